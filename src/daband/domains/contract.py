@@ -1,0 +1,206 @@
+"""What training and evaluation may ask of a domain.
+
+Three things, kept apart by type, because the whole project rests on the difference:
+
+* ``Contexts``: a stream of contexts and nothing else. It is all that training ever gets of the target.
+* ``PayingDomain``: contexts for which a pulled arm pays. The source; and the target once its rewards may be seen.
+* ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
+
+A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a run that was killed
+goes on from a round number, and two methods with one seed see the same contexts in the same order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.errors import InvalidInput
+
+__all__ = ["About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "PayingDomain", "Rounds"]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Some rounds of a paying domain: contexts, and what each arm pays.
+
+    ``rewards`` (B, K) are the realised rewards, drawn once for all arms so that methods are compared on equal luck;
+    the training loop alone holds them, a policy is told the reward of the arm it pulled. ``expected`` (B, K) are the
+    expected rewards where they are known (then regret is exact), else None.
+    """
+
+    contexts: AnyArray
+    rewards: FloatArray
+    expected: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    def pay(self, arms: IntArray) -> FloatArray:
+        """The reward of one arm per round, (B,)."""
+        return self.rewards[np.arange(len(self.rewards)), arms]
+
+    def regret(self, arms: IntArray) -> FloatArray:
+        """How much less than the best arm each choice pays in expectation, (B,); NaN where that is not known."""
+        if self.expected is None:
+            return np.full(len(self.contexts), np.nan)
+        rows = np.arange(len(self.expected))
+        regret: FloatArray = self.expected.max(axis=1) - self.expected[rows, arms]
+        return regret
+
+
+@dataclass(frozen=True)
+class LoggedRounds:
+    """Rounds that somebody else played: the arm is given, and only its reward is known."""
+
+    contexts: AnyArray
+    arms: IntArray
+    rewards: FloatArray
+    propensities: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+
+class Contexts(ABC):
+    """A finite collection of contexts, served in an order that a seed fixes.
+
+    A subclass gives ``context_shape``, ``__len__`` and ``read``. ``passes`` says how often each context may be shown;
+    every pass has its own order.
+    """
+
+    context_shape: tuple[int, ...]
+    passes: int = 1
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many different contexts there are."""
+
+    @abstractmethod
+    def read(self, indices: IntArray) -> AnyArray:
+        """The contexts at these positions, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
+
+    @property
+    def rounds_available(self) -> int:
+        """How many rounds can be served: every context, ``passes`` times."""
+        return len(self) * self.passes
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        """Positions of the contexts shown in rounds ``start`` to ``stop - 1``."""
+        if not 0 <= start <= stop:
+            raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
+        if stop > self.rounds_available:
+            raise InvalidInput(
+                f"round {stop} was asked for, but {len(self)} contexts shown {self.passes} time(s) give "
+                f"{self.rounds_available} rounds; ask for fewer rounds or set passes={-(-stop // max(len(self), 1))}"
+            )
+        pieces = []
+        while start < stop:
+            pass_number, offset = divmod(start, len(self))
+            until = min(stop - pass_number * len(self), len(self))
+            pieces.append(_permutation(len(self), seed, pass_number)[offset:until])
+            start = pass_number * len(self) + until
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+
+    def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:
+        """The contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        return self.read(self.order(start, stop, seed=seed))
+
+
+class PayingDomain(Contexts):
+    """Contexts for which a pulled arm pays."""
+
+    n_arms: int
+
+    @abstractmethod
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        """Realised rewards (B, K) of these contexts, and the expected ones where known."""
+
+    def rounds(self, start: int, stop: int, *, seed: int) -> Rounds:
+        """Rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        indices = self.order(start, stop, seed=seed)
+        rewards, expected = self.read_rewards(indices)
+        return Rounds(self.read(indices), rewards, expected)
+
+
+class LoggedDomain(Contexts):
+    """Contexts with the arm that was pulled, its reward and its propensity: a log of somebody else's policy."""
+
+    n_arms: int
+
+    @abstractmethod
+    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Arms, rewards and propensities at these positions, each (B,)."""
+
+    def rounds(self, start: int, stop: int, *, seed: int) -> LoggedRounds:
+        """Logged rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
+        indices = self.order(start, stop, seed=seed)
+        return LoggedRounds(self.read(indices), *self.read_log(indices))
+
+
+class EvaluationDomain(ABC):
+    """Contexts with the expected reward of every arm; its order is its own and never changes."""
+
+    context_shape: tuple[int, ...]
+    n_arms: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many contexts there are."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Contexts ``start`` to ``stop - 1``, (B, *context_shape)."""
+
+    @abstractmethod
+    def read_expected(self, start: int, stop: int) -> FloatArray:
+        """Their expected rewards, (B, K)."""
+
+    def batches(self, size: int) -> Iterator[tuple[AnyArray, FloatArray]]:
+        """All contexts and expected rewards, at most ``size`` at a time."""
+        for start in range(0, len(self), size):
+            stop = min(start + size, len(self))
+            yield self.read(start, stop), self.read_expected(start, stop)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a person should know of a pair before using it."""
+
+    summary: str
+    licence: str = "none needed: generated"
+    citation: str = ""
+    needs: tuple[str, ...] = ()
+    """Files or folders below the data directory; empty when the pair needs nothing from outside."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source domain that pays, contexts of a target domain, and the target's rewards kept apart for the evaluator."""
+
+    name: str
+    context_shape: tuple[int, ...]
+    n_arms: int
+    class_names: tuple[str, ...]
+    source: PayingDomain | LoggedDomain
+    target: Contexts
+    target_test: EvaluationDomain
+    target_paying: PayingDomain | None = None
+    """The target's contexts with their rewards, for continued training after the hand-over. Never given to ``train``."""
+    arms: str = "disjoint"
+    """"disjoint": one context a round; "shared": one context per arm."""
+    one_correct_arm: bool = False
+    """Whether a reward of 1 reveals that every other arm pays 0 (noise-free classification)."""
+    about: About = field(default_factory=lambda: About(summary=""))
+
+
+@lru_cache(maxsize=8)
+def _permutation(n: int, seed: int, pass_number: int) -> IntArray:
+    order = np.random.default_rng([seed, pass_number, n]).permutation(n)
+    order.setflags(write=False)
+    return order

@@ -1,0 +1,60 @@
+"""The registry of pairs: ``load`` one by name, or register one's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from daband.domains.contract import About, Pair
+from daband.errors import InvalidInput
+from daband.registry import Registry
+
+__all__ = ["PairEntry", "load", "pairs", "register_pair"]
+
+Build = Callable[..., Pair]
+
+
+@dataclass(frozen=True)
+class PairEntry:
+    """A registered pair: how to build it, and what to know before."""
+
+    name: str
+    build: Build
+    about: About
+
+    def options(self) -> list[str]:
+        """The names of the keyword arguments that ``load`` passes on."""
+        return [name for name in inspect.signature(self.build).parameters if name != "tiny"]
+
+
+pairs: Registry[PairEntry] = Registry("pair", "daband.domains")
+
+
+def register_pair(name: str, *, about: About) -> Callable[[Build], Build]:
+    """Register a function that builds a pair.
+
+    The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
+    with a default.
+    """
+
+    def enter(build: Build) -> Build:
+        pairs.add(name, PairEntry(name, build, about))
+        return build
+
+    return enter
+
+
+def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
+    """Build the pair registered as ``name``.
+
+    ``tiny=True`` builds its small twin, which needs no data files. The other keywords are the pair's own; a wrong one
+    is an error that lists them.
+    """
+    entry = pairs.get(name)
+    unknown = sorted(set(options) - set(entry.options()))
+    if unknown:
+        known = ", ".join(entry.options()) or "none"
+        raise InvalidInput(f"pair {name!r} has no option {unknown[0]!r} (its options: {known})")
+    return entry.build(tiny=tiny, **options)

@@ -1,0 +1,1 @@
+"""Encoders: one network per file, each ending in a unit-norm latent."""

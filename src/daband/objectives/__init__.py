@@ -1,0 +1,1 @@
+"""Objectives: one term of the target-regret bound per file."""

@@ -1,0 +1,77 @@
+"""Registries that discover their members: a new policy, term or pair is one new file and nothing else.
+
+A registry owns a package. The first look at its names imports every module of that package, and each module registers
+what it defines with a decorator. Code outside daband registers with the same decorator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from daband.errors import InvalidInput
+
+__all__ = ["Registry"]
+
+Member = TypeVar("Member")
+
+
+class Registry(Generic[Member]):
+    """Named members of one kind, e.g. ``Registry[type[Policy]]("policy", "daband.policies")``."""
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self.package = package
+        self._members: dict[str, Member] = {}
+        self._discovered = False
+
+    def register(self, name: str) -> Callable[[Member], Member]:
+        """A decorator that enters what it decorates under ``name``."""
+
+        def enter(member: Member) -> Member:
+            self.add(name, member)
+            return member
+
+        return enter
+
+    def add(self, name: str, member: Member) -> None:
+        """Enter ``member`` under ``name``; a name already taken is an error."""
+        known = self._members.get(name)
+        if known is not None and known is not member:
+            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {known!r}")
+        self._members[name] = member
+
+    def names(self) -> list[str]:
+        """Every registered name, sorted."""
+        self._discover()
+        return sorted(self._members)
+
+    def get(self, name: str) -> Member:
+        """The member called ``name``; an unknown name is an error that suggests the nearest."""
+        if name not in self._members:
+            self._discover()
+        try:
+            return self._members[name]
+        except KeyError:
+            near = difflib.get_close_matches(name, self._members, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(sorted(self._members)) or "none"
+            raise InvalidInput(f"unknown {self.kind} {name!r}{hint} (known: {known})") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        self._discover()
+        return name in self._members
+
+    def _discover(self) -> None:
+        if self._discovered:
+            return
+        package = importlib.import_module(self.package)
+        for module in pkgutil.iter_modules(package.__path__, prefix=f"{self.package}."):
+            importlib.import_module(module.name)
+        self._discovered = True
