@@ -69,7 +69,8 @@ def synthetic(
     Args:
         tiny: a twin of 160 contexts, 3 arms and 8 dimensions; the other options keep their meaning.
         rewards: "linear" (the expected reward is linear in the context), "quadratic" (its square: every arm has
-            two opposite clusters, of which a linear policy gets one) or "labels" (one arm pays 1, the others 0, no noise).
+            two opposite clusters, of which a linear policy gets one) or "labels" (one arm pays 1, the others 0, no
+            noise).
         arms: "disjoint": one context (d,) a round; "shared": one context per arm, (K, d).
         n_arms: the number of arms, K.
         dimension: the length d of a context; at least K.
