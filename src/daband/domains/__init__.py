@@ -12,6 +12,7 @@ from daband.domains.contract import (
     Rounds,
 )
 from daband.domains.pairs import PairEntry, load, pairs, register_pair
+from daband.domains.synthetic import Shift
 
 __all__ = [
     "About",
@@ -26,6 +27,7 @@ __all__ = [
     "PairEntry",
     "PayingDomain",
     "Rounds",
+    "Shift",
     "from_arrays",
     "load",
     "pairs",

@@ -76,6 +76,7 @@ class Contexts(ABC):
 
     context_shape: tuple[int, ...]
     passes: int = 1
+    _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod
     def __len__(self) -> int:
@@ -103,7 +104,7 @@ class Contexts(ABC):
         while start < stop:
             pass_number, offset = divmod(start, len(self))
             until = min(stop - pass_number * len(self), len(self))
-            pieces.append(_permutation(len(self), seed, pass_number)[offset:until])
+            pieces.append(_permutation(len(self), seed, pass_number, self._order_key)[offset:until])
             start = pass_number * len(self) + until
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
@@ -116,6 +117,7 @@ class PayingDomain(Contexts):
     """Contexts for which a pulled arm pays."""
 
     n_arms: int
+    _order_key = 1
 
     @abstractmethod
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
@@ -132,6 +134,7 @@ class LoggedDomain(Contexts):
     """Contexts with the arm that was pulled, its reward and its propensity: a log of somebody else's policy."""
 
     n_arms: int
+    _order_key = 2
 
     @abstractmethod
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -191,16 +194,18 @@ class Pair:
     target: Contexts
     target_test: EvaluationDomain
     target_paying: PayingDomain | None = None
-    """The target's contexts with their rewards, for continued training after the hand-over. Never given to ``train``."""
+    """The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it."""
     arms: str = "disjoint"
     """"disjoint": one context a round; "shared": one context per arm."""
     one_correct_arm: bool = False
     """Whether a reward of 1 reveals that every other arm pays 0 (noise-free classification)."""
     about: About = field(default_factory=lambda: About(summary=""))
+    feature_names: tuple[str, ...] = ()
+    """A name per number of a flat context, where there are such names; pictures and diagnostics use them."""
 
 
 @lru_cache(maxsize=8)
-def _permutation(n: int, seed: int, pass_number: int) -> IntArray:
-    order = np.random.default_rng([seed, pass_number, n]).permutation(n)
+def _permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
+    order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)
     order.setflags(write=False)
     return order

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daband.domains.contract import About, Pair
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["PairEntry", "load", "pairs", "register_pair"]
+__all__ = ["PairEntry", "describe", "load", "pairs", "register_pair"]
 
 Build = Callable[..., Pair]
 
@@ -44,6 +44,11 @@ def register_pair(name: str, *, about: About) -> Callable[[Build], Build]:
         return build
 
     return enter
+
+
+def describe(pair: Pair, about: About, summary: str | None = None) -> Pair:
+    """The pair with what its registration says about it, and a summary of its own where options changed it."""
+    return replace(pair, about=about if summary is None else replace(about, summary=summary))
 
 
 def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:

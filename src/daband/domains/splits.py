@@ -1,0 +1,51 @@
+"""Fixed splits: the same on every machine and in every run, whatever the seed of the run."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from daband.arrays import IntArray
+from daband.errors import DataError
+
+__all__ = ["require_classes", "split_half"]
+
+
+def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
+    """Positions (m,) that training may see and positions (n - m,) that evaluation holds, half of every class each.
+
+    Args:
+        labels: the class of every context, (n,).
+        name: names the split; it alone decides the draw.
+        groups: contexts of one group (frames of one traffic sign, say) stay on one side, so that evaluation does not
+            hold near-copies of what training saw.
+    """
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    keys = np.arange(len(labels)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    seen: list[IntArray] = []
+    held: list[IntArray] = []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        members = [rows[keys[rows] == key] for key in generator.permutation(np.unique(keys[rows]))]
+        sides: tuple[list[IntArray], list[IntArray]] = ([], [])
+        counts = [0, 0]
+        for member in members:  # each group to the side that has fewer so far
+            side = 0 if counts[0] <= counts[1] else 1
+            sides[side].append(member)
+            counts[side] += len(member)
+        seen += sides[0]
+        held += sides[1]
+    return np.sort(np.concatenate(seen)), np.sort(np.concatenate(held)) if held else np.empty(0, dtype=np.int64)
+
+
+def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str) -> None:
+    """Raise an error that names the first class of which ``where`` has no example."""
+    counts = np.bincount(labels, minlength=len(class_names))
+    missing = [name for name, count in zip(class_names, counts, strict=True) if count == 0]
+    if missing:
+        raise DataError(
+            f"{where} has no example of class {missing[0]!r} ({len(missing)} of {len(class_names)} classes missing); "
+            "source and target need the same classes"
+        )
