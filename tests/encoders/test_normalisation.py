@@ -91,3 +91,18 @@ def test_domain_names():
     assert [domain_index(name) for name in ("source", "target")] == [0, 1]
     with pytest.raises(InvalidInput, match="source, target"):
         domain_index("moon")
+
+
+def test_the_sources_statistics_can_serve_both_domains():
+    torch.manual_seed(0)
+    norm, reference = DomainNorm(channels=3, per_domain=False), torch.nn.BatchNorm1d(3)
+    for _ in range(4):
+        source, target = torch.randn(16, 3), 5 + torch.randn(8, 3)
+        out = norm(torch.cat([source, target]), n_source=16)
+        torch.testing.assert_close(out[:16], reference(source))
+        assert out[16:].mean() > 3
+    torch.testing.assert_close(norm.running_mean[0], reference.running_mean)
+    torch.testing.assert_close(norm.running_variance[0], reference.running_var)
+    norm.eval(), reference.eval()
+    for n_source in (0, 8):
+        torch.testing.assert_close(norm(target, n_source=n_source), reference(target))

@@ -23,6 +23,7 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
         "target_tap": draw(T, W),
         "target_teacher": draw(T, K),
         "weight": torch.ones((), dtype=dtype),
+        "earned": torch.ones((), dtype=dtype),
     }
     return Batch(**{**values, **replaced})
 

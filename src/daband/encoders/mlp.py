@@ -17,10 +17,11 @@ __all__ = ["MlpFeatures"]
 
 @encoders.register("mlp")
 class MlpFeatures(Features):
-    """Dense layers over the flattened context, each batch-normalised per domain.
+    """Dense layers over the flattened context, each batch-normalised.
 
-    ``normalise_input`` standardises every input feature by its domain's own mean and spread, which is what raw columns
-    of different units need.
+    ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
+    ``per_domain`` does so, and normalises the layers, by each domain's own mean and spread; without it the source's
+    serve both.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class MlpFeatures(Features):
         widths: tuple[int, ...] = (256,),
         normalise_input: bool = True,
         normalise_hidden: bool = True,
+        per_domain: bool = True,
     ) -> None:
         super().__init__()
         if not context_shape or min(context_shape) < 1:
@@ -39,12 +41,15 @@ class MlpFeatures(Features):
         self.context_shape = tuple(context_shape)
         inputs = math.prod(context_shape)
         self.width = widths[-1]
-        self.normalise_input = DomainNorm(channels=inputs, affine=False) if normalise_input else None
+        self.normalise_input = (
+            DomainNorm(channels=inputs, affine=False, per_domain=per_domain) if normalise_input else None
+        )
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:
             self.layers.append(nn.Linear(inputs, width))
-            self.norms.append(DomainNorm(channels=width) if normalise_hidden else nn.Identity())
+            norm = DomainNorm(channels=width, per_domain=per_domain) if normalise_hidden else nn.Identity()
+            self.norms.append(norm)
             inputs = width
 
     def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:

@@ -35,19 +35,31 @@ class DomainNorm(nn.Module):
     Scale and shift are shared by the domains: the statistics are what differs, and a shared affine map keeps the
     features comparable. A domain that was never trained on borrows the statistics of the source, so a policy without
     any target context still acts in the target.
+
+    ``per_domain=False`` normalises both domains by the statistics of the source. That keeps a difference between the
+    domains that means something: where one domain's patients need more, taking the mean out takes that out as well.
     """
 
     running_mean: torch.Tensor
     running_variance: torch.Tensor
     batches_seen: torch.Tensor
 
-    def __init__(self, *, channels: int, affine: bool = True, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self,
+        *,
+        channels: int,
+        affine: bool = True,
+        per_domain: bool = True,
+        momentum: float = 0.1,
+        epsilon: float = 1e-5,
+    ) -> None:
         super().__init__()
         if channels < 1:
             raise InvalidInput(f"channels must be at least 1, got {channels}")
         if not 0.0 < momentum <= 1.0:
             raise InvalidInput(f"momentum must lie in (0, 1], got {momentum}")
         self.channels = channels
+        self.per_domain = per_domain
         self.momentum = momentum
         self.epsilon = epsilon
         self.update_statistics = True
@@ -59,6 +71,8 @@ class DomainNorm(nn.Module):
 
     def forward(self, features: torch.Tensor, *, n_source: int) -> torch.Tensor:
         """Normalise rows ``[:n_source]`` as source and the rest as target; same shape out as in."""
+        if not self.per_domain:
+            return self._by_source(features, n_source)
         parts = []
         if n_source:
             parts.append(self._normalise(features[:n_source], 0))
@@ -73,11 +87,33 @@ class DomainNorm(nn.Module):
         enough = features.numel() // self.channels > 1
         if self.training and enough:
             return self._by_batch(features, domain)
+        return self._fixed(features, domain)
+
+    def _fixed(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         # Chosen by arithmetic, not by a branch on a tensor, so that a captured step never waits for the device.
         own = (self.batches_seen[domain] > 0).to(features.dtype)
         mean = own * self.running_mean[domain] + (1 - own) * self.running_mean[0]
         variance = own * self.running_variance[domain] + (1 - own) * self.running_variance[0]
         return functional.batch_norm(features, mean, variance, self.weight, self.bias, False, 0.0, self.epsilon)
+
+    def _by_source(self, features: torch.Tensor, n_source: int) -> torch.Tensor:
+        """Everything by the statistics of the source; by its own where a batch has no source in it."""
+        own = features[:n_source] if n_source else features
+        if not self.training or own.numel() // self.channels <= 1:
+            return self._fixed(features, 0)
+        dims = [0, *range(2, features.ndim)]
+        variance, mean = torch.var_mean(own, dim=dims, correction=0)
+        if self.update_statistics and n_source:
+            count = own.numel() // self.channels
+            with torch.no_grad():
+                self.running_mean[0].lerp_(mean, self.momentum)
+                self.running_variance[0].lerp_(variance * (count / (count - 1)), self.momentum)
+                self.batches_seen[0] += 1
+        shape = (1, -1, *[1] * (features.ndim - 2))
+        out = (features - mean.view(shape)) * torch.rsqrt(variance + self.epsilon).view(shape)
+        if self.weight is not None and self.bias is not None:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out
 
     def _by_batch(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         mean: torch.Tensor | None = None

@@ -52,6 +52,8 @@ class Batch:
     """(T, K): what the averaged encoder predicts for the target contexts as they are, a constant."""
     weight: torch.Tensor
     """The term's own scheduled weight at this step, a scalar."""
+    earned: torch.Tensor
+    """What terms on the target are multiplied with at this step, a scalar in [0, 1]; see ``Learning.earned``."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Term(nn.Module):
     """
 
     needs_target: ClassVar[bool] = False
+    must_be_earned: ClassVar[bool | None] = None
+    """Whether the weight is multiplied with ``batch.earned``; None: where the term needs the target."""
     needs_width: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     weighs_itself: ClassVar[bool] = False

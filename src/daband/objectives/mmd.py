@@ -11,15 +11,16 @@ __all__ = ["Mmd", "mmd"]
 _BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-def mmd(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def mmd(source: torch.Tensor, target: torch.Tensor, *, bandwidth: torch.Tensor | None = None) -> torch.Tensor:
     """Squared maximum mean discrepancy of (B, w) and (T, w), the biased estimate, which is never negative.
 
-    The kernels' bandwidths are multiples of the mean squared distance, itself a constant for the gradient.
+    The kernels' widths are multiples of ``bandwidth``, by default the mean squared distance, a constant for the
+    gradient.
     """
     both = torch.cat([source, target])
     squares = (both * both).sum(dim=1)
     distances = (squares[:, None] + squares[None, :] - 2 * both @ both.T).clamp(min=0)
-    typical = distances.detach().mean().clamp(min=1e-12)
+    typical = distances.detach().mean().clamp(min=1e-12) if bandwidth is None else bandwidth
     kernel = torch.stack([torch.exp(-distances / (typical * width)) for width in _BANDWIDTHS]).mean(dim=0)
     n = len(source)
     return kernel[:n, :n].mean() + kernel[n:, n:].mean() - 2 * kernel[:n, n:].mean()

@@ -62,6 +62,8 @@ class Objective(nn.Module):
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
             now = weight.at(step)
+            if term.needs_target if term.must_be_earned is None else term.must_be_earned:
+                now = now * batch.earned
             value = term(replace(batch, weight=now))
             total = total + (value if term.weighs_itself else now * value)
             values[name] = value.detach()
