@@ -11,7 +11,6 @@ from pathlib import Path
 
 from daband.domains.pairs import pairs
 from daband.domains.places import data_directory, find
-from daband.errors import InvalidInput
 
 __all__ = ["PairRecord", "Resource", "ResourceStatus", "check", "listing", "resources"]
 
@@ -102,8 +101,8 @@ _AMAZON_HOW = "get the 400-feature .mat files (variables fts, labels) that skada
 _OFFICE_HOW = "get the SURF .mat files (variables fts, labels) of the geodesic flow kernel's authors"
 _WARFARIN_HOW = "get the IWPC data set from https://www.pharmgkb.org/downloads and save its first sheet as CSV"
 _S2RDA_HOW = (
-    "get S2RDA-49 from the address in https://github.com/huitangtang/On_the_Utility_of_Synthetic_Data, unpack it so that "
-    "s2rda49/synthetic and s2rda49/real exist, and put its real_val.txt and real_test.txt into s2rda49/splits"
+    "get S2RDA-49 from the address in https://github.com/huitangtang/On_the_Utility_of_Synthetic_Data, unpack it so "
+    "that s2rda49/synthetic and s2rda49/real exist, and put its real_val.txt and real_test.txt into s2rda49/splits"
 )
 
 # Sums of MNIST and MNIST-M are the published ones; that of BSDS500 is the one that public loaders of it check.
@@ -223,7 +222,7 @@ def is_whole(path: Path, resource: Resource) -> bool:
         return True
     try:
         with gzip.open(path) as inside:
-            return hashlib.file_digest(inside, _md5).hexdigest() == resource.content_md5  # type: ignore[arg-type]
+            return hashlib.file_digest(inside, _md5).hexdigest() == resource.content_md5
     except (OSError, EOFError, zlib.error):
         return False
 
@@ -236,10 +235,3 @@ def md5_of(path: Path) -> str:
 
 def _md5() -> hashlib._Hash:
     return hashlib.md5(usedforsecurity=False)
-
-
-def require_known(names: list[str]) -> None:
-    """Raise an error that lists the pairs if one of these is not a pair."""
-    for name in names:
-        if name not in pairs:
-            raise InvalidInput(f"unknown pair {name!r} (known: {', '.join(pairs.names())})")

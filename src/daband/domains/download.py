@@ -71,6 +71,11 @@ def download(url: str, target: Path, *, md5: str = "", what: str = "", progress:
     if not url.startswith(("http://", "https://")):
         raise InvalidInput(f"only http and https addresses can be downloaded, got {url!r}")
     part = target.with_name(f"{target.name}.part")
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(what or target.name, done, total)
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         have = part.stat().st_size if part.exists() else 0
@@ -83,7 +88,7 @@ def download(url: str, target: Path, *, md5: str = "", what: str = "", progress:
         with urllib.request.urlopen(request, timeout=_PATIENCE) as response:  # noqa: S310
             resumed = response.status == 206
             total = int(response.headers.get("Content-Length") or 0) + (have if resumed else 0)
-            _receive(response, part, have if resumed else 0, total, what or target.name, progress)
+            _receive(response, part, have=have if resumed else 0, total=total, report=report)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the server has no more than we have, and what we have is not right
             part.unlink()
@@ -94,12 +99,12 @@ def download(url: str, target: Path, *, md5: str = "", what: str = "", progress:
             raise
         reason = getattr(error, "reason", error)
         raise DataError(
-            f"{url} cannot be reached ({reason}). Is there a network? What has arrived is kept and the next try goes on "
-            f"from there. You can also get the file by hand and put it at {target}"
+            f"{url} cannot be reached ({reason}). Is there a network? What has arrived is kept and the next try goes "
+            f"on from there. You can also get the file by hand and put it at {target}"
         ) from None
     if total and part.stat().st_size != total:
         raise DataError(
-            f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again, it goes on from there"
+            f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again to go on from there"
         )
     if md5:
         found = md5_of(part)
@@ -115,13 +120,12 @@ def _range(have: int) -> dict[str, str]:
     return {"Range": f"bytes={have}-"} if have else {}
 
 
-def _receive(response: Any, part: Path, have: int, total: int, what: str, progress: Progress | None) -> None:
+def _receive(response: Any, part: Path, *, have: int, total: int, report: Callable[[int, int], None]) -> None:
     with open(part, "ab" if have else "wb") as file:
         while chunk := response.read(_CHUNK):
             file.write(chunk)
             have += len(chunk)
-            if progress is not None:
-                progress(what, have, total)
+            report(have, total)
 
 
 def unpack(archive: Path, folder: Path) -> None:

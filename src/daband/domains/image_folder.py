@@ -123,10 +123,12 @@ def pair_of_images(
     def store(paths: Sequence[Path]) -> ImageStore:
         return ImageStore(paths, framing, workers=reading.workers, cache=reading.cache)
 
-    seen = store(target)
+    # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
+    rows = np.random.default_rng(len(target)).permutation(len(target))
+    seen = store([target[row] for row in rows])
     later = None
     if target_paying is not None:
-        later = ImageSource(seen, target_paying.labels, n_arms=n_arms, passes=passes, normalise=normalise)
+        later = ImageSource(seen, target_paying.labels[rows], n_arms=n_arms, passes=passes, normalise=normalise)
     return Pair(
         name=name,
         context_shape=framing.shape,
