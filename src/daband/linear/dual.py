@@ -1,0 +1,202 @@
+"""Ridge statistics in the space of rounds, for contexts of more dimensions than there are rounds.
+
+With X the contexts of one head's rounds, G = X X' + ridge I = L L' and T = L^-1, every quantity of a context x comes
+from v = T X x: its mean is v . (T r), its variance (x.x - v.v) / ridge, and the covariance of two contexts
+(x.y - v_x.v_y) / ridge. T grows by rows; a row once written never changes, so nothing drifts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.linear.primal import PrimalRidge
+from daband.linear.products import ContextStore, inner_products
+
+__all__ = ["DualRidge"]
+
+_BLOCK = 256
+"""Rows of T per block: each block is as wide as its last row is long, so half of the square is never stored."""
+
+
+class _InverseFactor:
+    """T = L^-1 of one head, lower triangular, in blocks of rows; and w = T r."""
+
+    def __init__(self) -> None:
+        self.blocks: list[FloatArray] = []
+        self.n = 0
+        self.members: list[int] = []
+        self.weights = np.zeros(0)
+
+    def apply(self, products: FloatArray) -> FloatArray:
+        """V = T k for products k (n, B)."""
+        out = np.empty((self.n, products.shape[1]))
+        for index, block in enumerate(self.blocks):
+            start = index * _BLOCK
+            stop = min(start + _BLOCK, self.n)
+            out[start:stop] = block[: stop - start, :stop] @ products[:stop]
+        return out
+
+    def extend(self, v: FloatArray, inner: FloatArray, rewards: FloatArray, members: IntArray) -> None:
+        """Take in m rounds: v (n, m) of their contexts, inner (m, m) their products plus the ridge."""
+        corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
+        left = -corner @ self._transposed_apply(v)
+        self.weights = np.concatenate([self.weights, corner @ (rewards - v.T @ self.weights)])
+        self.members.extend(int(index) for index in members)
+        rows = np.concatenate([left, np.tril(corner)], axis=1)
+        old = self.n
+        self.n += len(rewards)
+        for offset in range(len(rows)):
+            block, row = divmod(old + offset, _BLOCK)
+            if block == len(self.blocks):
+                self.blocks.append(np.zeros((_BLOCK, (block + 1) * _BLOCK)))
+            width = min(rows.shape[1], (block + 1) * _BLOCK)
+            self.blocks[block][row, :width] = rows[offset, :width]
+
+    def _transposed_apply(self, v: FloatArray) -> FloatArray:
+        """(T' v)' for v (n, m), that is (m, n)."""
+        out = np.zeros((v.shape[1], self.n))
+        for index, block in enumerate(self.blocks):
+            start = index * _BLOCK
+            stop = min(start + _BLOCK, self.n)
+            out[:, :stop] += v[start:stop].T @ block[: stop - start, :stop]
+        return out
+
+
+class DualRidge:
+    """The same regressions as ``PrimalRidge``, at a cost that grows with rounds instead of dimensions."""
+
+    def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
+        self.dim = dim
+        self.ridge = ridge
+        self.store = ContextStore(dim)
+        self._heads: list[int] = []
+        self._rewards: list[float] = []
+        self._factors: list[_InverseFactor] = []
+        self._last: tuple[AnyArray, FloatArray] | None = None
+        self.add_heads(n_heads)
+
+    @property
+    def n_heads(self) -> int:
+        """How many regressions there are."""
+        return len(self._factors)
+
+    @property
+    def counts(self) -> IntArray:
+        """Rounds of each head, (heads,)."""
+        return np.array([factor.n for factor in self._factors], np.int64)
+
+    def add_heads(self, n: int) -> None:
+        """Append ``n`` heads that have seen nothing."""
+        self._factors.extend(_InverseFactor() for _ in range(n))
+
+    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance of contexts (B, d) under every head, each (B, heads)."""
+        mean, variance = np.empty((len(contexts), self.n_heads)), np.empty((len(contexts), self.n_heads))
+        for start in range(0, len(contexts), 256):
+            part = contexts[start : start + 256]
+            square = _squares(part)
+            products = self.store.products(part).T
+            for head, factor in enumerate(self._factors):
+                v = factor.apply(products[factor.members])
+                mean[start : start + 256, head] = factor.weights @ v
+                variance[start : start + 256, head] = (square - np.einsum("nb,nb->b", v, v)) / self.ridge
+        return mean, np.maximum(variance, 0.0)
+
+    def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
+        """Covariances of contexts (B, d) under every head, (heads, B, B): direct. And the means (B, heads)."""
+        between = inner_products(contexts, contexts)
+        stored = self.store.products(contexts).T
+        self._last = contexts, stored  # the same contexts come back in ``update``; these products are the dear part
+        covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
+        mean = np.empty((len(contexts), self.n_heads))
+        for head, factor in enumerate(self._factors):
+            v = factor.apply(stored[factor.members])
+            covariance[head] = (between - v.T @ v) / self.ridge
+            mean[:, head] = factor.weights @ v
+        return covariance, mean, True
+
+    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
+        """Means and variances (B, heads) from what ``products`` returned."""
+        assert direct
+        diagonal = np.einsum("hbb->bh", products)
+        return contexts.copy(), np.maximum(np.ascontiguousarray(diagonal), 0.0)
+
+    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Absorb a batch of rounds: contexts (B, d), the head of each and its reward."""
+        known = self._last[1] if self._last is not None and self._last[0] is contexts else None
+        self._last = None
+        if known is not None:
+            self._update_block(contexts, heads, rewards, known)
+            return
+        for start in range(0, len(contexts), _BLOCK):
+            part = contexts[start : start + _BLOCK]
+            stored = self.store.products(part).T
+            self._update_block(part, heads[start : start + _BLOCK], rewards[start : start + _BLOCK], stored)
+
+    def refit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Forget everything and fit these rounds, each counted once."""
+        self.__init__(self.n_heads, self.dim, self.ridge)  # type: ignore[misc]
+        self.update(contexts, heads, rewards)
+
+    def to_primal(self) -> PrimalRidge:
+        """The same regressions in the space of contexts."""
+        primal = PrimalRidge(self.n_heads, self.dim, self.ridge)
+        primal.refit(self.store.array(), np.array(self._heads, np.int64), np.array(self._rewards))
+        return primal
+
+    def cost_per_round(self) -> float:
+        """Multiplications that one more decision costs now: products with every round, and T k per head."""
+        return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
+
+    def state(self) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit."""
+        arrays: dict[str, AnyArray] = {
+            "contexts": self.store.array(),
+            "heads": np.array(self._heads, np.int64),
+            "rewards": np.array(self._rewards, np.float64),
+            "n_heads": np.array([self.n_heads], np.int64),
+        }
+        for head, factor in enumerate(self._factors):
+            arrays[f"weights.{head}"] = factor.weights
+            for index, block in enumerate(factor.blocks):
+                arrays[f"factor.{head}.{index}"] = block
+        return arrays
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take over what ``state`` returned."""
+        self._heads = state["heads"].tolist()
+        self._rewards = state["rewards"].tolist()
+        self.store = ContextStore(self.dim)
+        if len(self._heads):
+            self.store.append(state["contexts"])
+        self._factors = []
+        for head in range(int(state["n_heads"][0])):
+            factor = _InverseFactor()
+            factor.members = np.flatnonzero(state["heads"] == head).tolist()
+            factor.n = len(factor.members)
+            factor.weights = state[f"weights.{head}"].copy()
+            factor.blocks = [state[f"factor.{head}.{i}"].copy() for i in range(-(-factor.n // _BLOCK))]
+            self._factors.append(factor)
+
+    def _update_block(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, stored: FloatArray) -> None:
+        first = len(self.store)
+        for head in np.unique(heads):
+            rows = np.flatnonzero(heads == head)
+            factor = self._factors[head]
+            part = contexts[rows]
+            inner = inner_products(part, part) + self.ridge * np.eye(len(rows))
+            factor.extend(factor.apply(stored[factor.members][:, rows]), inner, rewards[rows], first + rows)
+        self.store.append(contexts)
+        self._heads.extend(int(head) for head in heads)
+        self._rewards.extend(float(reward) for reward in rewards)
+
+
+def _squares(contexts: AnyArray) -> FloatArray:
+    if contexts.dtype == np.uint8:
+        wide = contexts.astype(np.float64)
+        squares: FloatArray = np.einsum("bd,bd->b", wide, wide) / (255.0 * 255.0)
+        return squares
+    wide = contexts.astype(np.float64, copy=False)
+    plain: FloatArray = np.einsum("bd,bd->b", wide, wide)
+    return plain

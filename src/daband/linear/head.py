@@ -1,0 +1,237 @@
+"""The head of every policy that is linear in some features: ridge statistics, and how they are explored.
+
+LinUCB puts it on contexts, Neural-LinUCB and DABand on the latent of an encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
+from daband.errors import InvalidInput
+from daband.linear.dual import DualRidge
+from daband.linear.kernels import kernels
+from daband.linear.primal import PrimalRidge
+from daband.linear.thompson import gaussians, probability_of_best
+
+__all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead"]
+
+ArmModel = Literal["disjoint", "shared"]
+
+_PRIMAL_LIMIT_BYTES = 4 << 30
+_DUAL_FROM_DIM = 1024
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How a score becomes a choice.
+
+    ``rule`` "ucb" adds ``alpha`` times the width to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
+    the width times a normal draw. With probability ``epsilon`` the arm is drawn evenly instead.
+    """
+
+    rule: str = "ucb"
+    alpha: float = 1.0
+    epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("ucb", "greedy", "thompson"):
+            raise InvalidInput(f"explore must be 'ucb', 'greedy' or 'thompson', got {self.rule!r}")
+        if not (np.isfinite(self.alpha) and self.alpha >= 0):
+            raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
+        if not 0 <= self.epsilon <= 1:
+            raise InvalidInput(f"epsilon must lie in [0, 1], got {self.epsilon}")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at."""
+
+    arm: IntArray
+    propensity: FloatArray
+    mean: FloatArray
+    width: FloatArray
+
+
+class RidgeHead:
+    """K arms over features of dimension ``dim``.
+
+    With ``arms="disjoint"`` features are (B, d) and every arm has its own regression; with "shared" they are (B, K, d)
+    and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in that of features;
+    "auto" starts dual where the dimension is large and moves to primal once that is the cheaper one and fits in memory.
+
+    Random numbers depend on ``seed`` and on the number of the round alone: a batch equals its singles, and there is no
+    generator state to save.
+    """
+
+    def __init__(
+        self, *, n_arms: int, dim: int, arms: ArmModel, ridge: float, exploration: Exploration, seed: int, form: str
+    ) -> None:
+        if not (np.isfinite(ridge) and ridge > 0):
+            raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
+        if form not in ("auto", "primal", "dual"):
+            raise InvalidInput(f"form must be 'auto', 'primal' or 'dual', got {form!r}")
+        if arms not in ("disjoint", "shared"):
+            raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+        if exploration.rule == "thompson" and arms == "shared":
+            raise InvalidInput(
+                "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "
+                "propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
+            )
+        self.n_arms = n_arms
+        self.dim = dim
+        self.arms = arms
+        self.ridge = ridge
+        self.exploration = exploration
+        self.form = form
+        self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+        self._everything_open = np.ones((1, n_arms), np.bool_)
+        heads = n_arms if arms == "disjoint" else 1
+        self.statistics: PrimalRidge | DualRidge
+        if form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30))):
+            self.statistics = DualRidge(heads, dim, ridge)
+        else:
+            self.statistics = PrimalRidge(heads, dim, ridge)
+
+    def decide(
+        self, features: AnyArray, *, first_round: int, available: BoolArray | None = None, rule: str | None = None
+    ) -> Decision:
+        """Choose an arm for each row, with the statistics as they are. ``rule`` stands in for the exploration's own."""
+        n = len(features)
+        asked = rule or self.exploration.rule
+        epsilon = self.exploration.epsilon if rule is None else 0.0
+        statistics = self.statistics
+        if n == 1 and asked != "thompson" and self.arms == "disjoint" and isinstance(statistics, PrimalRidge):
+            mean, width = np.empty((1, self.n_arms)), np.empty((1, self.n_arms))
+            arm, chance = kernels.decide_disjoint(
+                statistics.inverse,
+                statistics.theta,
+                unit_scale(features)[0],
+                (self._everything_open if available is None else available)[0],
+                self.exploration.alpha if asked == "ucb" else 0.0,
+                epsilon,
+                self._key,
+                first_round,
+                mean[0],
+                width[0],
+            )
+            return Decision(np.array([arm]), np.array([chance]), mean, width)
+        mean, variance = self._score(features)
+        if available is None:
+            available = np.ones((n, self.n_arms), np.bool_)
+        draws = kernels.uniforms(self._key, first_round, n, 2)
+        multiplier = self._multiplier(asked, n, first_round)
+        arms, chances = np.empty(n, np.int64), np.empty(n)
+        kernels.choose_batch(mean, variance, multiplier, available, epsilon, draws, arms, chances)
+        return self._decision(arms, chances, mean, variance, available, asked, epsilon)
+
+    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+        """Absorb rounds: features as in ``decide``, the arm pulled in each and its reward."""
+        if self.arms == "disjoint":
+            self.statistics.update(features, arms, rewards)
+        else:
+            chosen = features[np.arange(len(features)), arms]
+            self.statistics.update(chosen, np.zeros(len(arms), np.int64), rewards)
+        self._change_form()
+
+    def play(
+        self, features: AnyArray, rewards: FloatArray, *, first_round: int, available: BoolArray | None = None
+    ) -> Decision:
+        """Decide and learn round after round, exactly; ``rewards`` (B, K) says what each arm pays.
+
+        The features are all known beforehand, so the dear part is a few matrix products for the whole episode; the
+        loop over rounds only corrects means and variances of the rounds to come.
+        """
+        n = len(features)
+        if available is None:
+            available = np.ones((n, self.n_arms), np.bool_)
+        flat = features if self.arms == "disjoint" else features.reshape(n * self.n_arms, self.dim)
+        products, contexts, direct = self.statistics.products(flat)
+        mean, variance = self.statistics.score_products(products, contexts, direct)
+        asked, epsilon = self.exploration.rule, self.exploration.epsilon
+        draws = kernels.uniforms(self._key, first_round, n, 2)
+        multiplier = self._multiplier(asked, n, first_round)
+        arms, chances = np.empty(n, np.int64), np.empty(n)
+        loop = kernels.episode_disjoint
+        if self.arms == "shared":
+            loop = kernels.episode_shared
+            products, mean, variance = products[0], mean.reshape(n, -1), variance.reshape(n, -1)
+        loop(products, contexts, direct, mean, variance, multiplier, available, epsilon, draws, rewards, arms, chances)
+        paid = rewards[np.arange(n), arms]
+        if self.arms == "disjoint":
+            self.statistics.update(flat, arms, paid)
+            self._change_form()
+        else:
+            self.learn(features, arms, paid)
+        return self._decision(arms, chances, mean, variance, available, asked, epsilon)
+
+    def refit(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+        """Forget everything and fit these rounds, each counted once."""
+        if self.arms == "shared":
+            features = features[np.arange(len(features)), arms]
+            arms = np.zeros(len(arms), np.int64)
+        self.statistics.refit(features, arms, rewards)
+
+    def add_arm(self) -> None:
+        """One more arm, of which nothing is known."""
+        self.n_arms += 1
+        self._everything_open = np.ones((1, self.n_arms), np.bool_)
+        if self.arms == "disjoint":
+            self.statistics.add_heads(1)
+
+    def state(self) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit."""
+        kind = "dual" if isinstance(self.statistics, DualRidge) else "primal"
+        return {f"{kind}.{name}": array for name, array in self.statistics.state().items()}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take over what ``state`` returned."""
+        dual = any(name.startswith("dual.") for name in state)
+        heads = self.n_arms if self.arms == "disjoint" else 1
+        self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
+        self.statistics.restore({name.split(".", 1)[1]: array for name, array in state.items()})
+
+    def _score(self, features: AnyArray) -> tuple[FloatArray, FloatArray]:
+        if self.arms == "disjoint":
+            return self.statistics.score(features)
+        mean, variance = self.statistics.score(features.reshape(-1, self.dim))
+        return mean.reshape(-1, self.n_arms), variance.reshape(-1, self.n_arms)
+
+    def _multiplier(self, rule: str, n: int, first_round: int) -> FloatArray:
+        """What a width is multiplied with, (n, K)."""
+        if rule == "greedy":
+            return np.zeros((n, self.n_arms))
+        if rule == "ucb":
+            return np.full((n, self.n_arms), self.exploration.alpha)
+        uniform = kernels.uniforms(self._key, first_round, n, 2 + 2 * self.n_arms)[:, 2:]
+        return self.exploration.alpha * gaussians(uniform)
+
+    def _decision(
+        self,
+        arms: IntArray,
+        chances: FloatArray,
+        mean: FloatArray,
+        variance: FloatArray,
+        available: BoolArray,
+        rule: str,
+        epsilon: float,
+    ) -> Decision:
+        width = np.sqrt(variance)
+        if rule == "thompson":
+            best = probability_of_best(mean, self.exploration.alpha * width, available, arms)
+            chances = epsilon / available.sum(axis=1) + (1.0 - epsilon) * best
+        return Decision(arms, chances, mean, width)
+
+    def _primal_fits(self, heads: int, limit: int) -> bool:
+        return 2 * heads * self.dim * self.dim * 8 <= limit
+
+    def _change_form(self) -> None:
+        if self.form != "auto" or isinstance(self.statistics, PrimalRidge):
+            return
+        heads = self.statistics.n_heads
+        primal_cost = heads * float(self.dim) ** 2
+        if self.statistics.cost_per_round() > primal_cost and self._primal_fits(heads, _PRIMAL_LIMIT_BYTES):
+            self.statistics = self.statistics.to_primal()

@@ -1,0 +1,133 @@
+"""Principal components of contexts, in one to a few passes and little memory, so that 150,528 dimensions fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, unit_scale
+from daband.errors import InvalidInput, NotFitted
+
+__all__ = ["PCA"]
+
+_EXACT_UP_TO = 4096
+_OVERSAMPLING = 16
+_POWER_PASSES = 4
+
+
+class PCA:
+    """The leading ``n_components`` directions of contexts, to be put in front of a policy: ``transform=PCA(64)``.
+
+    It is fitted on unlabelled contexts of source and target together, before the first round: by ``daband.train``,
+    by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
+
+    Up to 4,096 dimensions the covariance is summed in one pass and decomposed exactly; above, a randomised subspace
+    iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times with a few megabytes at hand.
+    """
+
+    def __init__(self, n_components: int, *, seed: int = 0) -> None:
+        if not isinstance(n_components, int) or n_components < 1:
+            raise InvalidInput(f"n_components must be a whole number >= 1, got {n_components!r}")
+        self.n_components = n_components
+        self.seed = seed
+        self._centre: FloatArray | None = None
+        self._axes: FloatArray | None = None
+
+    def __repr__(self) -> str:
+        return f"PCA({self.n_components})" if self.seed == 0 else f"PCA({self.n_components}, seed={self.seed})"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ``fit`` has been called."""
+        return self._axes is not None
+
+    @property
+    def axes(self) -> FloatArray:
+        """The directions, (n_components, d), orthonormal, the widest first."""
+        if self._axes is None:
+            raise NotFitted(f"{self!r} is not fitted: give unlabelled contexts to policy.prepare(...) or PCA.fit(...)")
+        return self._axes
+
+    def fit(self, *contexts: ArrayLike) -> PCA:
+        """Fit on batches of contexts (n_i, *C), all together."""
+        batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
+        if not batches or sum(len(batch) for batch in batches) < 2:
+            raise InvalidInput("PCA needs at least two contexts")
+        flat = [batch.reshape(len(batch), -1) for batch in batches if len(batch)]
+        dims = {batch.shape[1] for batch in flat}
+        if len(dims) != 1:
+            raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
+        dim, n = dims.pop(), sum(len(batch) for batch in flat)
+        if self.n_components > min(dim, n):
+            raise InvalidInput(f"n_components={self.n_components} exceeds the {n} contexts of {dim} dimensions")
+        centre = sum((part.sum(axis=0) for part in _parts(flat)), np.zeros(dim)) / n
+        if not np.isfinite(centre).all():
+            raise InvalidInput("contexts have a NaN or infinite value")
+        axes = self._exact(flat, centre) if dim <= _EXACT_UP_TO else self._randomised(flat, centre)
+        largest = np.abs(axes).argmax(axis=1)
+        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # else the sign is the decomposition's whim
+        self._centre, self._axes = centre, np.ascontiguousarray(axes)
+        return self
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Contexts (B, *C) or (B, K, *C) to their components, (B, n_components) or (B, K, n_components)."""
+        axes = self.axes
+        assert self._centre is not None
+        flat = contexts.reshape(-1, axes.shape[1])
+        out = np.empty((len(flat), self.n_components))
+        start = 0
+        for part in _parts([flat]):
+            out[start : start + len(part)] = (part - self._centre) @ axes.T
+            start += len(part)
+        return out
+
+    def settings(self) -> dict[str, int]:
+        """What ``PCA(**settings)`` needs to make the same, unfitted."""
+        return {"n_components": self.n_components, "seed": self.seed}
+
+    def state(self) -> dict[str, AnyArray]:
+        """The fitted arrays; empty before ``fit``."""
+        return {} if self._axes is None or self._centre is None else {"centre": self._centre, "axes": self._axes}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take over what ``state`` returned."""
+        if state:
+            self._centre, self._axes = state["centre"].copy(), state["axes"].copy()
+
+    def _exact(self, flat: Sequence[AnyArray], centre: FloatArray) -> FloatArray:
+        scatter = np.zeros((len(centre), len(centre)))
+        for part in _parts(flat):
+            shifted = part - centre
+            scatter += shifted.T @ shifted
+        _, vectors = np.linalg.eigh(scatter)
+        top: FloatArray = vectors[:, ::-1][:, : self.n_components].T
+        return top.copy()
+
+    def _randomised(self, flat: Sequence[AnyArray], centre: FloatArray) -> FloatArray:
+        n = sum(len(batch) for batch in flat)
+        width = min(self.n_components + _OVERSAMPLING, len(centre), n)
+        basis = np.random.default_rng(self.seed).standard_normal((len(centre), width))
+        for _ in range(_POWER_PASSES):
+            basis, _ = np.linalg.qr(_scatter_times(flat, centre, basis))
+        small = basis.T @ _scatter_times(flat, centre, basis)
+        _, vectors = np.linalg.eigh(0.5 * (small + small.T))
+        axes: FloatArray = (basis @ vectors[:, ::-1][:, : self.n_components]).T
+        return axes
+
+
+def _scatter_times(flat: Sequence[AnyArray], centre: FloatArray, basis: FloatArray) -> FloatArray:
+    """(X - centre)'(X - centre) basis, with X one part at a time."""
+    out = np.zeros_like(basis)
+    for part in _parts(flat):
+        shifted = part - centre
+        out += shifted.T @ (shifted @ basis)
+    return out
+
+
+def _parts(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:
+    """Float64 pieces of at most 32 MB."""
+    for batch in flat:
+        rows = max(1, (32 << 20) // (8 * batch.shape[1]))
+        for start in range(0, len(batch), rows):
+            yield unit_scale(batch[start : start + rows])

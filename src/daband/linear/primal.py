@@ -1,0 +1,181 @@
+"""Ridge statistics in the space of contexts: A = ridge I + Z'Z and theta = A^-1 Z'r, for one head or for many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
+from daband.linear.kernels import kernels
+
+__all__ = ["PrimalRidge"]
+
+_PENDING = 32
+"""Rows kept aside before they are summed into A: few enough to be small, enough to make the sum one matrix product."""
+_SEQUENTIAL_DIM = 96
+"""Up to this dimension a batch is absorbed row by row (compiled); above, by Woodbury's identity (matrix products)."""
+
+
+class PrimalRidge:
+    """``n_heads`` ridge regressions of dimension ``dim``; the inverses follow every update.
+
+    Rank-one updates of an inverse drift: rounding errors add up. So A itself is kept as well (summed in blocks, which
+    keeps its own error small), and after ``max(512, 4 dim)`` updates of a head its inverse is computed afresh. That
+    costs O(dim^2) an update at most, as much as the update itself.
+    """
+
+    def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
+        self.dim = dim
+        self.ridge = ridge
+        self.refresh_after = max(512, 4 * dim)
+        self.counts: IntArray = np.zeros(0, np.int64)
+        self.theta: FloatArray = np.zeros((0, dim))
+        self.inverse: FloatArray = np.zeros((0, dim, dim))
+        self._gram: FloatArray = np.zeros((0, dim, dim))
+        self._moment: FloatArray = np.zeros((0, dim))
+        self._pending: FloatArray = np.zeros((0, _PENDING, dim))
+        self._n_pending: IntArray = np.zeros(0, np.int64)
+        self._since_refresh: IntArray = np.zeros(0, np.int64)
+        self.add_heads(n_heads)
+
+    @property
+    def n_heads(self) -> int:
+        """How many regressions there are."""
+        return len(self.counts)
+
+    def add_heads(self, n: int) -> None:
+        """Append ``n`` heads that have seen nothing."""
+        eye = np.eye(self.dim)
+        self.counts = np.concatenate([self.counts, np.zeros(n, np.int64)])
+        self.theta = np.concatenate([self.theta, np.zeros((n, self.dim))])
+        self.inverse = np.concatenate([self.inverse, np.broadcast_to(eye / self.ridge, (n, *eye.shape))])
+        self._gram = np.concatenate([self._gram, np.broadcast_to(eye * self.ridge, (n, *eye.shape))])
+        self._moment = np.concatenate([self._moment, np.zeros((n, self.dim))])
+        self._pending = np.concatenate([self._pending, np.zeros((n, _PENDING, self.dim))])
+        self._n_pending = np.concatenate([self._n_pending, np.zeros(n, np.int64)])
+        self._since_refresh = np.concatenate([self._since_refresh, np.zeros(n, np.int64)])
+
+    def gram(self, head: int) -> FloatArray:
+        """A = ridge I + the sum of z z' of this head, (d, d)."""
+        rows = self._pending[head, : self._n_pending[head]]
+        gram: FloatArray = self._gram[head] + rows.T @ rows
+        return gram
+
+    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads)."""
+        z = unit_scale(contexts)
+        if len(z) == 1:
+            mean, variance = np.empty((1, self.n_heads)), np.empty((1, self.n_heads))
+            kernels.score_disjoint(self.inverse, self.theta, z[0], mean[0], variance[0])
+            return mean, variance
+        mean, variance = np.empty((len(z), self.n_heads)), np.empty((len(z), self.n_heads))
+        rows = max(64, 131_072 // (self.dim * self.n_heads))  # products of about 1 MB stay in the cache
+        for start in range(0, len(z), rows):
+            part = z[start : start + rows]
+            mean[start : start + rows] = part @ self.theta.T
+            variance[start : start + rows] = kernels.diagonal(np.matmul(part, self.inverse), part)
+        return mean, variance
+
+    def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
+        """What an episode's loop multiplies to get covariances: A^-1 z (heads, B, d), z (B, d); they are not direct."""
+        z = unit_scale(contexts)
+        return np.matmul(z, self.inverse), z, False
+
+    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
+        """Means and variances (B, heads) from what ``products`` returned."""
+        assert not direct
+        return contexts @ self.theta.T, kernels.diagonal(products, contexts)
+
+    def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Absorb a batch of rounds: contexts (B, d), the head of each and its reward."""
+        z = unit_scale(contexts)
+        if len(z) == 1 or self.dim <= _SEQUENTIAL_DIM:
+            kernels.update_rounds(self.inverse, self.theta, heads, z, rewards)
+            if len(z) == 1:
+                self._remember(int(heads[0]), z, rewards)
+                return
+            for head in np.unique(heads):
+                rows = heads == head
+                self._remember(int(head), z[rows], rewards[rows])
+            return
+        for head in np.unique(heads):
+            rows = heads == head
+            self._update_head(int(head), z[rows], rewards[rows])
+
+    def refit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Forget everything and fit these rounds, each counted once."""
+        z = unit_scale(contexts)
+        for head in range(self.n_heads):
+            rows = heads == head
+            part = z[rows]
+            self._gram[head] = self.ridge * np.eye(self.dim) + part.T @ part
+            self._moment[head] = part.T @ rewards[rows]
+            self._n_pending[head] = 0
+            self.counts[head] = len(part)
+            self._invert(head)
+
+    def state(self) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit."""
+        return {
+            "counts": self.counts,
+            "theta": self.theta,
+            "inverse": self.inverse,
+            "gram": self._gram,
+            "moment": self._moment,
+            "pending": self._pending,
+            "n_pending": self._n_pending,
+            "since_refresh": self._since_refresh,
+        }
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take over what ``state`` returned."""
+        self.counts = state["counts"].copy()
+        self.theta = state["theta"].copy()
+        self.inverse = state["inverse"].copy()
+        self._gram = state["gram"].copy()
+        self._moment = state["moment"].copy()
+        self._pending = state["pending"].copy()
+        self._n_pending = state["n_pending"].copy()
+        self._since_refresh = state["since_refresh"].copy()
+
+    def _update_head(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Woodbury's identity for the rows of one head, or a fresh inverse where that is cheaper."""
+        if 2 * len(z) >= self.dim:
+            self._sum_up(head, z, rewards)
+            self._invert(head)
+            return
+        inverse = self.inverse[head]
+        u = z @ inverse
+        inner = np.eye(len(z)) + u @ z.T
+        whiten = np.linalg.inv(np.linalg.cholesky(inner))
+        root = whiten @ u
+        self.theta[head] += root.T @ (whiten @ (rewards - z @ self.theta[head]))
+        inverse -= root.T @ root  # a matrix with its own transpose: symmetric to the last bit
+        self._remember(head, z, rewards)
+
+    def _remember(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Note rows that the inverse already holds."""
+        n = len(z)
+        filled = int(self._n_pending[head])
+        if filled + n <= _PENDING:
+            self._pending[head, filled : filled + n] = z
+            self._n_pending[head] = filled + n
+            self._moment[head] += rewards[0] * z[0] if n == 1 else rewards @ z
+            self.counts[head] += n
+        else:
+            self._sum_up(head, z, rewards)
+        self._since_refresh[head] += n
+        if self._since_refresh[head] >= self.refresh_after:
+            self._invert(head)
+
+    def _sum_up(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        rows = np.concatenate([self._pending[head, : self._n_pending[head]], z])
+        self._gram[head] += rows.T @ rows
+        self._n_pending[head] = 0
+        self._moment[head] += rewards @ z
+        self.counts[head] += len(z)
+
+    def _invert(self, head: int) -> None:
+        inverse = np.linalg.inv(self.gram(head))
+        self.inverse[head] = 0.5 * (inverse + inverse.T)
+        self.theta[head] = self.inverse[head] @ self._moment[head]
+        self._since_refresh[head] = 0

@@ -1,0 +1,97 @@
+"""Products between contexts of very many dimensions, exact for ``uint8``, without a float copy of the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray
+
+__all__ = ["ContextStore", "inner_products"]
+
+_EXACT = 256
+"""255 * 255 * 256 < 2^24: a float32 product over so many uint8 dimensions has no rounding error at all."""
+_CHUNK_BYTES = 32 << 20
+
+
+def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
+    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
+
+    Two ``uint8`` arrays are multiplied exactly: float32 matrix products over slices short enough to hold the integers,
+    summed in float64. That is both more exact and faster than float64 products of the scaled values.
+    """
+    if left.dtype == np.uint8 and right.dtype == np.uint8:
+        return _exact_products(left.astype(np.float32), right)
+    a64, b64 = (x / 255.0 if x.dtype == np.uint8 else x.astype(np.float64, copy=False) for x in (left, right))
+    product: FloatArray = a64 @ b64.T
+    return product
+
+
+def _exact_products(left: AnyArray, right: AnyArray) -> FloatArray:
+    """Products of uint8 values, the left ones already as float32."""
+    total = np.zeros((len(left), len(right)))
+    wide = right.astype(np.float32)
+    for start in range(0, left.shape[1], _EXACT):
+        total += left[:, start : start + _EXACT] @ wide[:, start : start + _EXACT].T
+    total /= 255.0 * 255.0
+    return total
+
+
+class ContextStore:
+    """Contexts kept in the type they came in, in chunks, so that growing never copies what is there."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self._chunks: list[AnyArray] = []
+        self._filled = 0  # rows in the last chunk
+        self._rows_per_chunk = 0
+
+    def __len__(self) -> int:
+        return (len(self._chunks) - 1) * self._rows_per_chunk + self._filled if self._chunks else 0
+
+    @property
+    def dtype(self) -> np.dtype[np.generic] | None:
+        """The type of what is stored, None while empty."""
+        return self._chunks[0].dtype if self._chunks else None
+
+    def append(self, rows: AnyArray) -> None:
+        """Add rows (B, d). A second type turns the store into float64."""
+        rows = rows.reshape(len(rows), self.dim)
+        if rows.dtype not in (np.uint8, np.float32, np.float64):
+            rows = rows.astype(np.float64)
+        if self._chunks and rows.dtype != self._chunks[0].dtype:
+            self._widen()
+            rows = rows / 255.0 if rows.dtype == np.uint8 else rows.astype(np.float64)
+        if not self._chunks:
+            self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, self.dim * rows.dtype.itemsize))
+        while len(rows):
+            if not self._chunks or self._filled == self._rows_per_chunk:
+                self._chunks.append(np.empty((self._rows_per_chunk, self.dim), rows.dtype))
+                self._filled = 0
+            n = min(len(rows), self._rows_per_chunk - self._filled)
+            self._chunks[-1][self._filled : self._filled + n] = rows[:n]
+            self._filled += n
+            rows = rows[n:]
+
+    def chunks(self) -> list[AnyArray]:
+        """The stored contexts, in order."""
+        return [*self._chunks[:-1], self._chunks[-1][: self._filled]] if self._chunks else []
+
+    def products(self, contexts: AnyArray) -> FloatArray:
+        """Products of contexts (B, d) with everything stored, (B, n)."""
+        if not self._chunks:
+            return np.zeros((len(contexts), 0))
+        if contexts.dtype == np.uint8 and self.dtype == np.uint8:
+            wide = contexts.astype(np.float32)
+            return np.concatenate([_exact_products(wide, chunk) for chunk in self.chunks()], axis=1)
+        return np.concatenate([inner_products(contexts, chunk) for chunk in self.chunks()], axis=1)
+
+    def array(self) -> AnyArray:
+        """All rows as one array (a copy)."""
+        return np.concatenate(self.chunks()) if self._chunks else np.zeros((0, self.dim))
+
+    def _widen(self) -> None:
+        n = len(self)
+        wide = np.concatenate([c / 255.0 if c.dtype == np.uint8 else c.astype(np.float64) for c in self.chunks()])
+        self._chunks, self._filled = [], 0
+        assert len(wide) == n
+        self.append(wide)

@@ -1,0 +1,37 @@
+"""Policies: one method per file, found by registration, all used in one way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from daband.errors import CheckpointError, InvalidInput
+from daband.linear import PCA, Decision
+from daband.policies.checkpoint import read_checkpoint, read_notes
+from daband.policies.contract import Played, Policy, policies
+from daband.policies.linucb import LinUCB
+from daband.policies.random import Random
+
+__all__ = ["Decision", "LinUCB", "Played", "Policy", "Random", "build", "load", "policies", "read_notes"]
+
+
+def build(settings: dict[str, Any]) -> Policy:
+    """A policy from what ``settings()`` returned, with its registered name under "policy"."""
+    arguments = dict(settings)
+    kind = policies.get(arguments.pop("policy"))
+    arguments["context_shape"] = tuple(arguments["context_shape"])
+    arguments["reward_range"] = tuple(arguments["reward_range"])
+    if arguments["transform"] is not None:
+        arguments["transform"] = PCA(**arguments["transform"])
+    return kind(**arguments)
+
+
+def load(path: str | Path) -> Policy:
+    """The policy that was saved at ``path``; it goes on where it stopped, to the last bit."""
+    settings, arrays = read_checkpoint(path)
+    try:
+        policy = build(settings)
+        policy.restore(arrays)
+    except (KeyError, TypeError, ValueError, IndexError, InvalidInput) as error:
+        raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
+    return policy

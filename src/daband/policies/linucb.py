@@ -1,0 +1,123 @@
+"""LinUCB: ridge regression of rewards on contexts, explored by its confidence width.
+
+Li, Chu, Langford, Schapire: "A contextual-bandit approach to personalized news article recommendation" (2010). With
+``transform=daband.PCA(64)`` in front it is the LinUCB-P of the DABand paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
+from daband.policies.contract import Played, Policy, policies
+
+__all__ = ["LinUCB"]
+
+
+@policies.register("linucb")
+class LinUCB(Policy):
+    """LinUCB, exact.
+
+    Args:
+        context_shape: the shape of one context; it is flattened.
+        n_arms: how many arms there are; more can be added later.
+        alpha: how much of the width is added to the predicted reward.
+        ridge: the weight of the penalty on the regression's coefficients; A starts as ``ridge * I``.
+        arms: "disjoint" (one context a round, a regression per arm) or "shared" (one context per arm, one regression).
+        explore: "ucb", "greedy", or "thompson" (disjoint arms only).
+        epsilon: the probability with which an arm is drawn evenly instead, so that logs serve off-policy evaluation.
+        reward_range: the smallest and largest reward; others are refused.
+        transform: put in front of the regression, e.g. ``daband.PCA(64)``; fitted by ``prepare``.
+        form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
+        seed: decides ties and draws. Every whole number is a seed, 0 too.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_shape: Sequence[int],
+        n_arms: int,
+        alpha: float = 1.0,
+        ridge: float = 1.0,
+        arms: ArmModel = "disjoint",
+        explore: Literal["ucb", "greedy", "thompson"] = "ucb",
+        epsilon: float = 0.0,
+        reward_range: tuple[float, float] = (0.0, 1.0),
+        transform: PCA | None = None,
+        form: Literal["auto", "primal", "dual"] = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=transform,
+            seed=seed,
+        )
+        self._head = RidgeHead(
+            n_arms=self.n_arms,
+            dim=math.prod(self.feature_shape),
+            arms=arms,
+            ridge=float(ridge),
+            exploration=Exploration(explore, float(alpha), float(epsilon)),
+            seed=self.seed,
+            form=form,
+        )
+
+    @property
+    def counts(self) -> IntArray:
+        """How many rounds each regression has learned from: (K,), or (1,) with shared arms."""
+        return self._head.statistics.counts
+
+    def settings(self) -> dict[str, Any]:
+        exploration = self._head.exploration
+        return {
+            **super().settings(),
+            "alpha": exploration.alpha,
+            "ridge": self._head.ridge,
+            "explore": exploration.rule,
+            "epsilon": exploration.epsilon,
+            "form": self._head.form,
+        }
+
+    def _decide(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002 - one regression serves both domains
+        available: BoolArray | None,
+        first_round: int,
+        rule: str | None,
+    ) -> Decision:
+        return self._head.decide(self._flat(contexts), first_round=first_round, available=available, rule=rule)
+
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
+        self._head.learn(self._flat(contexts), arms, rewards)
+
+    def _play(
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+    ) -> Played:
+        d = self._head.play(self._flat(contexts), rewards, first_round=self.rounds_decided, available=available)
+        return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
+
+    def _grow(self) -> None:
+        self._head.add_arm()
+
+    def _state(self) -> dict[str, AnyArray]:
+        return self._head.state()
+
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        self._head.restore(state)
+
+    def _flat(self, contexts: AnyArray) -> AnyArray:
+        lead = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
+        return contexts.reshape(*lead, -1)

@@ -1,0 +1,75 @@
+"""Choosing evenly at random: the floor under every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.linear import PCA, Decision
+from daband.linear.kernels import kernels
+from daband.policies.contract import Played, Policy, policies
+
+__all__ = ["Random"]
+
+
+@policies.register("random")
+class Random(Policy):
+    """Every available arm is equally likely; nothing is learned.
+
+    Its predicted reward is the middle of ``reward_range`` for every arm, its width half of that range.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_shape: Sequence[int],
+        n_arms: int,
+        arms: str = "disjoint",
+        reward_range: tuple[float, float] = (0.0, 1.0),
+        transform: PCA | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=transform,
+            seed=seed,
+        )
+        self._key = np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0]
+
+    def _decide(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        first_round: int,
+        rule: str | None,  # noqa: ARG002
+    ) -> Decision:
+        n = len(contexts)
+        mask = np.ones((n, self.n_arms), np.bool_) if available is None else available
+        low, high = self.reward_range
+        mean, width = np.full((n, self.n_arms), 0.5 * (low + high)), np.full((n, self.n_arms), 0.5 * (high - low))
+        arm, propensity = np.empty(n, np.int64), np.empty(n)
+        draws = kernels.uniforms(self._key, first_round, n, 2)
+        kernels.choose_batch(mean, width, np.zeros_like(mean), mask, 0.0, draws, arm, propensity)
+        return Decision(arm, propensity, mean, width)
+
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+        """Nothing is learned."""
+
+    def _play(self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None) -> Played:
+        d = self._decide(contexts, domain, available, self.rounds_decided, None)
+        return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
+
+    def _grow(self) -> None:
+        """The next choice is among one more."""
+
+    def _state(self) -> dict[str, AnyArray]:
+        return {}
+
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        """There is nothing to take over."""
