@@ -37,7 +37,8 @@ def list_command(
 ) -> None:
     """Show every pair, and whether its data are there."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("pair", "what", "data", "options"):
+    table.add_column("pair", no_wrap=True)
+    for heading in ("what", "data", "options"):
         table.add_column(heading, overflow="fold")
     hidden = 0
     for record in listing():

@@ -149,7 +149,7 @@ def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
     labels: list[int] = []
     for label, class_folder in enumerate(class_folders):
         below = folder / class_folder
-        found = _images_below(below) if below.is_dir() else []
+        found = _list_images(below)
         if not found:
             raise DataError(f"{below} is missing or has no images: class {class_folder!r} has no example in {folder}")
         paths += found
@@ -169,7 +169,11 @@ def _class_folders(folder: Path) -> list[str]:
 def _images_below(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS and path.is_file())
+    found = _list_images(folder)
     if not found:
         raise DataError(f"{folder} has no images ({', '.join(sorted(_KINDS))})")
     return found
+
+
+def _list_images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _KINDS and path.is_file())

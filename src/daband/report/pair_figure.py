@@ -9,13 +9,14 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import EvaluationDomain, LoggedDomain, Pair, PayingDomain
+from daband.report.figures import COLOURS
 
 __all__ = ["draw_pair", "shifted_features"]
 
 _EXAMPLES = 8
 _FEATURES = 15
 _SAMPLE = 2000
-_SOURCE, _TARGET = "#4477aa", "#cc6677"
+_SOURCE, _TARGET = COLOURS[0], COLOURS[1]
 
 
 def draw_pair(pair: Pair, path: str | Path, *, seed: int = 0) -> Path:
@@ -97,9 +98,10 @@ def _draw_frequencies(axes: Any, pair: Pair, labels: tuple[IntArray, IntArray]) 
             shares = np.bincount(known, minlength=pair.n_arms) / len(known)
             axes.bar(places + offset, shares, width=0.38, color=colour, label=name)
     axes.set_xticks(places, [_short(name, 14) for name in pair.class_names], rotation=60, ha="right", fontsize=7)
+    axes.margins(y=0.35)  # room for the legend above the bars
     axes.set_ylabel("share")
     axes.set_title("which arm is best")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=2, loc="upper right")
 
 
 def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
