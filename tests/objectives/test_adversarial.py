@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from batches import B, K, T, W, make_batch, shape
 from torch.nn import functional
 
 from daband.objectives import Objective, TermShape, Weight, terms
 from daband.objectives.adversarial import domain_cross_entropy
 from daband.objectives.reversal import reverse_gradient
+from tests.objectives.batches import B, K, T, W, make_batch, shape
 
 
 @pytest.mark.parametrize("name", ["adversarial", "conditional_adversarial"])

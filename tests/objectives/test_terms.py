@@ -6,7 +6,6 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from batches import B, K, T, W, make_batch, shape
 
 from daband.errors import InvalidInput
 from daband.objectives import Batch, Objective, Term, Weight, terms
@@ -19,6 +18,7 @@ from daband.objectives.regression_error import regression_error
 from daband.objectives.source_regret import cross_entropy_regret, revealed_rewards, squared_regret
 from daband.objectives.target_diversity import target_diversity
 from daband.objectives.target_entropy import target_entropy
+from tests.objectives.batches import B, K, T, W, make_batch, shape
 
 
 def test_revealed_arms_by_both_rules():
