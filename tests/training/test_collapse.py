@@ -1,0 +1,68 @@
+"""Each of the three ways to collapse, provoked in real training."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import daband
+from daband.encoders import LatentSettings
+from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
+from daband.objectives import Weight
+from daband.policies import DABand, Recipe
+from daband.policies.recipe import EncoderSettings, Learning, Memory
+
+BASE = Recipe(
+    weights={"source_cross_entropy": Weight(1.0)},
+    encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),
+    learning=Learning(steps=16, batch=32, learning_rate=3e-3, averaging=0.0),
+    memory=Memory(refit_after=64),
+)
+
+
+def run(recipe, shift=0.5, episodes=40):
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(1280, 4)).astype(np.float32)
+    labels = np.abs(contexts[:, :3]).argmax(axis=1)
+    moved = contexts[::-1].copy() + np.float32(shift)
+    pair = daband.domains.from_arrays(source=(contexts, labels), target=moved, target_test=(moved, labels[::-1].copy()))
+    policy = DABand(context_shape=(4,), n_arms=3, recipe=recipe, reveal="one_correct_arm", device="cpu")
+    return daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=32)
+
+
+def weighed(**weights):
+    return BASE.with_weights(**weights)
+
+
+def test_healthy_training_says_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CollapseWarning)
+        run(weighed(coral=Weight(1.0)))
+
+
+def test_a_perfect_discriminator_is_reported():
+    recipe = replace(
+        weighed(adversarial=Weight(1e-6)), encoder=EncoderSettings(name="mlp", options={"per_domain": False})
+    )
+    with pytest.warns(CollapseWarning, match="discriminator perfect"):
+        run(recipe, shift=20.0)
+
+
+def test_target_contexts_all_going_to_one_arm_are_reported():
+    with pytest.warns(CollapseWarning, match="one arm for the target"):
+        run(replace(weighed(target_entropy=Weight(20.0)), learning=replace(BASE.learning, learning_rate=1e-2)))
+
+
+def test_latents_that_became_one_point_are_reported():
+    with pytest.warns(CollapseWarning, match="latent spread gone"):
+        run(weighed(adversarial=Weight(200.0)))
+
+
+def test_every_sign_is_said_once():
+    watch = CollapseWatch(patience=2)
+    record = {"target_top_share": 1.0, "latent_spread": 0.5}
+    said = [watch.observe(record) for _ in range(4)]
+    assert [len(messages) for messages in said] == [0, 1, 0, 0]
+    assert "predicted_reward" in said[1][0]
+    assert watch.observe({}) == []
