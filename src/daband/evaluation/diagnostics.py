@@ -40,7 +40,7 @@ _SIGNS = (
         "latent spread gone",
         "latent_spread",
         None,
-        0.02,
+        0.004,
         "the latents of different contexts have become nearly the same (spread {value:.3g} of at most 1 for {n} "
         "episodes). Lower the weight of the divergence or the learning rate",
     ),
