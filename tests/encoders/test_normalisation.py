@@ -81,7 +81,9 @@ def test_empty_batch_stays_empty():
     assert DomainNorm(channels=2)(torch.empty(0, 2), n_source=0).shape == (0, 2)
 
 
-@pytest.mark.parametrize("wrong", [{"channels": 0}, {"channels": 2, "momentum": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"channels": 0}, {"channels": 2, "momentum": 0.0}, {"channels": 2, "statistics": "moon"}]
+)
 def test_nonsense_settings_are_refused(wrong):
     with pytest.raises(InvalidInput):
         DomainNorm(**wrong)
@@ -93,16 +95,39 @@ def test_domain_names():
         domain_index("moon")
 
 
-def test_the_sources_statistics_can_serve_both_domains():
+@pytest.mark.parametrize("trust", [0.0, 0.3, 1.0])
+def test_trust_moves_the_target_from_the_sources_statistics_to_its_own(trust):
     torch.manual_seed(0)
-    norm, reference = DomainNorm(channels=3, per_domain=False), torch.nn.BatchNorm1d(3)
+    norm = DomainNorm(channels=3, statistics="earned")
+    norm.trust.fill_(trust)
+    for _ in range(60):
+        source, target = torch.randn(64, 3), 5 + 2 * torch.randn(64, 3)
+        out = norm(torch.cat([source, target]), n_source=64).detach()
+    torch.testing.assert_close(out[:64], torch.nn.BatchNorm1d(3)(source))
+    expected = (target.mean(0) - trust * target.mean(0) - (1 - trust) * source.mean(0)).mean()
+    spread = (trust * 4 + (1 - trust)) ** 0.5
+    assert float(out[64:].mean()) == pytest.approx(float(expected) / spread, abs=0.3)
+    norm.eval()
+    assert float(norm(target, n_source=0).detach().mean()) == pytest.approx(float(out[64:].mean()), abs=0.3)
+
+
+def test_statistics_of_the_source_alone_ignore_the_target():
+    torch.manual_seed(0)
+    norm, reference = DomainNorm(channels=3, statistics="source"), torch.nn.BatchNorm1d(3)
     for _ in range(4):
         source, target = torch.randn(16, 3), 5 + torch.randn(8, 3)
         out = norm(torch.cat([source, target]), n_source=16)
         torch.testing.assert_close(out[:16], reference(source))
         assert out[16:].mean() > 3
-    torch.testing.assert_close(norm.running_mean[0], reference.running_mean)
-    torch.testing.assert_close(norm.running_variance[0], reference.running_var)
     norm.eval(), reference.eval()
-    for n_source in (0, 8):
-        torch.testing.assert_close(norm(target, n_source=n_source), reference(target))
+    torch.testing.assert_close(norm(target, n_source=0), reference(target))
+
+
+def test_gradient_of_blended_statistics():
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=2, statistics="earned").double()
+    norm.trust.fill_(0.4)
+    with frozen_statistics(norm):
+        assert torch.autograd.gradcheck(
+            lambda x: norm(x, n_source=3), (torch.randn(7, 2, dtype=torch.float64, requires_grad=True),)
+        )

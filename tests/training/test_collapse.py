@@ -48,7 +48,7 @@ def said_in(recipe, **settings):
 
 
 def test_a_perfect_discriminator_is_reported():
-    network = EncoderSettings(name="mlp", options={"per_domain": False, "widths": (16,)})
+    network = EncoderSettings(name="mlp", options={"statistics": "source", "widths": (16,)})
     assert "discriminator perfect" in said_in(replace(weighed(adversarial=1e-6), encoder=network), shift=5.0)
 
 

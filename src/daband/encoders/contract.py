@@ -49,7 +49,7 @@ class LatentSettings:
     dimension: int = 64
     hidden: int = 100
     normalise_hidden: bool = False
-    """Whether the hidden layer is batch-normalised, per domain."""
+    """Whether the hidden layer is batch-normalised, each domain by its own statistics."""
     tap: str = "features"
     """What alignment sees: "features" (before the dense layers) or "latent" (the paper)."""
 

@@ -20,8 +20,7 @@ class MlpFeatures(Features):
     """Dense layers over the flattened context, each batch-normalised.
 
     ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
-    ``per_domain`` does so, and normalises the layers, by each domain's own mean and spread; without it the source's
-    serve both.
+    ``statistics`` says by whose mean and spread the target is normalised, see ``DomainNorm``.
     """
 
     def __init__(
@@ -31,7 +30,7 @@ class MlpFeatures(Features):
         widths: tuple[int, ...] = (256,),
         normalise_input: bool = True,
         normalise_hidden: bool = True,
-        per_domain: bool = True,
+        statistics: str = "own",
     ) -> None:
         super().__init__()
         if not context_shape or min(context_shape) < 1:
@@ -42,13 +41,13 @@ class MlpFeatures(Features):
         inputs = math.prod(context_shape)
         self.width = widths[-1]
         self.normalise_input = (
-            DomainNorm(channels=inputs, affine=False, per_domain=per_domain) if normalise_input else None
+            DomainNorm(channels=inputs, affine=False, statistics=statistics) if normalise_input else None
         )
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:
             self.layers.append(nn.Linear(inputs, width))
-            norm = DomainNorm(channels=width, per_domain=per_domain) if normalise_hidden else nn.Identity()
+            norm = DomainNorm(channels=width, statistics=statistics) if normalise_hidden else nn.Identity()
             self.norms.append(norm)
             inputs = width
 

@@ -20,6 +20,7 @@ from daband.errors import InvalidInput
 __all__ = ["DOMAINS", "DomainNorm", "domain_index", "frozen_statistics"]
 
 DOMAINS = ("source", "target")
+STATISTICS = ("own", "source", "earned")
 
 
 def domain_index(domain: str) -> int:
@@ -36,20 +37,22 @@ class DomainNorm(nn.Module):
     features comparable. A domain that was never trained on borrows the statistics of the source, so a policy without
     any target context still acts in the target.
 
-    ``per_domain=False`` normalises both domains by the statistics of the source. That keeps a difference between the
-    domains that means something: where one domain's patients need more, taking the mean out takes that out as well.
+    ``statistics`` says by what the target is normalised: "own"; "source", which keeps a difference between the domains
+    that means something (where one domain's patients need more, taking the mean out takes that out as well); or
+    "earned", which moves from the source's to its own as ``trust``, a buffer that training sets, goes from 0 to 1.
     """
 
     running_mean: torch.Tensor
     running_variance: torch.Tensor
     batches_seen: torch.Tensor
+    trust: torch.Tensor
 
     def __init__(
         self,
         *,
         channels: int,
         affine: bool = True,
-        per_domain: bool = True,
+        statistics: str = "own",
         momentum: float = 0.1,
         epsilon: float = 1e-5,
     ) -> None:
@@ -58,8 +61,10 @@ class DomainNorm(nn.Module):
             raise InvalidInput(f"channels must be at least 1, got {channels}")
         if not 0.0 < momentum <= 1.0:
             raise InvalidInput(f"momentum must lie in (0, 1], got {momentum}")
+        if statistics not in STATISTICS:
+            raise InvalidInput(f"statistics must be one of {', '.join(STATISTICS)}, got {statistics!r}")
         self.channels = channels
-        self.per_domain = per_domain
+        self.statistics = statistics
         self.momentum = momentum
         self.epsilon = epsilon
         self.update_statistics = True
@@ -68,52 +73,37 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(len(DOMAINS), channels))
         self.register_buffer("running_variance", torch.ones(len(DOMAINS), channels))
         self.register_buffer("batches_seen", torch.zeros(len(DOMAINS), dtype=torch.int64))
+        self.register_buffer("trust", torch.ones(()) if statistics == "own" else torch.zeros(()))
 
     def forward(self, features: torch.Tensor, *, n_source: int) -> torch.Tensor:
         """Normalise rows ``[:n_source]`` as source and the rest as target; same shape out as in."""
-        if not self.per_domain:
-            return self._by_source(features, n_source)
+        source, target = features[:n_source], features[n_source:]
+        # One value per channel has no spread to estimate; the running statistics are the honest answer then.
+        by_batch = self.training and source.numel() // self.channels > 1
         parts = []
-        if n_source:
-            parts.append(self._normalise(features[:n_source], 0))
-        if n_source < len(features):
-            parts.append(self._normalise(features[n_source:], 1))
+        if len(source):
+            parts.append(self._by_batch(source, 0) if by_batch else self._fixed(source, 0))
+        if len(target):
+            if not (self.training and target.numel() // self.channels > 1):
+                parts.append(self._fixed(target, 1))
+            elif self.statistics == "own":
+                parts.append(self._by_batch(target, 1))
+            else:
+                parts.append(self._blended(target, source if by_batch else None))
         if not parts:
             return features
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _normalise(self, features: torch.Tensor, domain: int) -> torch.Tensor:
-        # One value per channel has no spread to estimate; the running statistics are the honest answer then.
-        enough = features.numel() // self.channels > 1
-        if self.training and enough:
-            return self._by_batch(features, domain)
-        return self._fixed(features, domain)
-
     def _fixed(self, features: torch.Tensor, domain: int) -> torch.Tensor:
-        # Chosen by arithmetic, not by a branch on a tensor, so that a captured step never waits for the device.
-        own = (self.batches_seen[domain] > 0).to(features.dtype)
-        mean = own * self.running_mean[domain] + (1 - own) * self.running_mean[0]
-        variance = own * self.running_variance[domain] + (1 - own) * self.running_variance[0]
+        mean, variance = self._running(domain)
         return functional.batch_norm(features, mean, variance, self.weight, self.bias, False, 0.0, self.epsilon)
 
-    def _by_source(self, features: torch.Tensor, n_source: int) -> torch.Tensor:
-        """Everything by the statistics of the source; by its own where a batch has no source in it."""
-        own = features[:n_source] if n_source else features
-        if not self.training or own.numel() // self.channels <= 1:
-            return self._fixed(features, 0)
-        dims = [0, *range(2, features.ndim)]
-        variance, mean = torch.var_mean(own, dim=dims, correction=0)
-        if self.update_statistics and n_source:
-            count = own.numel() // self.channels
-            with torch.no_grad():
-                self.running_mean[0].lerp_(mean, self.momentum)
-                self.running_variance[0].lerp_(variance * (count / (count - 1)), self.momentum)
-                self.batches_seen[0] += 1
-        shape = (1, -1, *[1] * (features.ndim - 2))
-        out = (features - mean.view(shape)) * torch.rsqrt(variance + self.epsilon).view(shape)
-        if self.weight is not None and self.bias is not None:
-            out = out * self.weight.view(shape) + self.bias.view(shape)
-        return out
+    def _running(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
+        # Chosen by arithmetic, not by a branch on a tensor, so that a captured step never waits for the device.
+        own = (self.batches_seen[domain] > 0).to(self.trust.dtype)
+        own = own if domain == 0 else own * self.trust
+        mean = torch.lerp(self.running_mean[0], self.running_mean[domain], own)
+        return mean, torch.lerp(self.running_variance[0], self.running_variance[domain], own)
 
     def _by_batch(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         mean: torch.Tensor | None = None
@@ -125,8 +115,30 @@ class DomainNorm(nn.Module):
             features, mean, variance, self.weight, self.bias, True, self.momentum, self.epsilon
         )
 
+    def _blended(self, target: torch.Tensor, source: torch.Tensor | None) -> torch.Tensor:
+        """Target rows by statistics between the source's and their own."""
+        dims = [0, *range(2, target.ndim)]
+        variance, mean = torch.var_mean(target, dim=dims, correction=0)
+        if self.update_statistics:
+            count = target.numel() // self.channels
+            with torch.no_grad():
+                self.running_mean[1].lerp_(mean, self.momentum)
+                self.running_variance[1].lerp_(variance * (count / (count - 1)), self.momentum)
+                self.batches_seen[1] += 1
+        if source is None:
+            source_mean, source_variance = self._running(0)
+        else:
+            source_variance, source_mean = torch.var_mean(source, dim=dims, correction=0)
+        shape = (1, -1, *[1] * (target.ndim - 2))
+        mean = torch.lerp(source_mean, mean, self.trust).view(shape)
+        spread = torch.rsqrt(torch.lerp(source_variance, variance, self.trust) + self.epsilon).view(shape)
+        out = (target - mean) * spread
+        if self.weight is not None and self.bias is not None:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out
+
     def extra_repr(self) -> str:
-        return f"channels={self.channels}, momentum={self.momentum}"
+        return f"channels={self.channels}, statistics={self.statistics!r}, momentum={self.momentum}"
 
 
 @contextmanager

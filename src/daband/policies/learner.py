@@ -130,6 +130,9 @@ class Learner:
             self.inverse.copy_(torch.from_numpy(inverse))
         self.bonus.fill_(alpha)
         self.earned.fill_(rate**self.recipe.learning.earned)
+        for module in self.encoder.modules():
+            if isinstance(module, DomainNorm) and module.statistics == "earned":
+                module.trust.copy_(self.earned)
 
     def adapt(self, steps: int, memories: Memories) -> dict[str, float]:
         """Take ``steps`` steps and return means over them of all that was measured, read from the device once."""
@@ -346,7 +349,7 @@ class Learner:
 
 def _statistics(network: nn.Module) -> list[torch.Tensor]:
     norms = [module for module in network.modules() if isinstance(module, DomainNorm)]
-    return [buffer for norm in norms for buffer in norm.buffers()]
+    return [buffer for norm in norms for buffer in (norm.running_mean, norm.running_variance, norm.batches_seen)]
 
 
 def _initialise_gaussian(network: nn.Module) -> None:
