@@ -123,6 +123,15 @@ def test_statistics_of_the_source_alone_ignore_the_target():
     torch.testing.assert_close(norm(target, n_source=0), reference(target))
 
 
+@pytest.mark.parametrize("statistics", ["own", "source", "earned"])
+def test_a_training_step_goes_back_through_both_domains(statistics):
+    norm = DomainNorm(channels=2, statistics=statistics)
+    features = torch.randn(8, 2, requires_grad=True)
+    norm(features, n_source=4).square().sum().backward()
+    assert torch.isfinite(features.grad).all()
+    assert norm.batches_seen.tolist() == [1, 1]
+
+
 def test_gradient_of_blended_statistics():
     torch.manual_seed(0)
     norm = DomainNorm(channels=2, statistics="earned").double()

@@ -122,8 +122,10 @@ class DomainNorm(nn.Module):
         if self.update_statistics:
             count = target.numel() // self.channels
             with torch.no_grad():
-                self.running_mean[1].lerp_(mean, self.momentum)
-                self.running_variance[1].lerp_(variance * (count / (count - 1)), self.momentum)
+                # By way of .data: the source's row was handed to batch_norm, which holds on to the whole buffer and
+                # would take a change of the target's row for one of its own. Neither is used on the way back.
+                self.running_mean.data[1].lerp_(mean, self.momentum)
+                self.running_variance.data[1].lerp_(variance * (count / (count - 1)), self.momentum)
                 self.batches_seen[1] += 1
         if source is None:
             source_mean, source_variance = self._running(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from daband.objectives.contract import Batch, Term, terms
@@ -14,7 +16,7 @@ def target_diversity(target_predicted: torch.Tensor, *, scale: float) -> torch.T
     mean = torch.softmax(scale * target_predicted, dim=1).mean(dim=0)
     # xlogy is 0 where the probability is 0, with a finite gradient once the probability is kept off zero.
     entropy = -torch.xlogy(mean, mean.clamp(min=1e-12)).sum()
-    return torch.log(torch.tensor(float(target_predicted.shape[1]), device=mean.device)) - entropy
+    return math.log(target_predicted.shape[1]) - entropy
 
 
 @terms.register("target_diversity")

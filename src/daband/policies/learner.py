@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,21 +20,13 @@ from daband.encoders import DomainNorm, Encoded, Encoder, build_encoder
 from daband.encoders.disturbance import disturb
 from daband.errors import DabandError
 from daband.objectives import Batch, Objective, TermShape
-from daband.policies.memory import ContextMemory, RoundMemory
+from daband.policies.captured import CapturedStep
+from daband.policies.memory import ContextMemory, Memories
 from daband.policies.recipe import Recipe
 
-__all__ = ["Learner", "Memories"]
+__all__ = ["Learner"]
 
 _ENCODE_ROWS = 2048
-
-
-@dataclass(frozen=True)
-class Memories:
-    """What steps draw from: source rounds, unlabelled target contexts, and target rounds once there are any."""
-
-    source: RoundMemory
-    target: ContextMemory
-    target_rounds: RoundMemory
 
 
 class Learner:
@@ -93,6 +84,9 @@ class Learner:
         self.skipped = torch.zeros((), device=device)
         self.streak = torch.zeros((), device=device)
         self.worst_streak = torch.zeros((), device=device)
+        self.totals: dict[str, torch.Tensor] = {}
+        """Sums over the steps of one ``adapt``."""
+        self._captured = CapturedStep(self) if device.type == "cuda" else None
 
     @property
     def acting(self) -> Encoder:
@@ -136,26 +130,22 @@ class Learner:
 
     def adapt(self, steps: int, memories: Memories) -> dict[str, float]:
         """Take ``steps`` steps and return means over them of all that was measured, read from the device once."""
-        totals: dict[str, torch.Tensor] = {}
-        self.skipped.zero_()
-        self.worst_streak.zero_()
+        for counter in (self.skipped, self.worst_streak, *self.totals.values()):
+            counter.zero_()
         try:
             for _ in range(steps):
-                for name, value in self.step(memories).items():
-                    totals[name] = totals[name] + value if name in totals else value.clone()
+                self._captured.step(memories) if self._captured is not None else self.step(memories)
         except torch.OutOfMemoryError as error:
             batch = self.recipe.learning.batch
             raise DabandError(
                 f"the device ran out of memory at batch {batch}; try Learning(batch={max(1, batch // 2)})"
             ) from error
-        if not totals:
-            return {}
-        names = [*totals, "skipped_steps", "worst_streak"]
-        stacked = torch.stack([*(value / steps for value in totals.values()), self.skipped, self.worst_streak])
+        names = [*self.totals, "skipped_steps", "worst_streak"]
+        stacked = torch.stack([*(value / steps for value in self.totals.values()), self.skipped, self.worst_streak])
         return dict(zip(names, stacked.cpu().tolist(), strict=True))
 
-    def step(self, memories: Memories) -> dict[str, torch.Tensor]:
-        """One gradient step on a batch of the memories' choosing; what it measured, as scalars on the device."""
+    def step(self, memories: Memories) -> None:
+        """One gradient step on a batch of the memories' choosing; what it measures is added to ``totals``."""
         with_target = self.objective.needs_target and len(memories.target) > 0
         statistics = _statistics(self.encoder)
         before = [buffer.clone() for buffer in statistics]
@@ -178,7 +168,10 @@ class Learner:
             self.worst_streak.copy_(torch.maximum(self.worst_streak, self.streak))
             self.step_number += 1
             self._follow()
-            return self._measured(batch, latent, loss, norm, values)
+            for name, value in self._measured(batch, latent, loss, norm, values).items():
+                if name not in self.totals:
+                    self.totals[name] = torch.zeros((), device=self.device)
+                self.totals[name] += value
 
     def _batch(self, memories: Memories, with_target: bool) -> tuple[Batch, torch.Tensor]:
         size = self.recipe.learning.batch
@@ -219,10 +212,10 @@ class Learner:
         return batch, encoded.latent
 
     def _draw(self, memory: ContextMemory, size: int) -> torch.Tensor:
-        """Rows of a memory: even draws with replacement, or the latest, each once."""
+        """Rows of a memory: even draws with replacement, or the latest."""
         if self.recipe.memory.replay == "last":
-            size = min(size, len(memory))
-            return torch.arange(size, device=self.device) + (memory.count - size)
+            # Rows before the first are clamped to it: a short memory repeats its oldest, and the shape stays.
+            return (torch.arange(size, device=self.device) + (memory.count - size)).clamp(min=0)
         draws = torch.rand(size, generator=self.generator, device=self.device, dtype=torch.float64)
         return torch.minimum((draws * memory.count).long(), memory.count - 1)
 
@@ -301,6 +294,8 @@ class Learner:
         """One more arm."""
         self.objective.grow()
         self.n_arms += 1
+        if self._captured is not None:
+            self._captured.forget()
         if not self.shared:
             self.theta = torch.cat([self.theta, torch.zeros_like(self.theta[:1])])
             self.inverse = torch.cat([self.inverse, torch.zeros_like(self.inverse[:1])])
@@ -343,6 +338,8 @@ class Learner:
             entries.setdefault(int(index), {})[key] = tensor
         self.optimiser.load_state_dict({"state": entries, "param_groups": saved["param_groups"]})
         self.generator.set_state(torch.from_numpy(np.array(state["generator"])))
+        if self._captured is not None:
+            self._captured.forget()  # the optimiser's state has moved to other places in memory
         for name in ("step_number", "streak"):
             getattr(self, name).fill_(float(state[name][0]))
 

@@ -7,13 +7,14 @@ which depends on the seed and on the item's number alone, so a memory that was s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 
-__all__ = ["ContextMemory", "RoundMemory"]
+__all__ = ["ContextMemory", "Memories", "RoundMemory"]
 
 _FIRST_ROOM = 1024
 
@@ -114,6 +115,15 @@ class RoundMemory(ContextMemory):
 
     def _columns(self) -> dict[str, torch.Tensor]:
         return {"contexts": self.contexts, "arms": self.arms, "rewards": self.rewards}
+
+
+@dataclass(frozen=True)
+class Memories:
+    """What steps draw from: source rounds, unlabelled target contexts, and target rounds once there are any."""
+
+    source: RoundMemory
+    target: ContextMemory
+    target_rounds: RoundMemory
 
 
 def _as_float(contexts: torch.Tensor) -> torch.Tensor:

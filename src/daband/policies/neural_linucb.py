@@ -20,8 +20,8 @@ from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.primal import PrimalRidge
 from daband.objectives import REVEALS
 from daband.policies.contract import Played, Policy, policies
-from daband.policies.learner import Learner, Memories
-from daband.policies.memory import ContextMemory, RoundMemory
+from daband.policies.learner import Learner
+from daband.policies.memory import ContextMemory, Memories, RoundMemory
 from daband.policies.recipe import Recipe, recipe_for, recipe_from
 
 __all__ = ["NeuralLinUCB", "device_named"]
