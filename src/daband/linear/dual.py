@@ -29,7 +29,7 @@ class _InverseFactor:
         self.weights = np.zeros(0)
 
     def apply(self, products: FloatArray) -> FloatArray:
-        """v = T k for products k (n, B)."""
+        """V = T k for products k (n, B)."""
         out = np.empty((self.n, products.shape[1]))
         for index, block in enumerate(self.blocks):
             start = index * _BLOCK
@@ -116,9 +116,7 @@ class DualRidge:
             mean[:, head] = factor.weights @ v
         return covariance, mean, True
 
-    def score_products(
-        self, products: FloatArray, contexts: FloatArray, direct: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
         """Means and variances (B, heads) from what ``products`` returned."""
         assert direct
         diagonal = np.einsum("hbb->bh", products)

@@ -159,9 +159,7 @@ class RidgeHead:
         if self.arms == "shared":
             loop = kernels.episode_shared
             products, mean, variance = products[0], mean.reshape(n, -1), variance.reshape(n, -1)
-        loop(
-            products, contexts, direct, mean, variance, multiplier, available, epsilon, draws, rewards, arms, chances
-        )
+        loop(products, contexts, direct, mean, variance, multiplier, available, epsilon, draws, rewards, arms, chances)
         paid = rewards[np.arange(n), arms]
         if self.arms == "disjoint":
             self.statistics.update(flat, arms, paid)

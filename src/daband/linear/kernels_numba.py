@@ -57,7 +57,7 @@ def _dot(x: Any, y: Any) -> Any:
 
 @njit(cache=True, fastmath=FAST)
 def _quadratic(matrix: Any, z: Any, sums: Any) -> Any:
-    """z' M z of a symmetric matrix, reading its upper half: at many dimensions memory is what limits.
+    """Z' M z of a symmetric matrix, reading its upper half: at many dimensions memory is what limits.
 
     Four rows at a time are added into ``sums`` (d,), which stays in the nearest cache; a sum per row would end in a
     horizontal addition each time, which costs more than the multiplications.
@@ -133,8 +133,7 @@ def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> A
     for a in range(scores.shape[0]):
         if available[a]:
             n_available += 1
-            if scores[a] > best:
-                best = scores[a]
+            best = max(best, scores[a])
     floor = best - TIE * (1.0 + abs(best))
     n_ties = 0
     for a in range(scores.shape[0]):

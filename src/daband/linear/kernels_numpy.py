@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from daband.arrays import BoolArray, FloatArray, IntArray
@@ -14,7 +16,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _mixed(x: Any) -> Any:
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -25,7 +27,8 @@ def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> F
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
     bits = _mixed(_mixed(np.asarray(key, np.uint64) + rounds * _STEP_ROUND) + slots * _STEP_SLOT)
-    return (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 9007199254740992.0)
+    numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 9007199254740992.0)
+    return numbers
 
 
 def score_disjoint(
@@ -52,9 +55,7 @@ def update_rounds(
         inverse[head] -= np.outer(u * scale, u)
 
 
-def choose(
-    scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float
-) -> tuple[int, float]:
+def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
     """An arm of one round, and its probability under ties and epsilon. Scores within ``TIE`` of the best are tied."""
     open_arms = np.flatnonzero(available)
     best = scores[open_arms].max()

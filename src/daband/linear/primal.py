@@ -57,7 +57,8 @@ class PrimalRidge:
     def gram(self, head: int) -> FloatArray:
         """A = ridge I + the sum of z z' of this head, (d, d)."""
         rows = self._pending[head, : self._n_pending[head]]
-        return self._gram[head] + rows.T @ rows
+        gram: FloatArray = self._gram[head] + rows.T @ rows
+        return gram
 
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads)."""
@@ -79,9 +80,7 @@ class PrimalRidge:
         z = unit_scale(contexts)
         return np.matmul(z, self.inverse), z, False
 
-    def score_products(
-        self, products: FloatArray, contexts: FloatArray, direct: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def score_products(self, products: FloatArray, contexts: FloatArray, direct: bool) -> tuple[FloatArray, FloatArray]:
         """Means and variances (B, heads) from what ``products`` returned."""
         assert not direct
         return contexts @ self.theta.T, kernels.diagonal(products, contexts)

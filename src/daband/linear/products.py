@@ -14,7 +14,7 @@ _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
+    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
 
     Two ``uint8`` arrays are multiplied exactly: float32 matrix products over slices short enough to hold the integers,
     summed in float64. That is both more exact and faster than float64 products of the scaled values.

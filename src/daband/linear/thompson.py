@@ -58,12 +58,12 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) ->
     density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
     for c, s in zip(centre, spread, strict=True):
         density *= _normal_cdf((t - c) / s)
-    return float(min(max((half @ (density @ _WEIGHTS)), 0.0), 1.0))
+    return min(max(float(half @ (density @ _WEIGHTS)), 0.0), 1.0)
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def _normal_cdf(x: FloatArray) -> FloatArray:
-    values: FloatArray = 0.5 * _erfc(-x / math.sqrt(2.0)).astype(np.float64)
+    values: FloatArray = 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
     return values

@@ -1,6 +1,7 @@
 """The file a policy is saved in: safetensors with a format version. Reading one runs no code.
 
-The policy's name and settings, as JSON, and the caller's notes stand in the header; all that was learned is tensors.
+The policy's name and settings and the caller's notes stand in the header as JSON; all that was learned is tensors. The
+header has a single entry because safetensors writes several in no fixed order: so equal policies give equal files.
 """
 
 from __future__ import annotations
@@ -23,18 +24,11 @@ FORMAT_VERSION = 1
 _FORMAT = "daband-policy"
 
 
-def write_checkpoint(
-    path: Path, settings: dict[str, Any], arrays: dict[str, AnyArray], notes: dict[str, str]
-) -> None:
+def write_checkpoint(path: Path, settings: dict[str, Any], arrays: dict[str, AnyArray], notes: dict[str, str]) -> None:
     """Write a whole file or nothing."""
-    header = {
-        "format": _FORMAT,
-        "version": str(FORMAT_VERSION),
-        "settings": json.dumps(settings, sort_keys=True),
-        "notes": json.dumps(notes, sort_keys=True),
-    }
+    header = json.dumps({"version": FORMAT_VERSION, "settings": settings, "notes": notes}, sort_keys=True)
     tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_bytes(path, safetensors.numpy.save(tensors, metadata=header))
+    write_bytes(path, safetensors.numpy.save(tensors, metadata={_FORMAT: header}))
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
@@ -43,18 +37,18 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, AnyArra
     header = _header(path)
     try:
         with safetensors.safe_open(path, framework="np") as file:
-            return json.loads(header["settings"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return header["settings"], {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def read_notes(path: str | Path) -> dict[str, str]:
     """The caller's notes in a saved policy's header."""
-    notes: dict[str, str] = json.loads(_header(Path(path)).get("notes", "{}"))
+    notes: dict[str, str] = _header(Path(path))["notes"]
     return notes
 
 
-def _header(path: Path) -> dict[str, str]:
+def _header(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             start = file.read(8)
@@ -66,14 +60,18 @@ def _header(path: Path) -> dict[str, str]:
         )
     try:
         with safetensors.safe_open(path, framework="np") as opened:
-            header = opened.metadata() or {}
+            entries = opened.metadata() or {}
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path} is truncated or not a safetensors file: {error}") from error
-    if header.get("format") != _FORMAT:
+    if _FORMAT not in entries:
         raise CheckpointError(f"{path} is a safetensors file, but not a policy saved by daband")
-    if not header.get("version", "").isdigit() or int(header["version"]) > FORMAT_VERSION:
+    try:
+        header: dict[str, Any] = json.loads(entries[_FORMAT])
+        version = int(header["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} has a damaged header: {error}") from error
+    if version > FORMAT_VERSION:
         raise CheckpointError(
-            f"{path} has format version {header.get('version')}, this daband reads up to {FORMAT_VERSION}; "
-            "a newer daband reads it"
+            f"{path} has format version {version}, this daband reads up to {FORMAT_VERSION}; a newer daband reads it"
         )
-    return dict(header)
+    return header

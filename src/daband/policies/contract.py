@@ -78,9 +78,7 @@ class Policy(ABC):
 
     # What users call.
 
-    def select(
-        self, contexts: ArrayLike, domain: str = "source", available: ArrayLike | None = None
-    ) -> Decision:
+    def select(self, contexts: ArrayLike, domain: str = "source", available: ArrayLike | None = None) -> Decision:
         """Choose an arm for every context.
 
         Args:
@@ -336,8 +334,9 @@ class Policy(ABC):
 def _check_finite(contexts: AnyArray) -> None:
     flat = contexts.reshape(-1)
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
-    if np.dot(flat, flat) < _LARGEST_SQUARE[flat.dtype.char]:
-        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.dot(flat, flat) < _LARGEST_SQUARE[flat.dtype.char]:
+            return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
         raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -120,4 +120,4 @@ class LinUCB(Policy):
 
     def _flat(self, contexts: AnyArray) -> AnyArray:
         lead = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
-        return cast(AnyArray, contexts.reshape(*lead, -1))
+        return contexts.reshape(*lead, -1)

@@ -25,9 +25,8 @@ class SeenIds:
         if len(names) != n:
             raise InvalidInput(f"ids must name each of the {n} rounds, got {len(names)}")
         fresh: set[int | str] = set()
-        for position, name in enumerate(names):
-            if isinstance(name, np.integer):
-                names[position] = name = int(name)
+        names = [int(name) if isinstance(name, np.integer) else name for name in names]
+        for name in names:
             if isinstance(name, bool) or not isinstance(name, (int, str)):
                 raise InvalidInput(f"ids must be integers or strings, got {name!r}")
             if name in self._ids or name in fresh:

@@ -1,8 +1,8 @@
 """A run on disk: a folder that is never half-written and can always be gone on from.
 
-``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened, ``policy.safetensors`` is the policy
-after the last saved episode. The policy is written last and names its episode, so a crash between two writes leaves
-files that are at most longer than needed: what happened twice happened the same way.
+``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened, ``policy.safetensors`` holds the
+policy after the last saved episode. The policy is written last and names its episode, so a crash between two writes
+leaves files that are at most longer than needed: what happened twice happened the same way.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class RunFolder:
     def save(self, policy: Policy, history: History) -> None:
         """Write what happened, then the policy."""
         table = io.BytesIO()
-        np.savez(table, **{name: history.column(name) for name in _COLUMNS})
+        columns: dict[str, Any] = {name: history.column(name) for name in _COLUMNS}
+        np.savez(table, **columns)
         write_bytes(self.path / "rounds.npz", table.getvalue())
         lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in history.episodes)
         write_text(self.path / "episodes.jsonl", lines)

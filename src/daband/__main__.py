@@ -1,0 +1,6 @@
+"""``python -m daband``: the command line."""
+
+from daband.cli.main import main
+
+if __name__ == "__main__":
+    main()

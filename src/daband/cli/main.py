@@ -1,0 +1,178 @@
+"""``daband``: the command line. It parses, calls and prints; what it does lives in the rooms below."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import daband
+from daband.cli.progress import watch
+from daband.cli.ranges import whole_numbers
+from daband.errors import DabandError, InvalidInput
+from daband.experiments import Experiment, bench, load_experiment, method_names, preset_names
+from daband.report import MethodSummary, summarise, write_report
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="daband",
+    help="Cross-domain contextual bandits: learn where feedback is cheap, act where it is dear.\n\n"
+    "Start with [bold]daband demo[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
+Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        console.print(f"daband {daband.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("runs/demo"),
+    jobs: Jobs = 1,
+) -> None:
+    """See it work: compare methods on data that comes with the package, show a table, write a report."""
+    _compare(load_experiment("demo"), out, None, None, jobs, "demo")
+
+
+@app.command()
+def run(
+    name: Name,
+    method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
+    seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one goes on."""
+    experiment = load_experiment(name, overrides or ())
+    folder = out or Path("runs") / f"{_stem(name)}-single"
+    _compare(experiment, folder, [method], [seed], 1, name, report=False)
+
+
+@app.command("bench")
+def bench_command(
+    name: Name,
+    methods: Methods = None,
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    out: Annotated[Path | None, typer.Option(help="Where the runs and results.json go.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
+    experiment = load_experiment(name, overrides or ())
+    chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
+    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
+    _compare(experiment, out or Path("runs") / _stem(name), chosen, numbers, jobs, name)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A folder that `daband bench` filled.")]) -> None:
+    """Write report.html, report.md and the figures for a folder of runs."""
+    console.print(f"Report: {write_report(folder)}")
+
+
+@app.command()
+def presets() -> None:
+    """List the presets: what `run` and `bench` take as NAME."""
+    table = Table("preset", "pair", "rounds", "methods", "seeds")
+    for name in preset_names():
+        experiment = load_experiment(name)
+        seeds = f"{min(experiment.seeds)}-{max(experiment.seeds)}"
+        rounds = f"{experiment.episodes} x {experiment.episode_length}"
+        table.add_row(name, experiment.pair, rounds, ", ".join(experiment.compare), seeds)
+    console.print(table)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods that can be compared."""
+    for name in method_names():
+        console.print(name)
+
+
+def _compare(
+    experiment: Experiment,
+    out: Path,
+    chosen: list[str] | None,
+    seeds: list[int] | None,
+    jobs: int,
+    title: str,
+    *,
+    report: bool = True,
+) -> None:
+    for method in chosen or experiment.compare:
+        if method not in method_names():
+            raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
+    specs = experiment.runs(chosen, seeds)
+    with watch(specs, console) as listener:
+        records = bench(specs, out, jobs=jobs, on_event=listener)
+    console.print(_table(title, summarise(records)))
+    if report:
+        console.print(f"Runs:   {out}\nReport: {write_report(out)}")
+    else:
+        console.print(f"Run: {out / records[0]['folder']}")
+
+
+def _table(title: str, rows: list[MethodSummary]) -> Table:
+    table = Table(title=f"{title}: the target, zero-shot, after learning from source rewards alone")
+    table.add_column("method")
+    for heading in ("target accuracy", "over classes", "source regret", "rounds", "seeds", "s/run"):
+        table.add_column(heading, justify="right")
+    best = max(row.accuracy for row in rows)
+    for row in rows:
+        regret = "unknown" if row.source_regret is None else f"{row.source_regret:.1f} ± {row.source_regret_spread:.1f}"
+        style = "bold" if row.accuracy == best and len(rows) > 1 else ""
+        table.add_row(
+            row.method,
+            f"{row.accuracy:.4f} ± {row.accuracy_spread:.4f}",
+            f"{row.accuracy_macro:.4f}",
+            regret,
+            f"{row.rounds:,}",
+            str(len(row.seeds)),
+            f"{row.seconds:.1f}",
+            style=style,
+        )
+    return table
+
+
+def _stem(name: str) -> str:
+    return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
+
+
+def main() -> None:
+    """The entry point: an error of ours is a message and exit code 2, not a traceback."""
+    try:
+        app()
+    except DabandError as error:
+        Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted. Finished work is kept; the same command goes on from there.")
+        sys.exit(130)

@@ -1,0 +1,23 @@
+"""Reading lists of whole numbers as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from daband.errors import InvalidInput
+
+__all__ = ["whole_numbers"]
+
+
+def whole_numbers(text: str, name: str) -> list[int]:
+    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise InvalidInput(f"{name} must look like 0-4 or 0,2,7, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidInput(f"{name}: the range {part.strip()!r} runs backwards")
+        numbers.extend(range(first, last + 1))
+    return list(dict.fromkeys(numbers))

@@ -1,0 +1,20 @@
+"""Experiments: presets, one run from settings to a folder, and many runs side by side."""
+
+from daband.experiments.bench import BenchError, Event, bench, read_results
+from daband.experiments.methods import build_policy, method_names
+from daband.experiments.run import execute
+from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
+
+__all__ = [
+    "BenchError",
+    "Event",
+    "Experiment",
+    "RunSpec",
+    "bench",
+    "build_policy",
+    "execute",
+    "load_experiment",
+    "method_names",
+    "preset_names",
+    "read_results",
+]

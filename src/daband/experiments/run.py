@@ -1,0 +1,76 @@
+"""One run of an experiment, from settings to a finished folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from daband.domains import load
+from daband.evaluation import evaluate
+from daband.experiments.methods import build_policy
+from daband.experiments.settings import RunSpec
+from daband.files import write_text
+from daband.training import train
+
+__all__ = ["execute", "finished_record"]
+
+Record = dict[str, Any]
+
+
+def finished_record(spec: RunSpec, out: Path) -> Record | None:
+    """The record of a run that is done, None for one that is not."""
+    folder = out / spec.folder_name
+    if not (folder / "done").exists():
+        return None
+    record: Record = json.loads((folder / "result.json").read_text())
+    return record
+
+
+def execute(
+    spec: RunSpec, out: Path, *, progress: Callable[[dict[str, float]], None] | None = None, save_every: float = 30.0
+) -> Record:
+    """Run, or go on with, what ``spec`` says, in a folder below ``out``. A finished run is read, not repeated."""
+    known = finished_record(spec, out)
+    if known is not None:
+        return known
+    folder = out / spec.folder_name
+    pair = load(spec.pair, **spec.pair_options)
+    policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
+    run = train(
+        policy,
+        source=pair.source,
+        target=pair.target,
+        episodes=spec.episodes,
+        episode_length=spec.episode_length,
+        seed=spec.seed,
+        directory=folder,
+        config={"run": spec.model_dump(mode="json")},
+        save_every=save_every,
+        progress=progress,
+    )
+    started = time.perf_counter()
+    result = evaluate(policy, pair.target_test, rule=spec.rule)
+    record = {
+        "pair": spec.pair,
+        "method": spec.method,
+        "variant": spec.variant,
+        "seed": spec.seed,
+        "target_accuracy": result.accuracy,
+        "target_accuracy_macro": result.accuracy_macro,
+        "target_regret": result.regret,
+        "per_class": result.per_class,
+        "source_regret": None if run.source_regret != run.source_regret else run.source_regret,
+        "rounds": run.rounds,
+        "wall_seconds": run.seconds + time.perf_counter() - started,
+        "selection": spec.selection,
+        "config_hash": spec.config_hash,
+        "class_names": list(pair.class_names),
+        "target_contexts": result.contexts,
+        "folder": spec.folder_name,
+    }
+    write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
+    write_text(folder / "done", "")
+    return record

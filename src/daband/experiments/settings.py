@@ -1,0 +1,167 @@
+"""What an experiment is: a pair, methods, seeds and a budget, read from a preset, a TOML file and overrides."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from daband.domains import pairs
+from daband.errors import InvalidInput
+
+__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names"]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunSpec(_Settings):
+    """One run in full: nothing else decides its result."""
+
+    pair: str
+    pair_options: dict[str, Any]
+    method: str
+    variant: str
+    policy: dict[str, Any]
+    components: int
+    episodes: int
+    episode_length: int
+    seed: int
+    rule: str
+    selection: str
+
+    @property
+    def config_hash(self) -> str:
+        """The same for two runs just when all their settings are the same."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def folder_name(self) -> str:
+        """Where the run is kept below an experiment's folder."""
+        variant = "" if self.variant == "default" else f"-{self.variant}"
+        return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
+
+
+class Experiment(_Settings):
+    """Methods x seeds on one pair.
+
+    ``policy`` holds settings for every method, ``methods`` settings for one: ``[methods.linucb]``, ``alpha = 0.1``.
+    """
+
+    pair: str
+    pair_options: dict[str, Any] = Field(default_factory=dict)
+    episodes: int = Field(default=300, ge=1)
+    episode_length: int = Field(default=64, ge=1)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    compare: tuple[str, ...] = ("random", "linucb", "linucb-p")
+    components: int = Field(default=64, ge=1)
+    policy: dict[str, Any] = Field(default_factory=lambda: {"alpha": 0.05})
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    rule: str = "ucb"
+    selection: str = "none"
+
+    def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
+        """Every run, seeds outermost so that methods can be compared early."""
+        return [
+            RunSpec(
+                pair=self.pair,
+                pair_options=self.pair_options,
+                method=method,
+                variant="default",
+                policy={**self.policy, **self.methods.get(method, {})},
+                components=self.components,
+                episodes=self.episodes,
+                episode_length=self.episode_length,
+                seed=seed,
+                rule=self.rule,
+                selection=self.selection,
+            )
+            for seed in (self.seeds if seeds is None else seeds)
+            for method in (self.compare if methods is None else methods)
+        ]
+
+
+def preset_names() -> list[str]:
+    """Every preset: the shipped files, and one for each pair by its own name."""
+    return sorted(_preset_files().keys() | set(pairs.names()))
+
+
+def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experiment:
+    """An experiment from a preset's name or a TOML file, with ``key=value`` overrides.
+
+    A key may have dots (``methods.linucb.alpha=0.1``); a value is read as TOML, or as text where it is none.
+    """
+    files = _preset_files()
+    if name_or_file.endswith(".toml"):
+        path = Path(name_or_file)
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {path}")
+        settings = _parsed(path.read_text(), str(path))
+    elif name_or_file in files:
+        settings = _parsed(files[name_or_file], name_or_file)
+    elif name_or_file in pairs:
+        settings = {"pair": name_or_file}
+    else:
+        near = difflib.get_close_matches(name_or_file, preset_names(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InvalidInput(f"unknown preset {name_or_file!r}; {hint}`daband presets` lists them, or give a .toml file")
+    for override in overrides:
+        _apply(settings, override)
+    try:
+        return Experiment(**settings)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            raise InvalidInput(_unknown_key(where, list(Experiment.model_fields))) from None
+        raise InvalidInput(f"setting {where!r}: {problem['msg']}, got {problem['input']!r}") from None
+
+
+def _apply(settings: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise InvalidInput(f"--set takes key=value, got {override!r}")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.split(".")
+    if (parents or [last])[0] not in Experiment.model_fields:
+        raise InvalidInput(_unknown_key(key, list(Experiment.model_fields)))
+    place = settings
+    for parent in parents:
+        place = place.setdefault(parent, {})
+        if not isinstance(place, dict):
+            raise InvalidInput(f"--set {override}: {parent!r} is not a table")
+    place[last] = value
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key.split(".", maxsplit=1)[0], known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown setting {key!r}{hint} (known: {', '.join(known)})"
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{where} is not TOML: {error}") from None
+
+
+def _preset_files() -> dict[str, str]:
+    folder = resources.files("daband.experiments") / "presets"
+    return {
+        entry.name.removesuffix(".toml"): entry.read_text()
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    }

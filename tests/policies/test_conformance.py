@@ -1,0 +1,32 @@
+"""Every registered policy passes every public check, by itself and in its variants."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.checks import POLICY_CHECKS
+from daband.policies import policies
+
+VARIANTS = {
+    "linucb-thompson": lambda **sizes: daband.LinUCB(**sizes, explore=_rule(sizes), epsilon=0.1),
+    "linucb-greedy": lambda **sizes: daband.LinUCB(**sizes, explore="greedy", epsilon=0.2),
+    "linucb-dual": lambda **sizes: daband.LinUCB(**sizes, form="dual", alpha=0.3, ridge=0.1),
+    "linucb-p": lambda **sizes: daband.LinUCB(**sizes, transform=_fitted_pca()),
+}
+
+
+def _rule(sizes):
+    return "thompson" if sizes["arms"] == "disjoint" else "ucb"
+
+
+def _fitted_pca():
+    return daband.PCA(2).fit(np.random.default_rng(0).normal(size=(50, 3)))
+
+
+MAKERS = {**{name: policies.get(name) for name in policies}, **VARIANTS}
+
+
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_conformance(name, check):
+    check(MAKERS[name])
