@@ -131,8 +131,14 @@ def _compare(
         if method not in method_names():
             raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
     specs = experiment.runs(chosen, seeds)
-    with watch(specs, console) as listener:
-        records = bench(specs, out, jobs=jobs, on_event=listener)
+    try:
+        with watch(specs, console) as listener:
+            records = bench(specs, out, jobs=jobs, on_event=listener)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
+        )
+        raise typer.Exit(130) from None
     console.print(_table(title, summarise(records)))
     if report:
         console.print(f"Runs:   {out}\nReport: {write_report(out)}")
@@ -173,6 +179,3 @@ def main() -> None:
     except DabandError as error:
         Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted. Finished work is kept; the same command goes on from there.")
-        sys.exit(130)
