@@ -136,6 +136,7 @@ def main() -> int:
     }
     print(json.dumps(result, indent=1))
     if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(result | {"progress": progress}, indent=1) + "\n")
     return 0
 

@@ -74,8 +74,10 @@ class Measured:
     def add(self, name: str, value: float) -> None:
         self.values.setdefault(name, []).append(value)
 
-    def median(self, name: str) -> float:
-        return statistics.median(self.values[name])
+
+def average(metric: str, values: list[float]) -> float:
+    """What stands for the repeats: the median of speeds, the mean over seeds of rewards."""
+    return statistics.fmean(values) if metric == "cumulative reward" else statistics.median(values)
 
 
 def linear_problem(n_dimensions: int, rounds: int, seed: int) -> tuple[FloatArray, FloatArray]:
@@ -231,9 +233,9 @@ def compare(
     """Set daband beside the peers, and beside the goal."""
     if Daband.name not in measured.values:
         return None
-    average = statistics.fmean if metric == "cumulative reward" else statistics.median
-    ours = average(measured.values[Daband.name])
-    each = {a.name: average(measured.values[a.name]) for a in adapters if a.name in measured.values and a is not Daband}
+    values = {name: average(metric, repeats) for name, repeats in measured.values.items()}
+    ours = values[Daband.name]
+    each = {a.name: values[a.name] for a in adapters if a.name in values and a is not Daband}
     libraries = {a.name: each[a.name] for a in counted if a.name in each}
     linucb = {a.name: each[a.name] for a in counted if a.name in each and a.linucb}
     fastest = max(libraries, key=libraries.__getitem__, default=None)
@@ -274,14 +276,16 @@ def machine() -> dict[str, Any]:
     }
 
 
-def aligned(rows: list[list[str]]) -> str:
+def aligned(rows: list[list[str]], markdown: bool) -> str:
     """Rows of equal length as columns; the first to the left, the others to the right."""
+    between, left, right = (" | ", "| ", " |") if markdown else ("  ", "", "")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:
         cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    lines.insert(1, "  ".join("-" * width for width in widths))
+        lines.append(left + between.join([first.ljust(widths[0]), *cells]) + right)
+    rules = ["-" * widths[0], *("-" * (width - 1) + (":" if markdown else "-") for width in widths[1:])]
+    lines.insert(1, left + between.join(rules) + right)
     return "\n".join(lines)
 
 
@@ -289,26 +293,20 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.4f}"
 
 
-def table(results: dict[str, Measured], absent: dict[str, str]) -> str:
+def table(results: dict[str, Measured], absent: dict[str, str], markdown: bool) -> str:
     """One row per library, one column per metric."""
     names = list(dict.fromkeys(name for measured in results.values() for name in measured.values))
-    header = ["", *results]
-    rows = [header]
+    rows = [["", *results]]
     for name in names:
-        cells = [
-            number(statistics.fmean(m.values[name]) if metric == "cumulative reward" else m.median(name))
-            if name in m.values
-            else "-"
-            for metric, m in results.items()
-        ]
+        cells = [number(average(metric, m.values[name])) if name in m.values else "-" for metric, m in results.items()]
         rows.append([name, *cells])
     rows.extend([name, *["not measured"] * len(results)] for name in absent)
-    return aligned(rows)
+    return aligned(rows, markdown)
 
 
-def comparisons_table(comparisons: list[Comparison]) -> str:
+def comparisons_table(comparisons: list[Comparison], markdown: bool) -> str:
     """What daband reaches, and whether that is what was promised."""
-    rows = [["", "daband", "x fastest peer", "peer", "x fastest LinUCB peer", "LinUCB peer", "goal", "met"]]
+    rows = [["", "daband", "x fastest peer", "peer", "x fastest LinUCB", "LinUCB peer", "goal", "met"]]
     for c in comparisons:
         rows.append(
             [
@@ -322,7 +320,7 @@ def comparisons_table(comparisons: list[Comparison]) -> str:
                 "-" if c.met is None else ("yes" if c.met else "no"),
             ]
         )
-    return aligned(rows)
+    return aligned(rows, markdown)
 
 
 def main() -> int:
@@ -330,6 +328,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where every number goes")
     parser.add_argument("--quick", action="store_true", help="a smoke run of some seconds; its numbers mean little")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--only", help="comma-separated beginnings of library names, e.g. daband,vw")
     arguments = parser.parse_args()
     effort = QUICK if arguments.quick else Effort()
@@ -364,10 +363,10 @@ def main() -> int:
 
     counted = learning_peers(adapters, results["cumulative reward"]) if len(adapters) > 2 else []
     comparisons = [c for metric, m in results.items() if (c := compare(metric, m, adapters, counted)) is not None]
-    print()
-    print(table(results, absent))
-    print()
-    print(comparisons_table(comparisons))
+    single = {metric: m for metric, m in results.items() if metric.startswith(("one by one", "encoded"))}
+    for part in (single, {metric: m for metric, m in results.items() if metric not in single}):
+        print(f"\n{table(part, absent, arguments.markdown)}")
+    print(f"\n{comparisons_table(comparisons, arguments.markdown)}")
     left_out = [a.name for a in adapters if a not in counted and a is not Daband and not a.orientation]
     if left_out:
         print(f"\nNot counted as peers, for they gain less than half of what the best gains: {', '.join(left_out)}")
@@ -390,6 +389,7 @@ def main() -> int:
             "results": {metric: asdict(measured) for metric, measured in results.items()},
             "comparisons": [asdict(comparison) for comparison in comparisons],
         }
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
     return 0
 
