@@ -13,7 +13,7 @@ ROOMS = [
 ]  # fmt: skip
 SURFACE = {
     "PCA", "CheckpointError", "DabandError", "DataError", "Decision", "Evaluation", "InvalidInput", "LinUCB",
-    "NotFitted", "Policy", "Random", "Run", "domains", "evaluate", "load", "train",
+    "NotFitted", "Policy", "Random", "Run", "continue_on_target", "domains", "evaluate", "load", "train",
 }  # fmt: skip
 
 

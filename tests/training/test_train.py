@@ -24,8 +24,8 @@ def test_the_loop_equals_rounds_by_hand(pair):
         assert rounds.rewards[i, decision.arm[0]] == run.reward[i]
         policy.update(rounds.contexts[i : i + 1], decision.arm, rounds.rewards[i, decision.arm])
     assert run.rounds == 60
-    np.testing.assert_allclose(run.source_regret, rounds.regret(run.arm).sum())
-    assert run.episodes[-1]["source_regret"] == pytest.approx(run.source_regret)
+    np.testing.assert_allclose(run.total_regret, rounds.regret(run.arm).sum())
+    assert run.episodes[-1]["regret"] == pytest.approx(run.total_regret)
 
 
 def test_methods_of_one_seed_see_the_same_rounds(pair):
@@ -76,8 +76,8 @@ def test_a_log_trains_a_policy(pair):
     same.update(rounds.contexts, arms, rounds.pay(arms))
     probe = pair.target.batch(0, 9, seed=0)
     np.testing.assert_allclose(policy.decide(probe).mean, same.decide(probe).mean, rtol=1e-8)
-    assert np.isnan(run.source_regret)
-    assert run.episodes[0]["source_regret"] is None
+    assert np.isnan(run.total_regret)
+    assert run.episodes[0]["regret"] is None
 
 
 class TestBadInput:
@@ -111,3 +111,39 @@ class TestBadInput:
         other = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.9)
         with pytest.raises(InvalidInput, match=r"other settings \(policy.alpha: there 0.3, here 0.9\)"):
             daband.train(other, source=pair.source, episodes=1, directory=tmp_path)
+
+
+class TestContinuing:
+    def test_target_rewards_are_learned_on_top_of_the_source(self, pair):
+        policy = make(pair)
+        daband.train(policy, source=pair.source, episodes=3, episode_length=20)
+        before = policy.counts.sum()
+        run = daband.continue_on_target(policy, target=pair.target_paying, rounds=50, episode_length=20, seed=1)
+        assert run.rounds == 50
+        assert len(run.episodes) == 3
+        assert policy.counts.sum() == before + 50  # A and b of the source are kept and go on
+        rounds = pair.target_paying.rounds(0, 50, seed=1)
+        np.testing.assert_allclose(run.total_regret, rounds.regret(run.arm).sum())
+
+    def test_it_stops_where_the_contexts_end(self, pair):
+        run = daband.continue_on_target(make(pair), target=pair.target_paying, rounds=10**6, episode_length=16)
+        assert run.rounds == pair.target_paying.rounds_available
+
+    def test_a_head_start_shows(self, pair):
+        cold = daband.continue_on_target(make(pair), target=pair.target_paying, rounds=60)
+        warm = make(pair)
+        warm.update(*_first_rounds(pair.target_paying, 200), domain="target")
+        assert daband.continue_on_target(warm, target=pair.target_paying, rounds=60).total_regret < cold.total_regret
+
+    def test_bad_input(self, pair):
+        with pytest.raises(InvalidInput, match="domain that pays"):
+            daband.continue_on_target(make(pair), target=pair.target)
+        with pytest.raises(InvalidInput, match="rounds"):
+            daband.continue_on_target(make(pair), target=pair.target_paying, rounds=0)
+
+
+def _first_rounds(domain, n):
+    n = min(n, domain.rounds_available)
+    rounds = domain.rounds(0, n, seed=99)
+    arms = np.arange(n) % domain.n_arms
+    return rounds.contexts, arms, rounds.pay(arms)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 import daband
 from daband.cli.progress import watch
 from daband.cli.ranges import whole_numbers
 from daband.errors import DabandError, InvalidInput
-from daband.experiments import Experiment, bench, load_experiment, method_names, preset_names
+from daband.experiments import (
+    Experiment,
+    bench,
+    continue_run,
+    finished_runs,
+    load_experiment,
+    method_names,
+    preset_names,
+)
 from daband.report import MethodSummary, summarise, write_report
 
 __all__ = ["app", "main"]
@@ -90,6 +99,30 @@ def bench_command(
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     numbers = None if seeds is None else whole_numbers(seeds, "seeds")
     _compare(experiment, out or Path("runs") / _stem(name), chosen, numbers, jobs, name)
+
+
+@app.command("continue")
+def continue_command(
+    folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
+) -> None:
+    """Go on in the target, now with its rewards: how much is the head start worth?"""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    runs = finished_runs(folder)
+    with Progress(console=console, transient=True) as bar:
+        for run_folder in bar.track(runs, description="continuing"):
+            record = continue_run(run_folder, rounds=rounds)
+            groups.setdefault(record["method"], []).append(record)
+    table = Table("method", "seeds", "rounds", "regret in these rounds", "zero-shot regret", "total")
+    for method, records in groups.items():
+        cells = [_mean(records, name) for name in ("continued_regret", "zero_shot_regret", "total_regret")]
+        table.add_row(method, str(len(records)), f"{records[0]['rounds']:,}", *cells)
+    console.print(table)
+
+
+def _mean(records: list[dict[str, Any]], name: str) -> str:
+    values = [record[name] for record in records]
+    return "unknown" if None in values else f"{sum(values) / len(values):.1f}"
 
 
 @app.command()

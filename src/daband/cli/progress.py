@@ -27,8 +27,8 @@ def watch(specs: Sequence[RunSpec], console: Console) -> Iterator[Callable[[Even
             if event.kind == "episode":
                 if key not in lines:
                     lines[key] = bar.add_task(name, total=event.spec.episodes, note="")
-                regret = event.detail["source_regret"]
-                note = "" if regret is None else f"source regret {regret:.0f}"
+                regret = event.detail["regret"]
+                note = "" if regret is None else f"regret {regret:.0f}"
                 bar.update(lines[key], completed=event.detail["episode"], note=note)
                 return
             if key in lines:

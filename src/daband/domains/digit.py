@@ -15,10 +15,12 @@ from daband.domains.mnist_m import blend, read_archive, read_folder, read_packed
 from daband.domains.pairs import describe, register_pair
 from daband.domains.photographs import packaged_photographs, photographs_in
 from daband.domains.places import find, need
+from daband.domains.splits import require_classes
 from daband.errors import DataError, InvalidInput
 
 __all__ = ["digit"]
 
+_CLASSES = tuple(str(number) for number in range(10))
 _FORMS = ("auto", "embedded", "built", "released")
 _EMBEDDED = Path(__file__).parent / "embedded" / "mnist.npz"
 _MNIST = ("mnist", "MNIST/raw")
@@ -62,13 +64,15 @@ def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1) -> Pair:
     else:
         source = _mnist("train")
         target, test = _released() if form == "released" else _built(source, _mnist("t10k"))
+    for where, (_, labels) in (("MNIST", source), ("MNIST-M's training set", target), ("MNIST-M's test set", test)):
+        require_classes(labels, _CLASSES, where=f"{where} ({form})")
     pair = from_arrays(
         source=(_three_channels(source[0]), source[1]),
         target=target[0],
         target_test=test,
         target_paying=target,
         n_arms=10,
-        class_names=[str(number) for number in range(10)],
+        class_names=_CLASSES,
         passes=passes,
         name="digit",
     )

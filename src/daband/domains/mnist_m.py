@@ -48,7 +48,7 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
 def read_packed(path: Path) -> tuple[AnyArray, IntArray, AnyArray, IntArray]:
     """Train images and labels, test images and labels, of an ``npz`` with ``x_train y_train x_test y_test``."""
     try:
-        with np.load(path, allow_pickle=False) as packed:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as packed:
             parts = [packed[key] for key in ("x_train", "y_train", "x_test", "y_test")]
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise DataError(f"{path} is not a packed MNIST-M ({error}); put an undamaged copy there") from None

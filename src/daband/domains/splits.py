@@ -37,7 +37,12 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
             counts[side] += len(member)
         seen += sides[0]
         held += sides[1]
-    return np.sort(np.concatenate(seen)), np.sort(np.concatenate(held)) if held else np.empty(0, dtype=np.int64)
+    # Shuffled, because files are listed class by class: a position must not tell the class, on either side.
+    return _shuffled(generator, seen), _shuffled(generator, held)
+
+
+def _shuffled(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
+    return generator.permutation(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 
 def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str) -> None:

@@ -1,0 +1,241 @@
+"""What every pair must satisfy: ``check_pair`` for a pair of your own, ``check_registered_pair`` for a named one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray
+from daband.checks.reach import reachable
+from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, PayingDomain, load
+from daband.errors import InvalidInput
+
+__all__ = [
+    "PAIR_CHECKS",
+    "check_finite_contexts",
+    "check_names",
+    "check_no_target_rewards_in_reach",
+    "check_order",
+    "check_pair",
+    "check_registered_pair",
+    "check_rewards",
+    "check_shapes",
+]
+
+_SAMPLE = 64
+
+
+def check_shapes(pair: Pair) -> None:
+    """Contexts of every domain have the pair's shape and one type; (K, *shape) a round with shared arms."""
+    wanted = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
+    kinds = {}
+    for name, batch in _batches(pair):
+        _require(batch.shape[1:] == wanted, f"{name} contexts have shape {batch.shape[1:]}, the pair says {wanted}")
+        _require(
+            batch.dtype == np.uint8 or batch.dtype.kind == "f",
+            f"{name} contexts are {batch.dtype}, not uint8 or floats",
+        )
+        kinds[name] = batch.dtype
+    _require(len(set(kinds.values())) == 1, f"contexts are of different types: {kinds}")
+    for name, domain in _domains(pair):
+        _require(domain.context_shape == pair.context_shape, f"{name}.context_shape is {domain.context_shape}")
+
+
+def check_names(pair: Pair) -> None:
+    """There are at least two arms, each with a name of its own, and every domain agrees on their number."""
+    _require(pair.n_arms >= 2, f"a pair needs two arms or more, got {pair.n_arms}")
+    _require(len(pair.class_names) == pair.n_arms, f"{len(pair.class_names)} class names for {pair.n_arms} arms")
+    _require(len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}")
+    for name, domain in _domains(pair):
+        arms = getattr(domain, "n_arms", pair.n_arms)
+        _require(arms == pair.n_arms, f"{name} has {arms} arms, the pair {pair.n_arms}")
+    if pair.feature_names:
+        size = int(np.prod(pair.context_shape))
+        _require(len(pair.feature_names) == size, f"{len(pair.feature_names)} feature names for {size} numbers")
+
+
+def check_finite_contexts(pair: Pair) -> None:
+    """No context has a NaN or an infinite number."""
+    for name, batch in _batches(pair):
+        _require(bool(np.isfinite(batch).all()), f"{name} has a context that is not finite")
+
+
+def check_rewards(pair: Pair) -> None:
+    """Rewards and expected rewards lie in [0, 1]; one-correct-arm problems pay 1 once and 0 else, without noise."""
+    tables: list[tuple[str, AnyArray]] = [("target_test", pair.target_test.read_expected(0, _SAMPLE))]
+    for name, domain in (("source", pair.source), ("target_paying", pair.target_paying)):
+        if isinstance(domain, PayingDomain):
+            rounds = domain.rounds(0, min(_SAMPLE, len(domain)), seed=0)
+            tables.append((name, rounds.rewards))
+            if rounds.expected is not None:
+                tables.append((f"{name} expected", rounds.expected))
+        elif isinstance(domain, LoggedDomain):
+            log = domain.rounds(0, min(_SAMPLE, len(domain)), seed=0)
+            _require(
+                bool(((log.propensities > 0) & (log.propensities <= 1)).all()), f"{name} propensities leave (0, 1]"
+            )
+            _require(bool(((log.arms >= 0) & (log.arms < pair.n_arms)).all()), f"{name} has an arm out of range")
+            _require(bool(((log.rewards >= 0) & (log.rewards <= 1)).all()), f"{name} rewards leave [0, 1]")
+    for name, table in tables:
+        _require(table.ndim == 2 and table.shape[1] == pair.n_arms, f"{name} rewards have shape {table.shape}")
+        _require(bool(((table >= 0) & (table <= 1)).all()), f"{name} rewards leave [0, 1]")
+        if pair.one_correct_arm:
+            right = bool(np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all())
+            _require(right, f"{name}: one arm should pay 1 and the others 0")
+
+
+def check_order(pair: Pair) -> None:
+    """A pass shows every context once, the seed fixes the order, pieces equal the whole, too many rounds fail."""
+    for name, domain in (("source", pair.source), ("target", pair.target), ("target_paying", pair.target_paying)):
+        if domain is None:
+            continue
+        n = len(domain)
+        order = domain.order(0, n, seed=0)
+        _require(bool((np.sort(order) == np.arange(n)).all()), f"a pass of {name} does not show every context once")
+        _require(bool((order == domain.order(0, n, seed=0)).all()), f"{name}: one seed gave two orders")
+        if n > 20:
+            _require(bool((order != domain.order(0, n, seed=1)).any()), f"{name}: two seeds gave one order")
+        some = min(n, _SAMPLE)
+        whole = domain.batch(0, some, seed=3)
+        pieces = np.concatenate([domain.batch(0, some // 2, seed=3), domain.batch(some // 2, some, seed=3)])
+        _require(bool((whole == pieces).all()), f"{name}: a batch differs from its two halves")
+        try:
+            domain.batch(0, domain.rounds_available + 1, seed=0)
+        except InvalidInput:
+            continue
+        _require(False, f"{name} served more rounds than it has")
+
+
+def check_no_target_rewards_in_reach(pair: Pair) -> None:
+    """Nothing that training is given leads to what the target pays.
+
+    Walks everything reachable from ``pair.source`` and ``pair.target``: no domain that pays or evaluates the target, no
+    array that shares memory with the target's rewards or labels, and none that repeats them.
+    """
+    secrets = list(_secrets(pair))
+    for side, root in (("source", pair.source), ("target", pair.target)):
+        for found in reachable(root):
+            kind = type(found).__name__
+            _require(not isinstance(found, (EvaluationDomain, Pair)), f"pair.{side} leads to a {kind}")
+            pays = isinstance(found, (PayingDomain, LoggedDomain))
+            if pays and (side == "target" or found is pair.target_paying):
+                _require(False, f"pair.{side} leads to a {kind}, which pays for the target")
+            array = _as_array(found)
+            if array is None:
+                continue
+            for what, secret, holders in secrets:
+                shared = any(
+                    np.shares_memory(array, holder) for holder in holders if np.may_share_memory(array, holder)
+                )
+                _require(not shared, f"pair.{side} leads to an array that shares memory with {what}")
+                repeats = array.size == secret.size and bool((array.reshape(-1) == secret.reshape(-1)).all())
+                _require(not repeats, f"pair.{side} leads to an array that repeats {what}")
+
+
+PAIR_CHECKS: tuple[Callable[[Pair], None], ...] = (
+    check_names,
+    check_shapes,
+    check_finite_contexts,
+    check_rewards,
+    check_order,
+    check_no_target_rewards_in_reach,
+)
+
+
+def check_pair(pair: Pair) -> None:
+    """Run every check; the first that fails raises an AssertionError that says what is wrong."""
+    for check in PAIR_CHECKS:
+        check(pair)
+
+
+def check_registered_pair(name: str) -> None:
+    """The tiny twin of a registered pair: built twice without any file, the same both times, and sound."""
+    with _no_data():
+        first, second = load(name, tiny=True), load(name, tiny=True)
+        for (what, one), (_, other) in zip(_batches(first), _batches(second), strict=True):
+            _require(bool((one == other).all()), f"{name}: two tiny twins differ in {what}")
+        same = (first.target_test.read_expected(0, _SAMPLE) == second.target_test.read_expected(0, _SAMPLE)).all()
+        _require(bool(same), f"{name}: two tiny twins differ in what the target's test pays")
+        _require(len(first.source) <= 2000, f"{name}: the tiny twin has {len(first.source)} contexts; is it tiny?")
+        check_pair(first)
+
+
+@contextmanager
+def _no_data() -> Iterator[None]:
+    """A data directory with nothing in it, and an empty cache."""
+    before = {key: os.environ.get(key) for key in ("DABAND_DATA", "DABAND_CACHE")}
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ |= {"DABAND_DATA": os.path.join(empty, "data"), "DABAND_CACHE": os.path.join(empty, "cache")}
+        try:
+            yield
+        finally:
+            for key, value in before.items():
+                if value is None:
+                    os.environ.pop(key)
+                else:
+                    os.environ[key] = value
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
+    named: list[tuple[str, Contexts | EvaluationDomain]] = [
+        ("source", pair.source),
+        ("target", pair.target),
+        ("target_test", pair.target_test),
+    ]
+    if pair.target_paying is not None:
+        named.append(("target_paying", pair.target_paying))
+    return named
+
+
+def _batches(pair: Pair) -> list[tuple[str, AnyArray]]:
+    batches = []
+    for name, domain in _domains(pair):
+        if isinstance(domain, EvaluationDomain):
+            batches.append((name, domain.read(0, min(_SAMPLE, len(domain)))))
+        else:
+            batches.append((name, domain.batch(0, min(_SAMPLE, len(domain)), seed=0)))
+    return batches
+
+
+def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
+    """What the target pays, as tables and as labels, each with the arrays inside the domains that hold it."""
+    holders: list[tuple[str, Any, AnyArray]] = [
+        ("target_test", pair.target_test, pair.target_test.read_expected(0, len(pair.target_test)))
+    ]
+    paying = pair.target_paying
+    if paying is not None:
+        rewards, expected = paying.read_rewards(np.arange(len(paying)))
+        holders.append(("target_paying", paying, rewards))
+        if expected is not None:
+            holders.append(("target_paying", paying, expected))
+    for name, domain, table in holders:
+        arrays = [array for array in map(_as_array, reachable(domain)) if array is not None]
+        for what, secret in (("rewards", table), ("labels", table.argmax(axis=1))):
+            if len(np.unique(secret)) < 2:
+                continue  # a constant is no secret
+            inside = [
+                array
+                for array in arrays
+                if array.size == secret.size and (array.reshape(-1) == secret.reshape(-1)).all()
+            ]
+            yield f"{name}'s {what}", secret, inside
+
+
+def _as_array(found: object) -> AnyArray | None:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(found, torch.Tensor):
+        found = found.detach().cpu().numpy()
+    if isinstance(found, (list, tuple)) and found and all(isinstance(value, (int, float)) for value in found):
+        found = np.asarray(found)
+    return found if isinstance(found, np.ndarray) and found.dtype.kind in "biuf" else None

@@ -1,0 +1,143 @@
+"""``daband data``: which pairs there are, whether their data are there and whole, getting them, and seeing them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from daband.domains import data_directory, load, pairs
+from daband.domains.catalogue import check, listing, resources
+from daband.domains.download import get
+from daband.errors import InvalidInput
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="data",
+    help="Pairs of domains: list them, check and get their data, see examples.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+console = Console()
+
+_COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": "red"}
+
+
+@app.command("list")
+def list_command(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the ordered pairs of amazon and office_caltech, one by one.")
+    ] = False,
+) -> None:
+    """Show every pair, and whether its data are there."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("pair", no_wrap=True)
+    for heading in ("what", "data", "options"):
+        table.add_column(heading, overflow="fold")
+    hidden = 0
+    for record in listing():
+        if "/" in record.name and not everything:
+            hidden += 1
+            continue
+        colour = _COLOURS[record.state]
+        table.add_row(record.name, record.summary, f"[{colour}]{record.state}[/{colour}]", ", ".join(record.options))
+    console.print(table)
+    if hidden:
+        console.print(f"and {hidden} ordered pairs such as amazon/books-dvd: --all shows them", style="dim")
+    console.print(f"data directory: {data_directory()}", style="dim", soft_wrap=True)
+
+
+@app.command("check")
+def check_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Pairs; without any, every pair that reads files.")] = None,
+) -> None:
+    """Say what is there, what is missing or damaged, where to get it and under which licence."""
+    wanted = names or [name for name in pairs.names() if "/" not in name and resources(name)]
+    damaged = False
+    console.print(f"data directory: {data_directory()}", style="dim", soft_wrap=True)
+    for name in wanted:
+        statuses = list(check(name))
+        console.print(f"[bold]{name}[/bold]")
+        if not statuses:
+            console.print("  needs nothing from outside")
+        for status in statuses:
+            colour = _COLOURS[status.state]
+            damaged |= status.state == "damaged"
+            optional = " (only for some forms)" if status.resource.optional else ""
+            console.print(
+                f"  [{colour}]{status.state:<8}[/{colour}]{status.resource.what}{optional}; "
+                f"licence: {status.resource.licence}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            console.print(f"           {status.path}", style="dim", highlight=False, soft_wrap=True)
+            if status.remedy:
+                console.print(f"           {status.remedy}", highlight=False, soft_wrap=True, markup=False)
+    if damaged:
+        raise typer.Exit(1)
+
+
+@app.command("get")
+def get_command(
+    names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")],
+) -> None:
+    """Download what a pair needs and is not there. Run again, it goes on where it stopped."""
+    by_hand = False
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    for name in names:
+        if not resources(name):
+            console.print(f"{name} needs nothing from outside")
+        with Progress(*columns, console=console, transient=True) as bar:
+            lines: dict[str, TaskID] = {}
+
+            def show(what: str, done: int, total: int, bar: Progress = bar, lines: dict[str, TaskID] = lines) -> None:
+                if what not in lines:
+                    lines[what] = bar.add_task(what)
+                bar.update(lines[what], completed=done, total=total or None)
+
+            for fetched in get(name, progress=show):
+                console.print(f"{fetched.action}: {fetched.resource.what}", highlight=False, soft_wrap=True)
+                if fetched.action == "by hand":
+                    by_hand = True
+                    console.print(f"  {fetched.resource.by_hand}", highlight=False, soft_wrap=True, markup=False)
+                    console.print(f"  it belongs at {fetched.path}", style="dim", highlight=False, soft_wrap=True)
+    if by_hand:
+        raise typer.Exit(1)
+
+
+@app.command("show")
+def show_command(
+    name: Annotated[str, typer.Argument(help="The pair.")],
+    out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg.")] = None,
+    tiny: Annotated[bool, typer.Option(help="The small twin, which needs no data.")] = False,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the pair: key=value, e.g. --set form=embedded.")
+    ] = None,
+) -> None:
+    """Write a picture with examples of both domains side by side."""
+    from daband.report.pair_figure import draw_pair
+
+    pair = load(name, tiny=tiny, **dict(_option(text) for text in options or ()))
+    path = draw_pair(pair, out or Path(f"{name.replace('/', '-')}.png"))
+    console.print(
+        f"{pair.name}: {len(pair.source):,} source contexts, {len(pair.target):,} target contexts, "
+        f"{len(pair.target_test):,} for the evaluator; {pair.n_arms} arms, contexts {pair.context_shape}",
+        highlight=False,
+    )
+    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidInput(f"--set takes key=value, got {text!r}")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value

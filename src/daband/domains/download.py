@@ -1,0 +1,179 @@
+"""Getting data: download with a checksum, resume what was interrupted, unpack without trusting the archive."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from daband.domains.catalogue import Resource, is_whole, md5_of, resources
+from daband.domains.places import data_directory, find
+from daband.errors import DataError, InvalidInput
+
+__all__ = ["Fetched", "Progress", "download", "get", "unpack"]
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being downloaded, the bytes so far, and the bytes in all (0 when not known)."""
+
+_PATIENCE = 10.0  # seconds without a byte
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What ``get`` did about one resource: ``action`` is "there already", "downloaded" or "by hand"."""
+
+    resource: Resource
+    action: str
+    path: Path
+
+
+def get(name: str, *, directory: Path | None = None, progress: Progress | None = None) -> Iterator[Fetched]:
+    """Download what a pair needs and is not there; yields a record per resource as it is done."""
+    root = data_directory() if directory is None else directory
+    for resource in resources(name):
+        found = find(resource.places, directory=root)
+        if found is not None and is_whole(found, resource):
+            yield Fetched(resource, "there already", found)
+        elif not resource.url:
+            yield Fetched(resource, "by hand", root / resource.places[0])
+        else:
+            yield Fetched(resource, "downloaded", _fetch(resource, root, progress))
+
+
+def _fetch(resource: Resource, root: Path, progress: Progress | None) -> Path:
+    target = root / (resource.archive or resource.places[0])
+    download(resource.url, target, md5=resource.md5, what=resource.what, progress=progress)
+    if not resource.unpack_into:
+        return target
+    unpack(target, root / resource.unpack_into)
+    found = find(resource.places, directory=root)
+    if found is None:
+        raise DataError(
+            f"{target} was unpacked, but {root / resource.places[0]} is not in it; is {resource.url} right?"
+        )
+    target.unlink()
+    return found
+
+
+def download(url: str, target: Path, *, md5: str = "", what: str = "", progress: Progress | None = None) -> Path:
+    """Download ``url`` to ``target``, going on from ``target.part`` if an earlier try left one.
+
+    The target appears only when it is whole and its md5 is right. With no network this fails within seconds.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise InvalidInput(f"only http and https addresses can be downloaded, got {url!r}")
+    part = target.with_name(f"{target.name}.part")
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(what or target.name, done, total)
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        have = part.stat().st_size if part.exists() else 0
+        if have and md5 and md5_of(part) == md5:  # the last try ended between the last byte and the renaming
+            return part.replace(target)
+    except OSError as error:
+        raise DataError(f"{target.parent} cannot be written ({error}); set DABAND_DATA to a folder of yours") from None
+    request = urllib.request.Request(url, headers={"User-Agent": "daband", **_range(have)})  # noqa: S310 - checked above
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as response:  # noqa: S310
+            resumed = response.status == 206
+            total = int(response.headers.get("Content-Length") or 0) + (have if resumed else 0)
+            _receive(response, part, have=have if resumed else 0, total=total, report=report)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # the server has no more than we have, and what we have is not right
+            part.unlink()
+            raise DataError(f"the rest of {url} cannot be had; the partial file was removed, try again") from None
+        raise DataError(f"{url} answers {error.code} {error.reason}; the address may have moved") from None
+    except (urllib.error.URLError, OSError) as error:
+        if isinstance(error, DataError):
+            raise
+        reason = getattr(error, "reason", error)
+        raise DataError(
+            f"{url} cannot be reached ({reason}). Is there a network? What has arrived is kept and the next try goes "
+            f"on from there. You can also get the file by hand and put it at {target}"
+        ) from None
+    if total and part.stat().st_size != total:
+        raise DataError(
+            f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again to go on from there"
+        )
+    if md5:
+        found = md5_of(part)
+        if found != md5:
+            part.unlink()
+            raise DataError(
+                f"{url} has the wrong checksum: md5 {found}, expected {md5}. It was removed; try again later"
+            )
+    return part.replace(target)
+
+
+def _range(have: int) -> dict[str, str]:
+    return {"Range": f"bytes={have}-"} if have else {}
+
+
+def _receive(response: Any, part: Path, *, have: int, total: int, report: Callable[[int, int], None]) -> None:
+    with open(part, "ab" if have else "wb") as file:
+        while chunk := response.read(_CHUNK):
+            file.write(chunk)
+            have += len(chunk)
+            report(have, total)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar or zip archive into a folder: all of it or nothing, and nothing outside the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(dir=folder, prefix=".unpacking-"))
+    try:
+        try:
+            if zipfile.is_zipfile(archive):
+                _unpack_zip(archive, aside)
+            else:
+                _unpack_tar(archive, aside)
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{archive} cannot be unpacked ({error}); delete it and download it again") from None
+        for entry in aside.iterdir():
+            _merge(entry, folder / entry.name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _unpack_tar(archive: Path, aside: Path) -> None:
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            _refuse_outside(member.name, archive)
+            if not (member.isfile() or member.isdir()):
+                raise DataError(f"{archive} has {member.name!r}, which is a link or a device: it is not unpacked")
+            opened.extract(member, aside, filter="data")
+
+
+def _unpack_zip(archive: Path, aside: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
+            _refuse_outside(name, archive)
+            opened.extract(name, aside)
+
+
+def _refuse_outside(name: str, archive: Path) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]):
+        raise DataError(f"{archive} has {name!r}, which points outside the folder: it is not unpacked")
+
+
+def _merge(entry: Path, target: Path) -> None:
+    """Move what was unpacked into place; folders that are there already are filled."""
+    if entry.is_dir() and target.is_dir():
+        for below in entry.iterdir():
+            _merge(below, target / below.name)
+    else:
+        entry.replace(target)

@@ -1,0 +1,182 @@
+"""From the columns of a table to numbers: fitted once, saved, and applied the same way ever after."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daband.arrays import FloatArray
+from daband.errors import DataError, InvalidInput
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["CategoricalColumn", "NumericColumn", "TableTransform"]
+
+_MISSING = "(missing)"
+
+
+@dataclass(frozen=True)
+class NumericColumn:
+    """A column of numbers: missing values become the median, then everything is centred and scaled.
+
+    ``flags_missing`` adds a column that is 1 where the value was missing, if any was when the transform was fitted.
+    """
+
+    name: str
+    median: float
+    mean: float
+    deviation: float
+    flags_missing: bool
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the numbers this column becomes."""
+        return [self.name, f"{self.name} {_MISSING}"] if self.flags_missing else [self.name]
+
+    def apply(self, values: FloatArray) -> FloatArray:
+        """Numbers (n, 1 or 2) for values (n,), NaN where missing."""
+        absent = np.isnan(values)
+        scaled = (np.where(absent, self.median, values) - self.mean) / self.deviation
+        return np.stack([scaled, absent.astype(np.float64)] if self.flags_missing else [scaled], axis=1)
+
+
+@dataclass(frozen=True)
+class CategoricalColumn:
+    """A column of categories, one-hot; missing is a category if it was seen, an unknown category is all zeros."""
+
+    name: str
+    categories: tuple[str, ...]
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the numbers this column becomes."""
+        return [f"{self.name} = {category}" for category in self.categories]
+
+    def apply(self, values: Sequence[str | None]) -> FloatArray:
+        """Zeros and ones (n, number of categories)."""
+        place = {category: at for at, category in enumerate(self.categories)}
+        hot = np.zeros((len(values), len(self.categories)))
+        for row, value in enumerate(values):
+            at = place.get(_MISSING if value is None else value)
+            if at is not None:
+                hot[row, at] = 1.0
+        return hot
+
+
+@dataclass(frozen=True)
+class TableTransform:
+    """What each context column becomes, in order."""
+
+    columns: tuple[NumericColumn | CategoricalColumn, ...]
+
+    @classmethod
+    def fit(cls, frame: pl.DataFrame, *, context: Sequence[str], categorical: Sequence[str] = ()) -> TableTransform:
+        """Fit on the context columns of a frame; those in ``categorical`` are one-hot, the others must be numeric."""
+        fitted: list[NumericColumn | CategoricalColumn] = []
+        for name in context:
+            if name in categorical:
+                seen = _texts(frame, name)
+                known = sorted({value for value in seen if value is not None})
+                fitted.append(CategoricalColumn(name, (*known, *([_MISSING] if None in seen else []))))
+                continue
+            values = numbers(frame, name)
+            there = values[~np.isnan(values)]
+            if not len(there):
+                raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
+            median = float(np.median(there))
+            filled = np.where(np.isnan(values), median, values)
+            # A constant column carries nothing; a deviation of 1 makes it zeros instead of dividing by zero.
+            deviation = float(filled.std()) or 1.0
+            missing = bool(np.isnan(values).any())
+            fitted.append(NumericColumn(name, median, float(filled.mean()), deviation, missing))
+        return cls(tuple(fitted))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """A name per number of a context."""
+        return tuple(feature for column in self.columns for feature in column.features)
+
+    def apply(self, frame: pl.DataFrame) -> FloatArray:
+        """Contexts (n, d) of a frame that has the columns of the fit."""
+        parts = []
+        for column in self.columns:
+            if isinstance(column, NumericColumn):
+                parts.append(column.apply(numbers(frame, column.name)))
+            else:
+                parts.append(column.apply(_texts(frame, column.name)))
+        return np.concatenate(parts, axis=1)
+
+    def save(self, path: str | Path) -> None:
+        """Write the transform as JSON."""
+        kinds = {NumericColumn: "numeric", CategoricalColumn: "categorical"}
+        columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
+        target = Path(path)
+        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"format": "daband table transform", "version": 1, "columns": columns}, file, indent=1)
+        os.replace(aside, target)
+
+    @classmethod
+    def load(cls, path: str | Path) -> TableTransform:
+        """Read a transform that ``save`` wrote."""
+        try:
+            read: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+            if read["format"] != "daband table transform" or read["version"] != 1:
+                raise KeyError("format")
+            columns: list[NumericColumn | CategoricalColumn] = []
+            for fields in read["columns"]:
+                kind = fields.pop("kind")
+                if kind == "numeric":
+                    columns.append(NumericColumn(**fields))
+                else:
+                    columns.append(CategoricalColumn(fields["name"], tuple(fields["categories"])))
+        except FileNotFoundError:
+            raise DataError(f"{path} is not there") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is not a saved table transform ({error})") from None
+        return cls(tuple(columns))
+
+
+def numbers(frame: pl.DataFrame, name: str) -> FloatArray:
+    """A numeric column as floats (n,), NaN where missing or infinite; a column of text is an error."""
+    column = _column(frame, name)
+    if not (column.dtype.is_numeric() or column.dtype == _polars().Boolean or column.null_count() == len(column)):
+        example = next((value for value in column if value is not None), None)
+        raise InvalidInput(
+            f"column {name!r} is not numeric: it is of type {column.dtype}, e.g. {example!r}; "
+            "list it in `categorical`, or clean it"
+        )
+    values: FloatArray = np.array(column.cast(_polars().Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    values[np.isinf(values)] = np.nan
+    return values
+
+
+def _texts(frame: pl.DataFrame, name: str) -> list[str | None]:
+    texts: list[str | None] = _column(frame, name).cast(_polars().String).to_list()
+    return texts
+
+
+def _column(frame: pl.DataFrame, name: str) -> pl.Series:
+    if name not in frame.columns:
+        import difflib
+
+        near = difflib.get_close_matches(name, frame.columns, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidInput(f"the table has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
+    return frame[name]
+
+
+def _polars() -> Any:
+    try:
+        import polars
+    except ImportError:
+        raise DataError("tables are read with polars: pip install polars") from None
+    return polars

@@ -1,0 +1,139 @@
+"""A picture of a pair: examples of both domains side by side, or for tables the features that differ most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
+from daband.domains import EvaluationDomain, LoggedDomain, Pair, PayingDomain
+from daband.report.figures import COLOURS
+
+__all__ = ["draw_pair", "shifted_features"]
+
+_EXAMPLES = 8
+_FEATURES = 15
+_SAMPLE = 2000
+_SOURCE, _TARGET = COLOURS[0], COLOURS[1]
+
+
+def draw_pair(pair: Pair, path: str | Path, *, seed: int = 0) -> Path:
+    """Write a picture of a pair (PNG, PDF or SVG by the path's ending) and return its path.
+
+    The target's examples and frequencies come from its test: a picture is for people who may know the answers.
+    """
+    from matplotlib.figure import Figure
+
+    if len(pair.context_shape) == 3 and pair.context_shape[0] in (1, 3) and pair.arms == "disjoint":
+        figure = Figure(figsize=(9.6, 7.2), layout="constrained")
+        _draw_images(figure, pair, seed)
+    else:
+        figure = Figure(figsize=(11.0, 6.0), layout="constrained")
+        _draw_features(figure, pair, seed)
+    figure.suptitle(f"{pair.name}: {pair.about.summary}" if pair.about.summary else pair.name, fontsize=11)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.stem}-new{target.suffix}")
+    try:
+        figure.savefig(aside, dpi=130)
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+    return target
+
+
+def shifted_features(source: AnyArray, target: AnyArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Means of every number of a context on both sides, each (d,), and their difference in pooled deviations, (d,)."""
+    flat = [unit_scale(contexts).reshape(len(contexts), -1) for contexts in (source, target)]
+    means = [contexts.mean(axis=0) for contexts in flat]
+    deviation = np.sqrt((flat[0].var(axis=0) + flat[1].var(axis=0)) / 2.0)
+    difference: FloatArray = (means[1] - means[0]) / np.where(deviation > 0, deviation, 1.0)
+    return means[0], means[1], difference
+
+
+def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
+    contexts, labels = _sample(pair.source, seed)
+    examples = [(contexts, labels), _sample(pair.target_test, seed)]
+    upper, lower = figure.subfigures(2, 1, height_ratios=[2.6, 1.0])
+    for side, title, (images, kinds) in zip(upper.subfigures(1, 2), ("source", "target"), examples, strict=True):
+        side.suptitle(title)
+        rows = _spread_over_classes(kinds, _EXAMPLES * 2)
+        cells = side.subplots(4, 4).reshape(-1)
+        for cell in cells:
+            cell.axis("off")
+        for cell, row in zip(cells, rows, strict=False):
+            cell.imshow(_drawable(images[row]), interpolation="nearest", cmap="gray")
+            if kinds[row] >= 0:
+                cell.set_title(pair.class_names[kinds[row]], fontsize=7)
+    _draw_frequencies(lower.subplots(), pair, (examples[0][1], examples[1][1]))
+
+
+def _draw_features(figure: Any, pair: Pair, seed: int) -> None:
+    contexts, labels = _sample(pair.source, seed)
+    seen, kinds = _sample(pair.target_test, seed)
+    if pair.arms == "shared":  # one context per arm: features are compared over all arms
+        contexts, seen = (part.reshape(-1, *pair.context_shape) for part in (contexts, seen))
+    here, there, difference = shifted_features(contexts, seen)
+    most = np.argsort(-np.abs(difference), kind="stable")[:_FEATURES][::-1]
+    names = pair.feature_names or tuple(f"feature {number}" for number in range(len(difference)))
+    left, right = figure.subplots(1, 2, width_ratios=[1.7, 1.0])
+    places = np.arange(len(most))
+    left.barh(places + 0.2, here[most], height=0.38, color=_SOURCE, label="source")
+    left.barh(places - 0.2, there[most], height=0.38, color=_TARGET, label="target")
+    left.set_yticks(places, [f"{_short(names[at])}  ({difference[at]:+.1f})" for at in most], fontsize=8)
+    left.set_xlabel("mean; in brackets the difference in deviations")
+    left.set_title("most shifted features")
+    left.legend(loc="lower right", fontsize=8)
+    left.axvline(0.0, color="black", linewidth=0.6)
+    _draw_frequencies(right, pair, (labels, kinds))
+
+
+def _draw_frequencies(axes: Any, pair: Pair, labels: tuple[IntArray, IntArray]) -> None:
+    places = np.arange(pair.n_arms)
+    for offset, colour, name, kinds in ((-0.2, _SOURCE, "source", labels[0]), (0.2, _TARGET, "target", labels[1])):
+        known = kinds[kinds >= 0]
+        if len(known):
+            shares = np.bincount(known, minlength=pair.n_arms) / len(known)
+            axes.bar(places + offset, shares, width=0.38, color=colour, label=name)
+    axes.set_xticks(places, [_short(name, 14) for name in pair.class_names], rotation=60, ha="right", fontsize=7)
+    axes.margins(y=0.35)  # room for the legend above the bars
+    axes.set_ylabel("share")
+    axes.set_title("which arm is best")
+    axes.legend(fontsize=8, ncols=2, loc="upper right")
+
+
+def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
+    """Contexts and the best arm of each, -1 where a log does not tell it."""
+    if isinstance(domain, EvaluationDomain):
+        stop = min(len(domain), _SAMPLE)
+        best = domain.read_expected(0, stop).argmax(axis=1)
+        return domain.read(0, stop), best
+    stop = min(len(domain), _SAMPLE)
+    if isinstance(domain, PayingDomain):
+        rounds = domain.rounds(0, stop, seed=seed)
+        table = rounds.rewards if rounds.expected is None else rounds.expected
+        return rounds.contexts, table.argmax(axis=1)
+    assert isinstance(domain, LoggedDomain)
+    return domain.batch(0, stop, seed=seed), np.full(stop, -1, dtype=np.int64)
+
+
+def _spread_over_classes(labels: IntArray, n: int) -> list[int]:
+    """Rows that go through the classes in turn, so that a few examples show many of them."""
+    turns = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        turns[rows] = np.arange(len(rows))
+    return [int(row) for row in np.lexsort((labels, turns))[:n]]
+
+
+def _drawable(image: AnyArray) -> AnyArray:
+    if image.dtype != np.uint8:  # normalised contexts: stretched to what a screen can show
+        low, high = float(image.min()), float(image.max())
+        image = (image - low) / ((high - low) or 1.0)
+    return image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0)
+
+
+def _short(text: str, length: int = 38) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

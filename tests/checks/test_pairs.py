@@ -1,0 +1,163 @@
+"""The checks of pairs must fail where something is wrong."""
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from daband.checks.pairs import (
+    check_finite_contexts,
+    check_names,
+    check_no_target_rewards_in_reach,
+    check_order,
+    check_pair,
+    check_rewards,
+    check_shapes,
+)
+from daband.checks.reach import reachable
+from daband.domains import ArrayContexts, ArrayEvaluation, ArraySource, load
+
+N = 40
+GENERATOR = np.random.default_rng(0)
+
+
+@pytest.fixture
+def pair():
+    return load("synthetic", tiny=True, rewards="labels")
+
+
+def test_a_sound_pair_passes(pair):
+    check_pair(pair)
+
+
+def _closure(secret):
+    return lambda: secret
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+    def __init__(self, kept):
+        self.kept = kept
+
+    def method(self):
+        return self.kept
+
+
+def _cached(secret):
+    @functools.lru_cache
+    def remember(number):
+        return secret
+
+    remember(1)
+    return remember
+
+
+HIDING_PLACES = {
+    "attribute": lambda secret: secret,
+    "view": lambda secret: secret[::2],
+    "dictionary": lambda secret: {"a": [(secret,)]},
+    "closure": _closure,
+    "default": lambda secret: lambda given=secret: given,
+    "slots": Slotted,
+    "method": lambda secret: Slotted(secret).method,
+    "partial": lambda secret: functools.partial(print, secret),
+    "cache": _cached,
+    "copy": lambda secret: secret.copy(),
+    "other type": lambda secret: secret.astype(np.uint8),
+    "list": lambda secret: secret.tolist(),
+    "object array": lambda secret: np.array([secret, None], dtype=object),
+    "generator": lambda secret: (value for value in [secret]),
+}
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("place", HIDING_PLACES)
+def test_labels_are_found_wherever_they_hide(pair, side, place):
+    secret = np.random.default_rng(3).integers(0, 3, N)
+    contexts = np.random.default_rng(4).random((N, 8))
+    leaky = replace(
+        pair,
+        target=ArrayContexts(contexts),
+        target_test=ArrayEvaluation(contexts, secret, n_arms=3),
+        target_paying=None,
+    )
+    check_no_target_rewards_in_reach(leaky)
+    test = leaky.target_test
+    test._labels = secret  # held as it is, so that a view of it is a view of what the evaluator holds
+    getattr(leaky, side).note = HIDING_PLACES[place](secret)
+    with pytest.raises(
+        AssertionError, match=rf"pair\.{side} leads to an array that (shares memory with|repeats) target_test"
+    ):
+        check_no_target_rewards_in_reach(leaky)
+
+
+def test_tensors_are_looked_into(pair):
+    torch = pytest.importorskip("torch")
+    rewards = pair.target_paying.read_rewards(np.arange(len(pair.target)))[0]
+    pair.target.note = torch.as_tensor(rewards)
+    with pytest.raises(AssertionError, match="target_paying's rewards"):
+        check_no_target_rewards_in_reach(pair)
+
+
+def test_domains_that_pay_or_evaluate_are_found(pair):
+    pair.source.note = pair.target_test
+    with pytest.raises(AssertionError, match=r"pair\.source leads to a ArrayEvaluation"):
+        check_no_target_rewards_in_reach(pair)
+    fresh = load("synthetic", tiny=True)
+    fresh.source.note = [fresh.target_paying]
+    with pytest.raises(AssertionError, match="which pays for the target"):
+        check_no_target_rewards_in_reach(fresh)
+    with pytest.raises(AssertionError, match="which pays for the target"):
+        check_no_target_rewards_in_reach(replace(load("synthetic", tiny=True), target=pair.target_paying))
+
+
+def test_reaching_stops_at_modules_and_globals():
+    names = {type(found).__name__ for found in reachable(lambda: np)}
+    assert "module" not in names
+    loop = []
+    loop.append(loop)
+    assert len(list(reachable(loop))) == 1
+
+
+CONTEXTS = GENERATOR.random((N, 8))
+
+
+class Stuck(ArrayContexts):
+    def order(self, start, stop, *, seed):
+        return np.arange(start, stop)
+
+
+class Repeating(ArrayContexts):
+    def order(self, start, stop, *, seed):
+        return np.zeros(stop - start, dtype=np.int64)
+
+
+def noisy(contexts):
+    broken = ArrayContexts(contexts)
+    broken._contexts = contexts * np.nan
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("check", "change", "message"),
+    [
+        (check_names, {"class_names": ("a", "b")}, "2 class names for 3 arms"),
+        (check_names, {"class_names": ("a", "b", "a")}, "not unique"),
+        (check_names, {"n_arms": 1, "class_names": ("a",)}, "two arms"),
+        (check_names, {"feature_names": ("a",)}, "1 feature names for 8"),
+        (check_names, {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 4)))}, "source has 4 arms"),
+        (check_shapes, {"target": ArrayContexts(GENERATOR.random((N, 5)))}, "target contexts have shape"),
+        (check_shapes, {"target": ArrayContexts(CONTEXTS.astype(np.float32))}, "different types"),
+        (check_shapes, {"target": ArrayContexts((9 * CONTEXTS).astype(np.int64))}, "not uint8 or floats"),
+        (check_finite_contexts, {"target": noisy(CONTEXTS)}, "not finite"),
+        (check_rewards, {"source": ArraySource(CONTEXTS, 2 * GENERATOR.random((N, 3)))}, r"leave \[0, 1\]"),
+        (check_rewards, {"source": ArraySource(CONTEXTS, GENERATOR.random((N, 3)))}, "one arm should pay 1"),
+        (check_order, {"target": Stuck(CONTEXTS)}, "two seeds gave one order"),
+        (check_order, {"target": Repeating(CONTEXTS)}, "does not show every context once"),
+    ],
+)
+def test_what_is_wrong_is_found(pair, check, change, message):
+    with pytest.raises(AssertionError, match=message):
+        check(replace(pair, **change))

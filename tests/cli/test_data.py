@@ -1,0 +1,83 @@
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from daband.cli.data import app
+from daband.domains import pairs
+from daband.errors import DataError, InvalidInput
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """A fresh clone: no data, no cache."""
+    monkeypatch.setenv("DABAND_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "200"})
+
+
+def test_list_shows_every_pair(tmp_path):
+    result = run("list", "--all")
+    assert result.exit_code == 0
+    for name in pairs:
+        assert name in result.output
+    assert str(tmp_path / "data") in result.output
+    assert "amazon/books-dvd: --all" in run("list").output
+
+
+def test_check_on_a_fresh_clone():
+    result = run("check")
+    assert result.exit_code == 0
+    for word in ("digit", "missing", "daband data get digit", "CC BY-SA 3.0", "warfarin", "pharmgkb"):
+        assert word in result.output
+    assert "needs nothing" in run("check", "synthetic").output
+
+
+def test_check_fails_for_damaged_files(tmp_path):
+    (tmp_path / "data/mnist").mkdir(parents=True)
+    (tmp_path / "data/mnist/train-labels-idx1-ubyte.gz").write_bytes(b"x")
+    result = run("check", "digit")
+    assert result.exit_code == 1
+    assert "damaged" in result.output
+
+
+def test_get_says_what_must_be_got_by_hand():
+    result = run("get", "warfarin")
+    assert result.exit_code == 1
+    assert "by hand" in result.output
+    assert "needs nothing" in run("get", "synthetic").output
+
+
+def test_get_without_a_network_raises_the_helpful_error(monkeypatch):
+    from daband.domains import catalogue
+
+    resource = catalogue.resources("digit")[0]
+    monkeypatch.setitem(
+        catalogue._RESOURCES, "digit", (type(resource)(**{**vars(resource), "url": "http://127.0.0.1:9/a"}),)
+    )
+    with pytest.raises(DataError, match="Is there a network"):
+        run("get", "digit")
+
+
+@pytest.mark.parametrize("name", ["digit", "synthetic", "warfarin", "amazon/books-dvd", "visda17"])
+def test_show_writes_a_picture(tmp_path, name):
+    result = run("show", name, "--tiny", "--out", "shown/picture.png")
+    assert result.exit_code == 0
+    assert "arms" in result.output
+    with Image.open(tmp_path / "shown/picture.png") as picture:
+        assert min(picture.size) > 500
+    assert [path.name for path in (tmp_path / "shown").iterdir()] == ["picture.png"]
+
+
+def test_show_takes_options_and_names_wrong_ones(tmp_path):
+    assert run("show", "synthetic", "--tiny", "--set", "arms=shared", "--set", "shift={'rotation': 5}").exit_code == 0
+    assert (tmp_path / "synthetic.png").is_file()
+    with pytest.raises(InvalidInput, match="no option 'colour'"):
+        run("show", "synthetic", "--set", "colour=red")
+    with pytest.raises(InvalidInput, match="key=value"):
+        run("show", "synthetic", "--set", "colour")
+    with pytest.raises(DataError, match="daband data check signs"):
+        run("show", "signs")

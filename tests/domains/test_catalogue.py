@@ -1,0 +1,73 @@
+import gzip
+
+import pytest
+
+from daband.domains import cache_directory, catalogue, data_directory, pairs
+from daband.errors import InvalidInput
+
+
+def test_every_pair_is_listed_and_says_what_it_needs():
+    records = {record.name: record for record in catalogue.listing()}
+    assert list(records) == pairs.names()
+    assert {"digit", "synthetic"} == {name for name, record in records.items() if record.state == "ready"}
+    for record in records.values():
+        assert record.summary
+        assert record.licence
+        assert record.name == "synthetic" or record.citation
+
+
+def test_what_a_pair_needs_is_in_the_catalogue():
+    for name in pairs:
+        offered = {place for resource in catalogue.resources(name) for place in resource.places}
+        assert set(pairs.get(name).about.needs) <= offered
+
+
+def test_every_resource_can_be_got_somehow():
+    for name in pairs:
+        for resource in catalogue.resources(name):
+            assert resource.licence
+            assert bool(resource.url) != bool(resource.by_hand)
+            assert not resource.url or resource.url.startswith("http")
+            assert bool(resource.archive) == bool(resource.unpack_into)
+
+
+def test_real_files_are_whole(shared_data):
+    for name in ("digit", "signs", "amazon", "office_caltech", "warfarin"):
+        assert {status.state for status in catalogue.check(name)} == {"there"}
+    ready = {record.name for record in catalogue.listing() if record.state == "ready"}
+    assert set(pairs) - ready == {"visda17", "s2rda49"}
+
+
+def test_damaged_mnist_is_told(places):
+    (places / "mnist").mkdir(parents=True)
+    for content in (b"rubbish", gzip.compress(b"rubbish"), gzip.compress(b"rubbish")[:-4]):
+        (places / "mnist/train-labels-idx1-ubyte.gz").write_bytes(content)
+        assert list(catalogue.check("digit"))[1].state == "damaged"
+
+
+def test_an_unknown_pair_is_an_error():
+    with pytest.raises(InvalidInput, match="did you mean 'digit'"):
+        list(catalogue.check("digits"))
+
+
+def test_one_ordered_pair_needs_only_its_own_files(places):
+    (places / "amazon_reviews_400").mkdir(parents=True)
+    for domain in ("books", "dvd"):
+        (places / f"amazon_reviews_400/{domain}_400.mat").write_bytes(b"x")
+    states = {record.name: record.state for record in catalogue.listing()}
+    assert states["amazon/books-dvd"] == "ready"
+    assert states["amazon/books-elec"] == states["amazon"] == "missing"
+
+
+def test_directories_follow_the_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("DABAND_DATA")
+    assert data_directory() == tmp_path / "cache" / "data"
+    monkeypatch.delenv("DABAND_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache_directory() == tmp_path / "daband"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache_directory().parts[-3:] == ("Library", "Caches", "daband")
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert cache_directory() == tmp_path / "local" / "daband"

@@ -1,0 +1,237 @@
+"""Against a server on this machine: no test needs a network."""
+
+import hashlib
+import io
+import tarfile
+import threading
+import time
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from daband.domains import catalogue
+from daband.domains.catalogue import Resource
+from daband.domains.download import download, get, unpack
+from daband.errors import DataError, InvalidInput
+
+CONTENT = bytes(range(256)) * 8000
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server = self.server
+        content = server.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        asked = self.headers.get("Range")
+        server.ranges.append(asked)
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and server.resumes else 0
+        if start >= len(content) > 0:
+            self.send_error(416)
+            return
+        self.send_response(206 if asked and server.resumes else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        stop = len(content) if server.breaks_after is None else server.breaks_after
+        self.wfile.write(content[start : max(stop, start)])
+
+    def log_message(self, *ignored):
+        pass
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.files, running.ranges, running.breaks_after, running.resumes = {"/a": CONTENT}, [], None, True
+        running.url = f"http://127.0.0.1:{running.server_address[1]}"
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+def test_downloads_verifies_and_reports(server, tmp_path):
+    seen = []
+    path = download(
+        f"{server.url}/a", tmp_path / "deep" / "a", md5=MD5, what="letters", progress=lambda *what: seen.append(what)
+    )
+    assert path.read_bytes() == CONTENT
+    assert names(tmp_path) == ["a", "deep"]
+    assert seen[-1] == ("letters", len(CONTENT), len(CONTENT))
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+
+
+def test_goes_on_where_it_broke_off(server, tmp_path):
+    server.breaks_after = 1_000_000
+    with pytest.raises(DataError, match="run the same command again"):
+        download(f"{server.url}/a", tmp_path / "a", md5=MD5)
+    assert names(tmp_path) == ["a.part"]
+    server.breaks_after = None
+    assert download(f"{server.url}/a", tmp_path / "a", md5=MD5).read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=1000000-"]
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_server_that_cannot_resume_starts_over(server, tmp_path):
+    server.resumes = False
+    (tmp_path / "a.part").write_bytes(b"x" * 99)
+    assert download(f"{server.url}/a", tmp_path / "a", md5=MD5).read_bytes() == CONTENT
+
+
+def test_a_complete_part_needs_no_server(tmp_path):
+    (tmp_path / "a.part").write_bytes(CONTENT)
+    assert download("http://127.0.0.1:9/a", tmp_path / "a", md5=MD5).read_bytes() == CONTENT
+
+
+def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
+    with pytest.raises(DataError, match=f"wrong checksum: md5 {MD5}, expected 0123"):
+        download(f"{server.url}/a", tmp_path / "a", md5="0123")
+    assert names(tmp_path) == []
+
+
+def test_a_part_that_is_longer_than_the_file_is_removed(server, tmp_path):
+    (tmp_path / "a.part").write_bytes(CONTENT + b"more")
+    with pytest.raises(DataError, match="try again"):
+        download(f"{server.url}/a", tmp_path / "a", md5=MD5)
+    assert names(tmp_path) == []
+
+
+def test_an_address_that_moved(server, tmp_path):
+    with pytest.raises(DataError, match="answers 404"):
+        download(f"{server.url}/gone", tmp_path / "a")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/a", "http://name.invalid/a"])
+def test_no_network_fails_in_seconds_and_helps(tmp_path, url):
+    begun = time.monotonic()
+    with pytest.raises(DataError, match=r"Is there a network\?.*by hand and put it at"):
+        download(url, tmp_path / "a")
+    assert time.monotonic() - begun < 10
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/a"])
+def test_other_schemes_are_refused(tmp_path, url):
+    with pytest.raises(InvalidInput, match="only http and https"):
+        download(url, tmp_path / "a")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="set DABAND_DATA"):
+        download("http://127.0.0.1:9/a", tmp_path / "file" / "a")
+
+
+def tar_of(*members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, kind in members:
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            member.linkname = "/etc/passwd"
+            member.size = 3 if kind == tarfile.REGTYPE else 0
+            archive.addfile(member, io.BytesIO(b"abc"))
+    return buffer.getvalue()
+
+
+GOOD = ("good/file", tarfile.REGTYPE)
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (("../evil", tarfile.REGTYPE), "points outside"),
+        (("good/../../evil", tarfile.REGTYPE), "points outside"),
+        (("/evil", tarfile.REGTYPE), "points outside"),
+        (("link", tarfile.SYMTYPE), "link or a device"),
+        (("link", tarfile.LNKTYPE), "link or a device"),
+        (("device", tarfile.CHRTYPE), "link or a device"),
+    ],
+)
+def test_a_member_that_points_outside_is_refused_and_nothing_is_left(tmp_path, member, message):
+    (tmp_path / "a.tgz").write_bytes(tar_of(GOOD, member))
+    with pytest.raises(DataError, match=message):
+        unpack(tmp_path / "a.tgz", tmp_path / "into")
+    assert names(tmp_path) == ["a.tgz", "into"]
+
+
+def test_a_zip_member_that_points_outside_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("fine", "x")
+        archive.writestr("..\\evil", "x")
+    with pytest.raises(DataError, match="points outside"):
+        unpack(tmp_path / "a.zip", tmp_path / "into")
+    assert names(tmp_path) == ["a.zip", "into"]
+
+
+@pytest.mark.parametrize("content", [b"not an archive", tar_of(GOOD)[:40]])
+def test_a_damaged_archive_leaves_nothing(tmp_path, content):
+    (tmp_path / "a.tgz").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.tgz cannot be unpacked"):
+        unpack(tmp_path / "a.tgz", tmp_path / "into")
+    assert names(tmp_path) == ["a.tgz", "into"]
+
+
+def test_unpacking_fills_folders_that_are_there(tmp_path):
+    (tmp_path / "into" / "good").mkdir(parents=True)
+    (tmp_path / "into" / "good" / "mine").write_text("kept")
+    (tmp_path / "a.tgz").write_bytes(tar_of(GOOD))
+    unpack(tmp_path / "a.tgz", tmp_path / "into")
+    assert (tmp_path / "into/good/file").read_bytes() == b"abc"
+    assert (tmp_path / "into/good/mine").read_text() == "kept"
+
+
+@pytest.fixture
+def offered(server, monkeypatch):
+    """The catalogue of digit, pointing at the server here."""
+    archive = tar_of(("mnist_m/mnist_m_train_labels.txt", tarfile.REGTYPE))
+    server.files |= {"/m.tar.gz": archive}
+    entries = (
+        Resource(
+            what="letters", places=("letters/a",), licence="free", url=f"{server.url}/a", md5=MD5, content_md5=MD5
+        ),
+        Resource(
+            what="pictures",
+            places=("mnist_m/mnist_m_train_labels.txt",),
+            licence="free",
+            url=f"{server.url}/m.tar.gz",
+            md5=hashlib.md5(archive).hexdigest(),
+            archive="m.tar.gz",
+            unpack_into=".",
+        ),
+        Resource(what="rest", places=("rest",), licence="free", by_hand="ask the authors"),
+    )
+    monkeypatch.setitem(catalogue._RESOURCES, "digit", entries)
+    return server
+
+
+def test_get_fetches_what_is_missing_and_only_that(offered, places):
+    assert [(record.resource.what, record.action) for record in get("digit")] == [
+        ("letters", "downloaded"),
+        ("pictures", "downloaded"),
+        ("rest", "by hand"),
+    ]
+    assert names(places) == ["a", "letters", "mnist_m", "mnist_m_train_labels.txt"]  # the archive is gone
+    asked = len(offered.ranges)
+    assert [record.action for record in get("digit")] == ["there already", "there already", "by hand"]
+    assert len(offered.ranges) == asked
+
+
+def test_check_tells_there_missing_and_damaged(offered, places):
+    assert [status.state for status in catalogue.check("digit")] == ["missing"] * 3
+    list(get("digit"))
+    assert [status.state for status in catalogue.check("digit")] == ["there", "there", "missing"]
+    (places / "letters/a").write_bytes(CONTENT[:-1])
+    statuses = list(catalogue.check("digit"))
+    assert statuses[0].state == "damaged"
+    assert "delete it and run `daband data get digit`" in statuses[0].remedy
+    assert statuses[2].remedy == "ask the authors"
+    assert next(iter(get("digit"))).action == "downloaded"  # what is damaged is fetched again

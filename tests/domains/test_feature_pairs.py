@@ -1,0 +1,135 @@
+"""amazon, office_caltech and signs, on the real files and on damaged ones."""
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from daband.domains import load, pairs
+from daband.errors import DataError, InvalidInput
+
+REVIEWS = {"books": 2000, "dvd": 1999, "elec": 1998, "kitchen": 1999}
+PICTURES = {"amazon": 958, "caltech10": 1123, "dslr": 157, "webcam": 295}
+
+
+@pytest.mark.parametrize(("family", "sizes", "features"), [("amazon", REVIEWS, 400), ("office_caltech", PICTURES, 800)])
+def test_every_ordered_pair_of_the_real_files(shared_data, family, sizes, features):
+    names = [name for name in pairs if name.startswith(f"{family}/")]
+    assert len(names) == 12
+    for name in names:
+        source, target = name.partition("/")[2].split("-")
+        pair = load(name)
+        assert pair.name == name
+        assert len(pair.source) == sizes[source]
+        assert len(pair.target) + len(pair.target_test) == sizes[target]
+        assert abs(len(pair.target) - len(pair.target_test)) <= pair.n_arms
+        assert pair.context_shape == (features,)
+        assert pair.source.read(np.arange(5)).dtype == np.float64
+
+
+def test_office_caltech_contexts_have_unit_norm(shared_data):
+    pair = load("office_caltech", source="dslr", target="webcam")
+    np.testing.assert_allclose(np.linalg.norm(pair.source.read(np.arange(157)), axis=1), 1.0)
+
+
+def test_the_split_is_the_same_every_time_and_covers_the_target(shared_data):
+    from scipy.io import loadmat
+
+    whole = loadmat(shared_data / "amazon_reviews_400/dvd_400.mat")["fts"]
+    one, other = load("amazon/books-dvd"), load("amazon", source="books", target="dvd")
+    seen, held = one.target.read(np.arange(1000)), one.target_test.read(0, 999)
+    np.testing.assert_array_equal(seen, other.target.read(np.arange(1000)))
+    both = np.concatenate([seen, held])
+    np.testing.assert_array_equal(np.unique(both, axis=0), np.unique(whole, axis=0))
+    assert len(both) == len(whole)
+
+
+def test_what_a_context_pays_survives_the_split(shared_data):
+    from scipy.io import loadmat
+
+    content = loadmat(shared_data / "amazon_reviews_400/dvd_400.mat")
+    truth = {row.tobytes(): label for row, label in zip(content["fts"], content["labels"].reshape(-1), strict=True)}
+    pair = load("amazon/books-dvd")
+    labels = pair.target_test.read_expected(0, 999).argmax(axis=1)
+    assert [truth[row.tobytes()] for row in pair.target_test.read(0, 999)] == labels.tolist()
+
+
+def test_passes_show_a_context_again_in_another_order(shared_data):
+    pair = load("office_caltech", source="dslr", target="webcam", passes=3)
+    assert pair.source.rounds_available == 3 * 157
+    order = pair.source.order(0, 3 * 157, seed=0).reshape(3, 157)
+    np.testing.assert_array_equal(np.sort(order, axis=1), np.tile(np.arange(157), (3, 1)))
+    assert (order[0] != order[1]).any()
+
+
+def write_mat(path, **content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    savemat(path, content)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0]])}, "4 rows of features but 3 labels"),
+        ({"fts": np.zeros((4, 300)), "labels": np.array([[0], [1], [0], [1]])}, "400 finite features"),
+        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [1], [0], [2]])}, r"labels outside 0\.\.1"),
+        ({"fts": np.zeros((4, 400)), "labels": np.array([[0], [0], [0], [0]])}, "no example of class 'positive'"),
+        ({"fts": np.full((2, 400), np.nan), "labels": np.array([[0], [1]])}, "finite"),
+        ({"features": np.zeros((4, 400))}, "no variables `fts` and `labels`"),
+    ],
+)
+def test_wrong_feature_files_are_named(places, content, message):
+    good = {"fts": np.eye(8, 400), "labels": np.arange(8).reshape(-1, 1) % 2}
+    write_mat(places / "amazon_reviews_400/books_400.mat", **good)
+    write_mat(places / "amazon_reviews_400/dvd_400.mat", **content)
+    with pytest.raises(DataError, match=message) as caught:
+        load("amazon")
+    assert "dvd_400.mat" in str(caught.value)
+
+
+def test_a_file_that_is_not_matlab(places):
+    for name in ("books", "dvd"):
+        path = places / f"amazon_reviews_400/{name}_400.mat"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"MATLAB 5.0 MAT-file, but not really" * 9)
+    with pytest.raises(DataError, match=r"books_400.mat is not a MATLAB file"):
+        load("amazon")
+
+
+@pytest.mark.parametrize("name", ["amazon", "office_caltech", "warfarin"])
+def test_wrong_domains(name):
+    with pytest.raises(InvalidInput, match="domains are"):
+        load(name, source="moon")
+    with pytest.raises(InvalidInput, match="are both"):
+        load(
+            name,
+            **{"amazon": {"target": "books"}, "office_caltech": {"target": "amazon"}}.get(name, {"target": "white"}),
+        )
+
+
+def test_real_signs(shared_data):
+    pair = load("signs")
+    assert (len(pair.source), len(pair.target) + len(pair.target_test)) == (1982, 2000)
+    assert pair.n_arms == 43
+    assert pair.context_shape == (3, 32, 32)
+    held = pair.target_test.read_expected(0, 1000).sum(axis=0)
+    assert held.min() >= 15
+
+
+def test_photographs_of_one_sign_stay_on_one_side(places, write_images):
+    folders = [f"{number:02d}" for number in range(43)]
+    write_images(places / "signs/synthetic", folders, 1, size=(8, 8))
+    from PIL import Image
+
+    for label, folder in enumerate(folders):
+        (places / "signs/real" / folder).mkdir(parents=True)
+        for track in range(4):
+            for frame in range(2):
+                image = np.full((8, 8, 3), (label, track, frame), dtype=np.uint8)
+                Image.fromarray(image).save(places / f"signs/real/{folder}/{track:05d}_{frame:05d}.png")
+    pair = load("signs", side=8)
+    tracks = [
+        {(int(image[0, 0, 0]), int(image[1, 0, 0])) for image in images}
+        for images in (pair.target.read(np.arange(172)), pair.target_test.read(0, 172))
+    ]
+    assert len(tracks[0]) == len(tracks[1]) == 86
+    assert not tracks[0] & tracks[1]

@@ -1,0 +1,193 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from daband.domains import Framing, Reading, from_image_folder, image_worker, imagenet_normalise
+from daband.domains.images import ImageStore
+from daband.errors import DataError, InvalidInput
+
+CLASSES = ["cat", "dog", "owl"]
+
+
+def by_hand(path, framing):
+    image = Image.open(path).convert("RGB").resize((framing.resize, framing.resize), Image.Resampling.BILINEAR)
+    edge = (framing.resize - framing.crop) // 2
+    return np.asarray(image.crop((edge, edge, edge + framing.crop, edge + framing.crop))).transpose(2, 0, 1)
+
+
+@pytest.fixture
+def files(tmp_path, write_images):
+    write_images(tmp_path / "images", CLASSES, 10)
+    return sorted((tmp_path / "images").rglob("*.png"))
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("count", [3, 30])  # decoded here, and by the workers
+def test_a_store_reads_what_pillow_reads(files, cache, count):
+    framing = Framing(20, 16)
+    store = ImageStore(files, framing, workers=2, cache=cache)
+    order = np.random.default_rng(0).permutation(30)[:count]
+    images = store.read(order)
+    assert images.dtype == np.uint8
+    np.testing.assert_array_equal(images, np.stack([by_hand(files[row], framing) for row in order]))
+    np.testing.assert_array_equal(store.read(order[::-1]), images[::-1])
+    assert store.cached == (count if cache else 0)
+
+
+def test_the_second_store_needs_no_image_file(files):
+    framing = Framing(16, 16)
+    first = ImageStore(files, framing).read(np.arange(30))
+    status = [os.stat(path) for path in files]
+    for path, was in zip(files, status, strict=True):  # same name, size and time, but no image any more
+        path.write_bytes(bytes(was.st_size))
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    np.testing.assert_array_equal(ImageStore(files, framing).read(np.arange(30)), first)
+
+
+def test_a_changed_file_is_decoded_afresh(files):
+    framing = Framing(8, 8)
+    ImageStore(files, framing).read(np.arange(30))
+    Image.fromarray(np.full((9, 9, 3), 77, dtype=np.uint8)).save(files[0])
+    np.testing.assert_array_equal(ImageStore(files, framing).read(np.array([0]))[0], 77)
+
+
+def test_another_framing_has_another_cache(files):
+    assert ImageStore(files, Framing(8, 8)).read(np.arange(9)).shape == (9, 3, 8, 8)
+    assert ImageStore(files, Framing(9, 8)).cached == 0
+
+
+@pytest.mark.parametrize("damage", [b"", b"not an image at all", None])
+@pytest.mark.parametrize("count", [2, 30])
+def test_a_damaged_image_is_named_and_nothing_of_it_is_cached(files, damage, count):
+    broken = files[1]
+    broken.write_bytes(broken.read_bytes()[:200] if damage is None else damage)
+    store = ImageStore(files, Framing(16, 16), workers=2)
+    with pytest.raises(DataError, match=broken.name):
+        store.read(np.arange(count))
+    Image.fromarray(np.full((9, 9, 3), 5, dtype=np.uint8)).save(broken)
+    again = ImageStore(files, Framing(16, 16), workers=2).read(np.arange(count))
+    np.testing.assert_array_equal(again[1], 5)
+
+
+def test_a_damaged_image_without_a_cache(files):
+    files[4].write_bytes(b"no")
+    with pytest.raises(DataError, match=files[4].name):
+        ImageStore(files, Framing(16, 16), cache=False).read(np.arange(30))
+
+
+def test_a_file_that_went_away(files):
+    files[2].unlink()
+    with pytest.raises(DataError, match="is not there"):
+        ImageStore(files, Framing(16, 16))
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(files, monkeypatch, tmp_path):
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "a file"))
+    store = ImageStore(files, Framing(16, 16))
+    assert store.read(np.arange(30)).shape == (30, 3, 16, 16)
+    assert store.cached == 0
+
+
+def test_workers_end_with_their_store(files):
+    store = ImageStore(files, Framing(16, 16), workers=2)
+    store.read(np.arange(30))
+    processes = list(store._decoders._processes)
+    assert all(process.poll() is None for process in processes)
+    del store
+    assert [process.poll() for process in processes] == [0] * len(processes)
+
+
+def test_the_worker_runs_by_itself(files, tmp_path):
+    cache = tmp_path / "pixels"
+    cache.write_bytes(bytes(2 * 3 * 4 * 4))
+    task = {"cache": str(cache), "resize": 4, "crop": 4, "items": [[1, str(files[0])], [0, str(tmp_path / "gone")]]}
+    done = subprocess.run(
+        [sys.executable, "-P", image_worker.__file__],
+        input=json.dumps(task) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [[position, reason]] = json.loads(done.stdout)
+    assert (position, "FileNotFoundError" in reason) == (0, True)
+    pixels = np.frombuffer(cache.read_bytes(), dtype=np.uint8).reshape(2, 3, 4, 4)
+    np.testing.assert_array_equal(pixels[1], by_hand(files[0], Framing(4, 4)))
+
+
+def test_odd_kinds_of_images_become_three_channels(tmp_path):
+    generator = np.random.default_rng(0)
+    grey = generator.integers(0, 256, size=(12, 12), dtype=np.uint8)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    Image.fromarray(grey).convert("P").save(tmp_path / "palette.png", transparency=b"\x00" * 256)
+    Image.fromarray(np.dstack([grey] * 4)).save(tmp_path / "alpha.png")
+    images = ImageStore(sorted(tmp_path.glob("*.png")), Framing(12, 12), cache=False).read(np.arange(3))
+    np.testing.assert_array_equal(images, np.broadcast_to(grey, (3, 3, 12, 12)))
+
+
+@pytest.mark.parametrize(("resize", "crop"), [(10, 11), (0, 0)])
+def test_impossible_framings(resize, crop):
+    with pytest.raises(InvalidInput, match="framing"):
+        Framing(resize, crop)
+
+
+def test_normalised_as_for_imagenet():
+    images = np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1) * np.ones((1, 3, 1, 1), dtype=np.uint8)
+    normalised = imagenet_normalise(images)
+    assert normalised.dtype == np.float32
+    np.testing.assert_allclose(normalised[0, :, 0, 0], [-2.117904, -2.035714, -1.804444], rtol=1e-5)
+    np.testing.assert_allclose(normalised[1, :, 0, 0], [2.248908, 2.428571, 2.64], rtol=1e-5)
+
+
+def test_a_pair_of_folders_with_a_split_target(tmp_path, write_images):
+    write_images(tmp_path / "drawn", CLASSES, 6)
+    write_images(tmp_path / "seen", CLASSES, 8, seed=1, suffix=".jpg")
+    pair = from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen", framing=16)
+    assert pair.class_names == tuple(CLASSES)
+    assert (len(pair.source), len(pair.target), len(pair.target_test)) == (18, 12, 12)
+    assert pair.context_shape == (3, 16, 16)
+    rounds = pair.source.rounds(0, 18, seed=0)
+    np.testing.assert_array_equal(rounds.rewards.sum(axis=0), [6, 6, 6])
+    np.testing.assert_array_equal(pair.target_test.read_expected(0, 12).sum(axis=0), [4, 4, 4])
+    seen, held = pair.target.read(np.arange(12)), pair.target_test.read(0, 12)
+    assert not {image.tobytes() for image in seen} & {image.tobytes() for image in held}
+    # What an image pays belongs to that very image, after all the shuffling.
+    rewards, _ = pair.target_paying.read_rewards(np.arange(12))
+    for row in range(12):
+        name = Path(pair.target._store._paths[row]).parent.name
+        assert pair.class_names[rewards[row].argmax()] == name
+
+
+def test_a_flat_target_with_a_test_of_its_own(tmp_path, write_images):
+    write_images(tmp_path / "drawn", CLASSES, 3)
+    write_images(tmp_path / "flat", ["."], 7, seed=1)
+    write_images(tmp_path / "test", CLASSES, 2, seed=2)
+    pair = from_image_folder(
+        source=tmp_path / "drawn",
+        target=tmp_path / "flat",
+        target_test=tmp_path / "test",
+        framing=16,
+        reading=Reading(cache=False, normalise=True),
+    )
+    assert (len(pair.target), len(pair.target_test), pair.target_paying) == (7, 6, None)
+    assert pair.source.batch(0, 9, seed=0).dtype == np.float32
+
+
+def test_a_class_missing_on_one_side_is_named(tmp_path, write_images):
+    write_images(tmp_path / "drawn", CLASSES, 3)
+    write_images(tmp_path / "seen", CLASSES[:2], 3)
+    with pytest.raises(DataError, match=r"class 'owl' has no example"):
+        from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen")
+
+
+def test_folders_that_are_not_there_or_have_no_classes(tmp_path):
+    with pytest.raises(DataError, match="is not a folder"):
+        from_image_folder(source=tmp_path / "gone", target=tmp_path)
+    with pytest.raises(DataError, match="one sub-folder per class"):
+        from_image_folder(source=tmp_path, target=tmp_path)

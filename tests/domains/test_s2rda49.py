@@ -1,0 +1,62 @@
+"""On folders made in the layout of the distribution: the full set was not to be had."""
+
+import numpy as np
+import pytest
+
+from daband.domains import load
+from daband.errors import DataError
+
+FOLDERS = ["airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck"]
+OTHERS = ["piano", "mug"]
+
+
+@pytest.fixture
+def s2rda(places, write_images):
+    root = places / "s2rda49"
+    write_images(root / "synthetic", FOLDERS + OTHERS, 3)
+    write_images(root / "real", FOLDERS + OTHERS, 5, seed=1, suffix=".jpg")
+    (root / "splits").mkdir()
+    for name, numbers in (("real_val.txt", range(3)), ("real_test.txt", range(3, 5))):
+        lines = [f"real/{folder}/{folder}_{number:03d}.jpg" for folder in FOLDERS + OTHERS for number in numbers]
+        (root / "splits" / name).write_text("\n".join(lines) + "\n")
+    return root
+
+
+def test_reads_the_ten_classes_and_the_lists(s2rda):
+    pair = load("s2rda49")
+    assert pair.class_names == ("aeroplane", *FOLDERS[1:])
+    assert (len(pair.source), len(pair.target), len(pair.target_test)) == (30, 30, 20)
+    assert pair.context_shape == (3, 224, 224)
+    np.testing.assert_array_equal(pair.target_test.read_expected(0, 20).sum(axis=0), np.full(10, 2))
+    assert pair.target.batch(0, 9, seed=0).shape == (9, 3, 224, 224)
+
+
+def test_without_lists_half_is_held(s2rda):
+    (s2rda / "splits/real_val.txt").unlink()
+    pair = load("s2rda49")
+    assert (len(pair.target), len(pair.target_test)) == (30, 20)
+
+
+def test_lists_that_overlap_are_refused(s2rda):
+    path = s2rda / "splits/real_test.txt"
+    path.write_text(path.read_text() + "real/bus/bus_000.jpg\n")
+    with pytest.raises(DataError, match=r"both list .*bus_000.jpg"):
+        load("s2rda49")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("bus/bus_000.jpg", "should read"), ("real/../bus/x.jpg", "should read"), ("real/bus/gone.jpg", "not there")],
+)
+def test_lists_with_nonsense(s2rda, line, message):
+    path = s2rda / "splits/real_val.txt"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(DataError, match=message):
+        load("s2rda49")
+
+
+def test_a_class_missing_in_the_synthetic_domain(s2rda):
+    for image in (s2rda / "synthetic/knife").iterdir():
+        image.unlink()
+    with pytest.raises(DataError, match="class 'knife' has no example"):
+        load("s2rda49")

@@ -1,0 +1,221 @@
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from daband.domains import Columns, TableTransform, from_table, load
+from daband.domains.tables import read_table
+from daband.errors import DataError, InvalidInput
+
+
+def frame(n=40, *, seed=0, shift=0.0):
+    generator = np.random.default_rng(seed)
+    income = generator.normal(shift, 1.0, n)
+    income[::7] = np.nan
+    return pl.DataFrame(
+        {
+            "income": income,
+            "city": [["Rome", "Oslo", None][value] for value in generator.integers(0, 3, n)],
+            "member": generator.integers(0, 2, n).astype(bool),
+            "offer": [["blue", "green"][value] for value in np.arange(n) % 2],
+            "pay blue": generator.random(n),
+            "pay green": generator.random(n),
+            "shown": [["blue", "green"][value] for value in generator.integers(0, 2, n)],
+            "clicked": generator.integers(0, 2, n),
+            "chance": generator.uniform(0.1, 1.0, n),
+        }
+    )
+
+
+COLUMNS = Columns(context=("income", "city", "member"), categorical=("city",), label="offer")
+
+
+def test_numbers_and_categories_become_contexts():
+    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS)
+    assert pair.feature_names == (
+        "income",
+        "income (missing)",
+        "city = Oslo",
+        "city = Rome",
+        "city = (missing)",
+        "member",
+    )
+    assert pair.class_names == ("blue", "green")
+    contexts = pair.source.read(np.arange(40))
+    np.testing.assert_array_equal(contexts[:, 1], np.isnan(frame()["income"].to_numpy()))
+    np.testing.assert_array_equal(contexts[:, 2:5].sum(axis=1), 1.0)
+    assert (len(pair.target), len(pair.target_test)) == (20, 20)
+
+
+def test_missing_numbers_become_the_median_and_columns_are_standardised():
+    table = pl.DataFrame({"x": [1.0, None, 3.0, 11.0]})
+    transform = TableTransform.fit(table, context=["x"])
+    contexts = transform.apply(table)
+    filled = np.array([1.0, 3.0, 3.0, 11.0])
+    np.testing.assert_allclose(contexts[:, 0], (filled - filled.mean()) / filled.std())
+    np.testing.assert_array_equal(contexts[:, 1], [0, 1, 0, 0])
+
+
+def test_an_unknown_category_is_zeros_and_a_constant_column_is_too():
+    fitted = TableTransform.fit(
+        pl.DataFrame({"c": ["a", "b"], "one": [1.0, 1.0]}), context=["c", "one"], categorical=["c"]
+    )
+    np.testing.assert_array_equal(fitted.apply(pl.DataFrame({"c": ["z", None], "one": [1.0, 1.0]})), np.zeros((2, 3)))
+
+
+def test_a_saved_transform_does_the_same(tmp_path):
+    fitted = TableTransform.fit(frame(), context=COLUMNS.context, categorical=COLUMNS.categorical)
+    fitted.save(tmp_path / "t.json")
+    again = TableTransform.load(tmp_path / "t.json")
+    assert again == fitted
+    np.testing.assert_array_equal(again.apply(frame(seed=5)), fitted.apply(frame(seed=5)))
+    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, transform=again)
+    np.testing.assert_array_equal(pair.source.read(np.arange(40)), fitted.apply(frame()))
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": "daband table transform", "version": 2}'])
+def test_a_file_that_is_no_transform(tmp_path, content):
+    (tmp_path / "t.json").write_text(content)
+    with pytest.raises(DataError, match=r"t\.json is not a saved table transform"):
+        TableTransform.load(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tsv", "arrow", "pandas", "pyarrow", "lazy"])
+def test_every_kind_of_table_gives_the_same_pair(tmp_path, kind):
+    pytest.importorskip("pyarrow")
+
+    def given(table, name):
+        path = tmp_path / f"{name}.{kind}"
+        match kind:
+            case "parquet":
+                table.write_parquet(path)
+            case "csv":
+                table.write_csv(path)
+            case "tsv":
+                table.write_csv(path, separator="\t")
+            case "arrow":
+                table.write_ipc(path)
+            case "pandas":
+                return table.to_pandas()
+            case "pyarrow":
+                return table.to_arrow()
+            case "lazy":
+                return table.lazy()
+        return path
+
+    plain = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS)
+    other = from_table(source=given(frame(), "s"), target=given(frame(seed=1), "t"), columns=COLUMNS)
+    np.testing.assert_allclose(other.source.read(np.arange(40)), plain.source.read(np.arange(40)), atol=1e-9)
+    np.testing.assert_array_equal(other.target_test.read_expected(0, 20), plain.target_test.read_expected(0, 20))
+
+
+def test_a_reward_per_arm_and_a_test_of_its_own():
+    columns = Columns(context=("income",), rewards=("pay blue", "pay green"))
+    pair = from_table(source=frame(), target=frame(seed=1), target_test=frame(seed=2), columns=columns)
+    np.testing.assert_allclose(pair.target_test.read_expected(0, 40)[:, 1], frame(seed=2)["pay green"].to_numpy())
+    assert not pair.one_correct_arm
+    assert len(pair.target_paying) == 40
+    only_contexts = from_table(
+        source=frame(), target=frame(seed=1).select("income"), target_test=frame(seed=2), columns=columns
+    )
+    assert only_contexts.target_paying is None
+
+
+def test_a_log_as_source():
+    columns = Columns(context=("income",), label="offer", arm="shown", reward="clicked", propensity="chance")
+    pair = from_table(source=frame(), target=frame(seed=1), target_test=frame(seed=2), columns=columns)
+    rounds = pair.source.rounds(0, 40, seed=0)
+    order = pair.source.order(0, 40, seed=0)
+    np.testing.assert_array_equal(rounds.rewards, frame()["clicked"].to_numpy()[order])
+    np.testing.assert_allclose(rounds.propensities, frame()["chance"].to_numpy()[order])
+    assert [pair.class_names[arm] for arm in rounds.arms] == frame()["shown"].gather(order).to_list()
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (Columns(context=("incomes",), label="offer"), "no column 'incomes'; did you mean 'income'"),
+        (Columns(context=("city",), label="offer"), "'city' is not numeric.*`categorical`"),
+        (Columns(context=("income",), label="offers"), "no column 'offers'"),
+        (Columns(context=("income",), rewards=("pay blue", "city")), "'city' is not numeric"),
+    ],
+)
+def test_wrong_columns_are_named(columns, message):
+    with pytest.raises(InvalidInput, match=message):
+        from_table(source=frame(), target=frame(seed=1), columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context": ()}, "at least one"),
+        ({"context": "income"}, "sequence of names"),
+        ({"context": ("income",)}, "either a label column or"),
+        ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "either a label column or"),
+        ({"context": ("income",), "label": "offer", "categorical": ("city",)}, "not one of the context columns"),
+        ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs all"),
+    ],
+)
+def test_columns_that_make_no_sense(fields, message):
+    with pytest.raises(InvalidInput, match=message):
+        Columns(**fields)
+
+
+def test_a_class_that_one_side_does_not_have():
+    few = frame(seed=1).filter(pl.col("offer") == "blue")
+    with pytest.raises(DataError, match="no example of class 'green'"):
+        from_table(source=frame(), target=few, columns=COLUMNS)
+    with pytest.raises(DataError, match="'green' in column 'offer', which the source never has"):
+        from_table(source=few, target=frame(), columns=COLUMNS)
+
+
+def test_missing_labels_rewards_and_rows():
+    holes = frame().with_columns(pl.when(pl.col("offer") == "blue").then(None).otherwise("offer").alias("offer"))
+    with pytest.raises(DataError, match="no value in row 0"):
+        from_table(source=holes, target=frame(), columns=COLUMNS)
+    unpaid = frame().with_columns(pl.lit(None, dtype=pl.Float64).alias("pay blue"))
+    with pytest.raises(DataError, match="no reward in row 0"):
+        from_table(
+            source=unpaid, target=frame(), columns=Columns(context=("income",), rewards=("pay blue", "pay green"))
+        )
+    with pytest.raises(DataError, match="target table has no rows"):
+        from_table(source=frame(), target=frame()[:0], target_test=frame(), columns=COLUMNS)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(DataError, match=r"broken\.parquet cannot be read"):
+        read_table(tmp_path / "broken.parquet")
+    with pytest.raises(DataError, match="is not there"):
+        read_table(tmp_path / "gone.csv")
+    with pytest.raises(InvalidInput, match="not of a known kind"):
+        read_table(tmp_path / "table.xlsx")
+    with pytest.raises(InvalidInput, match="pandas, polars or arrow"):
+        read_table({"a": [1]})
+
+
+def test_real_warfarin(shared_data):
+    pair = load("warfarin")
+    assert pair.class_names == ("low", "medium", "high")
+    counts = pair.source.read_rewards(np.arange(len(pair.source)))[0].sum(axis=0)
+    assert counts.tolist() == [624, 1913, 432]
+    target = pair.target_paying.read_rewards(np.arange(len(pair.target)))[0].sum(axis=0)
+    target = target + pair.target_test.read_expected(0, len(pair.target_test)).sum(axis=0)
+    assert target.tolist() == [728, 859, 32]
+    assert len(pair.feature_names) == pair.context_shape[0]
+    assert not any("Race" in name or "INR" in name or "Dose" in name for name in pair.feature_names)
+
+
+@pytest.mark.parametrize(("source", "target"), [("white", "black"), ("asian", "white"), ("black", "unknown")])
+def test_other_populations(shared_data, source, target):
+    pair = load("warfarin", source=source, target=target)
+    assert pair.n_arms == 3
+    assert len(pair.target_test) > 100
+
+
+def test_a_warfarin_file_of_another_kind(places):
+    (places / "warfarin").mkdir(parents=True)
+    pd.DataFrame({"Race": ["White"], "Age": ["60 - 69"]}).to_csv(places / "warfarin/warfarin.csv", index=False)
+    with pytest.raises(DataError, match="no column 'Therapeutic Dose of Warfarin'"):
+        load("warfarin")

@@ -1,0 +1,53 @@
+"""Every registered pair, by being registered: its tiny twin passes the public checks without any file."""
+
+import numpy as np
+import pytest
+
+from daband.checks.pairs import check_pair, check_registered_pair
+from daband.domains import load, pairs
+
+
+@pytest.mark.parametrize("name", pairs.names())
+def test_every_pair_conforms(name):
+    check_registered_pair(name)
+
+
+@pytest.mark.parametrize(
+    "options", [{"arms": "shared"}, {"rewards": "quadratic"}, {"rewards": "labels", "arms": "shared"}]
+)
+def test_other_kinds_of_the_synthetic_pair_conform(options):
+    check_pair(load("synthetic", tiny=True, **options))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in pairs if name.partition("/")[0] not in ("synthetic", "visda17", "s2rda49")]
+)
+def test_the_real_pairs_conform(shared_data, name):
+    check_pair(load(name))
+
+
+@pytest.mark.parametrize("name", ["amazon", "digit", "office_caltech", "s2rda49", "signs", "visda17", "warfarin"])
+def test_passes_is_passed_on(name):
+    pair = load(name, tiny=True, passes=3)
+    assert pair.source.rounds_available == 3 * len(pair.source)
+    assert pair.target.rounds_available == 3 * len(pair.target)
+
+
+@pytest.mark.parametrize("name", ["s2rda49", "signs", "visda17", "amazon", "office_caltech"])
+def test_tiny_twins_can_be_learned_and_shift(name):
+    """A nearest-mean rule fitted on the source does well there, worse on the target, and better than chance."""
+    pair = load(name, tiny=True)
+    n = len(pair.source)
+    contexts = pair.source.read(np.arange(n)).reshape(n, -1).astype(float)
+    labels = pair.source.read_rewards(np.arange(n))[0].argmax(axis=1)
+    means = np.stack([contexts[labels == label].mean(axis=0) for label in range(pair.n_arms)])
+
+    def accuracy(rows, truth):
+        distances = np.square(means).sum(axis=1) - 2 * rows @ means.T
+        return (distances.argmin(axis=1) == truth).mean()
+
+    test = pair.target_test.read(0, len(pair.target_test))
+    truth = pair.target_test.read_expected(0, len(pair.target_test)).argmax(axis=1)
+    on_source, on_target = accuracy(contexts, labels), accuracy(test.reshape(len(test), -1).astype(float), truth)
+    assert on_source > 0.9
+    assert 1.5 / pair.n_arms < on_target <= on_source
