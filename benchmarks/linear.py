@@ -11,7 +11,8 @@ Four things are measured, all through public interfaces, all libraries in the sa
 4. cumulative reward on a linear problem, over several seeds.
 
 Every repeat visits all libraries before the next repeat starts, so that a noisy neighbour on the machine is shared out;
-the table has the median of the repeats, the JSON all of them.
+the table has the median of the repeats, the JSON all of them. Seconds are CPU seconds of the process: all runs in one
+thread, so on an idle machine they are those of the wall, and on a busy one waiting for a core does not count.
 """
 
 import one_thread
@@ -105,10 +106,10 @@ def play_one_by_one(policy: Adapter, rounds: Iterator[tuple[Any, list[float]]], 
 
 
 def rate(work: Callable[[], int], seconds: float) -> float:
-    """Units of work per second; `work` does some and says how many."""
+    """Units of work per CPU second; `work` does some and says how many."""
     done = 0
-    start = time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or done == 0:
+    start = time.process_time()
+    while (elapsed := time.process_time() - start) < seconds or done == 0:
         done += work()
     return done / elapsed
 
@@ -290,7 +291,7 @@ def aligned(rows: list[list[str]], markdown: bool) -> str:
 
 
 def number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.4f}"
+    return f"{value:,.0f}" if value > 1 else f"{value:.4f}"
 
 
 def table(results: dict[str, Measured], absent: dict[str, str], markdown: bool) -> str:
@@ -332,6 +333,7 @@ def main() -> int:
     parser.add_argument("--only", help="comma-separated beginnings of library names, e.g. daband,vw")
     arguments = parser.parse_args()
     effort = QUICK if arguments.quick else Effort()
+    began = time.perf_counter(), time.process_time()
     warnings.simplefilter("ignore")  # the peers' own deprecations
 
     wanted = tuple(arguments.only.split(",")) if arguments.only else ("",)
@@ -371,8 +373,10 @@ def main() -> int:
     if left_out:
         print(f"\nNot counted as peers, for they gain less than half of what the best gains: {', '.join(left_out)}")
     if arguments.json is not None:
+        facts["load_average_at_end"] = os.getloadavg()
+        facts["wall_seconds"], facts["cpu_seconds"] = time.perf_counter() - began[0], time.process_time() - began[1]
         document = {
-            "machine": facts | {"load_average_at_end": os.getloadavg()},
+            "machine": facts,
             "settings": asdict(effort) | {"n_arms": N_ARMS, "alpha": ALPHA, "ridge": 1.0, "quick": arguments.quick},
             "libraries": {
                 a.name: {
