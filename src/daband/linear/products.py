@@ -14,7 +14,7 @@ _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
+    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
 
     Values are widened to float64 tile by tile, into one small buffer. Whole numbers up to 255 and the sums of their
     products fit in float64 without rounding, so products of ``uint8`` contexts are exact; the scale comes last.
