@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import daband
+from daband.cli import data
 from daband.cli.progress import watch
 from daband.cli.ranges import whole_numbers
 from daband.errors import DabandError, InvalidInput
@@ -36,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.app, name="data")
 console = Console()
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
@@ -136,6 +138,8 @@ def presets() -> None:
     """List the presets: what `run` and `bench` take as NAME."""
     table = Table("preset", "pair", "rounds", "methods", "seeds")
     for name in preset_names():
+        if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
+            continue
         experiment = load_experiment(name)
         seeds = f"{min(experiment.seeds)}-{max(experiment.seeds)}"
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
@@ -181,23 +185,35 @@ def _compare(
 
 def _table(title: str, rows: list[MethodSummary]) -> Table:
     table = Table(title=f"{title}: the target, zero-shot, after learning from source rewards alone")
-    table.add_column("method")
+    several = len({row.pair for row in rows}) > 1
+    if several:
+        table.add_column("pair")
+    table.add_column("method", no_wrap=True)
     for heading in ("target accuracy", "over classes", "source regret", "rounds", "seeds", "s/run"):
         table.add_column(heading, justify="right")
-    best = max(row.accuracy for row in rows)
-    for row in rows:
-        regret = "unknown" if row.source_regret is None else f"{row.source_regret:.1f} ± {row.source_regret_spread:.1f}"
-        style = "bold" if row.accuracy == best and len(rows) > 1 else ""
-        table.add_row(
-            row.method,
-            f"{row.accuracy:.4f} ± {row.accuracy_spread:.4f}",
-            f"{row.accuracy_macro:.4f}",
-            regret,
-            f"{row.rounds:,}",
-            str(len(row.seeds)),
-            f"{row.seconds:.1f}",
-            style=style,
-        )
+    for pair in dict.fromkeys(row.pair for row in rows):
+        mine = [row for row in rows if row.pair == pair]
+        best = max(row.accuracy for row in mine)
+        for row in mine:
+            regret = (
+                "unknown" if row.source_regret is None else f"{row.source_regret:.0f} ± {row.source_regret_spread:.0f}"
+            )
+            table.add_row(
+                *([pair] if several else []),
+                row.method,
+                f"{row.accuracy:.3f} ± {row.accuracy_spread:.3f}",
+                f"{row.accuracy_macro:.3f}",
+                regret,
+                f"{row.rounds:,}",
+                str(len(row.seeds)),
+                f"{row.seconds:.1f}",
+                style="bold" if row.accuracy == best and len(mine) > 1 else "",
+            )
+        table.add_section()
+    if several:
+        for method in dict.fromkeys(row.method for row in rows):
+            mean = [row.accuracy for row in rows if row.method == method]
+            table.add_row("mean of pairs", method, f"{sum(mean) / len(mean):.3f}", "", "", "", "", "")
     return table
 
 

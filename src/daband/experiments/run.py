@@ -43,7 +43,9 @@ def execute(
         policy,
         source=pair.source,
         target=pair.target,
-        episodes=spec.episodes,
+        episodes=max(1, pair.source.rounds_available // spec.episode_length)
+        if spec.episodes == "all"
+        else spec.episodes,
         episode_length=spec.episode_length,
         seed=spec.seed,
         directory=folder,
