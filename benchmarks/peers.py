@@ -153,7 +153,7 @@ class ContextualBandits(Adapter):
     package = "contextualbandits"
     module = "contextualbandits"
     batch = "predict(contexts)"
-    note = "float32, its default and its fastest; random_state=0 is not taken as a seed, so seeds start at 1"
+    note = "float32, its default and its fastest; refuses 0 as a seed, so seeds start at 1 here"
 
     def __init__(self, n_dimensions: int, n_arms: int, alpha: float, seed: int) -> None:  # noqa: ARG002
         from contextualbandits.online import LinUCB
