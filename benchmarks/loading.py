@@ -56,24 +56,32 @@ def child_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
+def runnable_seconds(store: ImageStore) -> float:
+    """Seconds for which the store's workers had work, running or waiting for a core that others held (Linux only)."""
+    processes = [] if store._decoders is None else store._decoders._processes
+    records = [Path(f"/proc/{process.pid}/schedstat") for process in processes]
+    return sum(sum(map(int, record.read_text().split()[:2])) / 1e9 for record in records if record.exists())
+
+
 def image_folder(paths: list[Path]) -> None:
     """First pass and second pass over the same images, 256 at a time."""
     framing = Framing(256, 224)
     times = []
+    workers = os.cpu_count() or 1
     for which in ("first pass (decoding)", "second pass (cache)"):
         busy, begun = child_seconds(), time.perf_counter()
         store = ImageStore(paths, framing)
         order = np.random.default_rng(0).permutation(len(paths))
         size = sum(store.read(order[start : start + 256]).nbytes for start in range(0, len(paths), 256))
         elapsed = time.perf_counter() - begun
+        runnable = runnable_seconds(store) / elapsed / workers
         del store
         cores = (child_seconds() - busy) / elapsed
         times.append(elapsed)
         rate = len(paths) / elapsed
-        print(f"{which:<34}{rate:8,.0f} images/s, {size / elapsed / 1e9:5.2f} GB/s, {cores:.1f} cores busy")
-    print(
-        f"the cache is {times[0] / times[1]:.0f} times faster ({os.cpu_count()} cores); {peak_memory():.2f} GB at most"
-    )
+        print(f"{which:<34}{rate:8,.0f} images/s, {size / elapsed / 1e9:5.2f} GB/s, {cores:.1f} cores busy", end="")
+        print(f"; workers had work {100 * runnable:.0f} % of the time" if runnable else "")
+    print(f"the cache is {times[0] / times[1]:.0f} times faster ({workers} cores); {peak_memory():.2f} GB at most")
 
 
 def large(paths: list[Path], folder: Path, n: int) -> None:

@@ -64,7 +64,7 @@ def accuracy(network: nn.Module, pair: Pair) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--passes", type=int, default=2, help="times the 60,000 digits are shown")
+    parser.add_argument("--passes", type=int, default=1, help="times the 60,000 digits are shown")
     arguments = parser.parse_args()
     forms = {form: load("digit", form=form, passes=arguments.passes) for form in ("released", "built", "embedded")}
     steps = arguments.passes * len(forms["built"].source) // 128
