@@ -32,6 +32,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/linear.py --json runs/benchmark-linear.json
 
 docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group docs
 	$(BIN)/python -m mkdocs build --strict
 
 clean:

@@ -12,7 +12,7 @@ from daband.errors import CheckpointError, DabandError, DataError, InvalidInput,
 from daband.evaluation import Evaluation, evaluate
 from daband.linear import PCA
 from daband.policies import Decision, LinUCB, Policy, Random, load
-from daband.training import Run, train
+from daband.training import Run, continue_on_target, train
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "Policy",
     "Random",
     "Run",
+    "continue_on_target",
     "domains",
     "evaluate",
     "load",

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 import daband
+from daband.cli import data
 from daband.cli.progress import watch
 from daband.cli.ranges import whole_numbers
 from daband.errors import DabandError, InvalidInput
-from daband.experiments import Experiment, bench, load_experiment, method_names, preset_names
+from daband.experiments import (
+    Experiment,
+    bench,
+    continue_run,
+    finished_runs,
+    load_experiment,
+    method_names,
+    preset_names,
+)
 from daband.report import MethodSummary, summarise, write_report
 
 __all__ = ["app", "main"]
@@ -27,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data.app, name="data")
 console = Console()
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
@@ -92,6 +103,30 @@ def bench_command(
     _compare(experiment, out or Path("runs") / _stem(name), chosen, numbers, jobs, name)
 
 
+@app.command("continue")
+def continue_command(
+    folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
+) -> None:
+    """Go on in the target, now with its rewards: how much is the head start worth?"""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    runs = finished_runs(folder)
+    with Progress(console=console, transient=True) as bar:
+        for run_folder in bar.track(runs, description="continuing"):
+            record = continue_run(run_folder, rounds=rounds)
+            groups.setdefault(record["method"], []).append(record)
+    table = Table("method", "seeds", "rounds", "regret in these rounds", "zero-shot regret", "total")
+    for method, records in groups.items():
+        cells = [_mean(records, name) for name in ("continued_regret", "zero_shot_regret", "total_regret")]
+        table.add_row(method, str(len(records)), f"{records[0]['rounds']:,}", *cells)
+    console.print(table)
+
+
+def _mean(records: list[dict[str, Any]], name: str) -> str:
+    values = [record[name] for record in records]
+    return "unknown" if None in values else f"{sum(values) / len(values):.1f}"
+
+
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A folder that `daband bench` filled.")]) -> None:
     """Write report.html, report.md and the figures for a folder of runs."""
@@ -103,6 +138,8 @@ def presets() -> None:
     """List the presets: what `run` and `bench` take as NAME."""
     table = Table("preset", "pair", "rounds", "methods", "seeds")
     for name in preset_names():
+        if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
+            continue
         experiment = load_experiment(name)
         seeds = f"{min(experiment.seeds)}-{max(experiment.seeds)}"
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
@@ -131,8 +168,14 @@ def _compare(
         if method not in method_names():
             raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
     specs = experiment.runs(chosen, seeds)
-    with watch(specs, console) as listener:
-        records = bench(specs, out, jobs=jobs, on_event=listener)
+    try:
+        with watch(specs, console) as listener:
+            records = bench(specs, out, jobs=jobs, on_event=listener)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
+        )
+        raise typer.Exit(130) from None
     console.print(_table(title, summarise(records)))
     if report:
         console.print(f"Runs:   {out}\nReport: {write_report(out)}")
@@ -142,23 +185,35 @@ def _compare(
 
 def _table(title: str, rows: list[MethodSummary]) -> Table:
     table = Table(title=f"{title}: the target, zero-shot, after learning from source rewards alone")
-    table.add_column("method")
+    several = len({row.pair for row in rows}) > 1
+    if several:
+        table.add_column("pair")
+    table.add_column("method", no_wrap=True)
     for heading in ("target accuracy", "over classes", "source regret", "rounds", "seeds", "s/run"):
         table.add_column(heading, justify="right")
-    best = max(row.accuracy for row in rows)
-    for row in rows:
-        regret = "unknown" if row.source_regret is None else f"{row.source_regret:.1f} ± {row.source_regret_spread:.1f}"
-        style = "bold" if row.accuracy == best and len(rows) > 1 else ""
-        table.add_row(
-            row.method,
-            f"{row.accuracy:.4f} ± {row.accuracy_spread:.4f}",
-            f"{row.accuracy_macro:.4f}",
-            regret,
-            f"{row.rounds:,}",
-            str(len(row.seeds)),
-            f"{row.seconds:.1f}",
-            style=style,
-        )
+    for pair in dict.fromkeys(row.pair for row in rows):
+        mine = [row for row in rows if row.pair == pair]
+        best = max(row.accuracy for row in mine)
+        for row in mine:
+            regret = (
+                "unknown" if row.source_regret is None else f"{row.source_regret:.0f} ± {row.source_regret_spread:.0f}"
+            )
+            table.add_row(
+                *([pair] if several else []),
+                row.method,
+                f"{row.accuracy:.3f} ± {row.accuracy_spread:.3f}",
+                f"{row.accuracy_macro:.3f}",
+                regret,
+                f"{row.rounds:,}",
+                str(len(row.seeds)),
+                f"{row.seconds:.1f}",
+                style="bold" if row.accuracy == best and len(mine) > 1 else "",
+            )
+        table.add_section()
+    if several:
+        for method in dict.fromkeys(row.method for row in rows):
+            mean = [row.accuracy for row in rows if row.method == method]
+            table.add_row("mean of pairs", method, f"{sum(mean) / len(mean):.3f}", "", "", "", "", "")
     return table
 
 
@@ -173,6 +228,3 @@ def main() -> None:
     except DabandError as error:
         Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted. Finished work is kept; the same command goes on from there.")
-        sys.exit(130)

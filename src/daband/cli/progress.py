@@ -26,9 +26,11 @@ def watch(specs: Sequence[RunSpec], console: Console) -> Iterator[Callable[[Even
             name = f"{event.spec.method}, seed {event.spec.seed}"
             if event.kind == "episode":
                 if key not in lines:
-                    lines[key] = bar.add_task(name, total=event.spec.episodes, note="")
-                regret = event.detail["source_regret"]
-                note = "" if regret is None else f"source regret {regret:.0f}"
+                    lines[key] = bar.add_task(
+                        name, total=None if event.spec.episodes == "all" else event.spec.episodes, note=""
+                    )
+                regret = event.detail["regret"]
+                note = "" if regret is None else f"regret {regret:.0f}"
                 bar.update(lines[key], completed=event.detail["episode"], note=note)
                 return
             if key in lines:

@@ -1,6 +1,7 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
 from daband.experiments.bench import BenchError, Event, bench, read_results
+from daband.experiments.continued import continue_run, finished_runs
 from daband.experiments.methods import build_policy, method_names
 from daband.experiments.run import execute
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
@@ -12,7 +13,9 @@ __all__ = [
     "RunSpec",
     "bench",
     "build_policy",
+    "continue_run",
     "execute",
+    "finished_runs",
     "load_experiment",
     "method_names",
     "preset_names",

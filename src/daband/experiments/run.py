@@ -43,7 +43,9 @@ def execute(
         policy,
         source=pair.source,
         target=pair.target,
-        episodes=spec.episodes,
+        episodes=max(1, pair.source.rounds_available // spec.episode_length)
+        if spec.episodes == "all"
+        else spec.episodes,
         episode_length=spec.episode_length,
         seed=spec.seed,
         directory=folder,
@@ -62,7 +64,7 @@ def execute(
         "target_accuracy_macro": result.accuracy_macro,
         "target_regret": result.regret,
         "per_class": result.per_class,
-        "source_regret": None if run.source_regret != run.source_regret else run.source_regret,
+        "source_regret": None if run.total_regret != run.total_regret else run.total_regret,
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - started,
         "selection": spec.selection,

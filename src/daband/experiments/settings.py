@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import hashlib
 import json
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +18,13 @@ from daband.domains import pairs
 from daband.errors import InvalidInput
 
 __all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names"]
+
+
+_PAPER_ALPHA: dict[str, dict[str, Any]] = {"linucb": {"alpha": 0.05}, "linucb-p": {"alpha": 0.05}}
+"""The paper's alpha for its linear baselines; recipes of neural policies bring their own."""
+
+Episodes = Annotated[int, Field(ge=1)] | Literal["all"]
+"""How many episodes, or "all": as many whole ones as the source's contexts and ``passes`` give."""
 
 
 class _Settings(BaseModel):
@@ -32,7 +40,7 @@ class RunSpec(_Settings):
     variant: str
     policy: dict[str, Any]
     components: int
-    episodes: int
+    episodes: Episodes
     episode_length: int
     seed: int
     rule: str
@@ -52,32 +60,32 @@ class RunSpec(_Settings):
 
 
 class Experiment(_Settings):
-    """Methods x seeds on one pair.
+    """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name fits.
 
     ``policy`` holds settings for every method, ``methods`` settings for one: ``[methods.linucb]``, ``alpha = 0.1``.
     """
 
     pair: str
     pair_options: dict[str, Any] = Field(default_factory=dict)
-    episodes: int = Field(default=300, ge=1)
+    episodes: Episodes = 300
     episode_length: int = Field(default=64, ge=1)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     compare: tuple[str, ...] = ("random", "linucb", "linucb-p")
     components: int = Field(default=64, ge=1)
-    policy: dict[str, Any] = Field(default_factory=lambda: {"alpha": 0.05})
+    policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     rule: str = "ucb"
     selection: str = "none"
 
     def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
-        """Every run, seeds outermost so that methods can be compared early."""
+        """Every run; of each pair seed after seed, so that methods can be compared early."""
         return [
             RunSpec(
-                pair=self.pair,
+                pair=pair,
                 pair_options=self.pair_options,
                 method=method,
                 variant="default",
-                policy={**self.policy, **self.methods.get(method, {})},
+                policy={**_PAPER_ALPHA.get(method, {}), **self.policy, **self.methods.get(method, {})},
                 components=self.components,
                 episodes=self.episodes,
                 episode_length=self.episode_length,
@@ -85,9 +93,20 @@ class Experiment(_Settings):
                 rule=self.rule,
                 selection=self.selection,
             )
+            for pair in self.pairs()
             for seed in (self.seeds if seeds is None else seeds)
             for method in (self.compare if methods is None else methods)
         ]
+
+    def pairs(self) -> list[str]:
+        """The names of the pairs that ``pair`` stands for."""
+        if "*" not in self.pair:
+            pairs.get(self.pair)  # an unknown name is told now, not in the first run
+            return [self.pair]
+        names = fnmatch.filter(pairs.names(), self.pair)
+        if not names:
+            raise InvalidInput(f"no pair has a name like {self.pair!r} (known: {', '.join(pairs.names())})")
+        return names
 
 
 def preset_names() -> list[str]:

@@ -23,6 +23,8 @@ ArmModel = Literal["disjoint", "shared"]
 
 _PRIMAL_LIMIT_BYTES = 4 << 30
 _DUAL_FROM_DIM = 1024
+_PRIMAL_BLOCK = 64
+_DUAL_BLOCK = 256  # each block passes over all stored contexts once, so fewer and longer ones
 
 
 @dataclass(frozen=True)
@@ -143,11 +145,30 @@ class RidgeHead:
         """Decide and learn round after round, exactly; ``rewards`` (B, K) says what each arm pays.
 
         The features are all known beforehand, so the dear part is a few matrix products for the whole episode; the
-        loop over rounds only corrects means and variances of the rounds to come.
+        loop over rounds only corrects means and variances of the rounds to come. Long episodes are cut into blocks:
+        those corrections grow with the square of a block's length.
         """
         n = len(features)
         if available is None:
             available = np.ones((n, self.n_arms), np.bool_)
+        parts = []
+        start = 0
+        while start < n:
+            stop = start + (_DUAL_BLOCK if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK)
+            part = slice(start, stop)
+            parts.append(self._play_block(features[part], rewards[part], first_round + start, available[part]))
+            start = stop
+        if len(parts) == 1:
+            return parts[0]
+        return Decision(
+            np.concatenate([part.arm for part in parts]),
+            np.concatenate([part.propensity for part in parts]),
+            np.concatenate([part.mean for part in parts]),
+            np.concatenate([part.width for part in parts]),
+        )
+
+    def _play_block(self, features: AnyArray, rewards: FloatArray, first_round: int, available: BoolArray) -> Decision:
+        n = len(features)
         flat = features if self.arms == "disjoint" else features.reshape(n * self.n_arms, self.dim)
         products, contexts, direct = self.statistics.products(flat)
         mean, variance = self.statistics.score_products(products, contexts, direct)

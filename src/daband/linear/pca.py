@@ -11,7 +11,7 @@ from daband.errors import InvalidInput, NotFitted
 
 __all__ = ["PCA"]
 
-_EXACT_UP_TO = 4096
+_EXACT_UP_TO = 1024
 _OVERSAMPLING = 16
 _POWER_PASSES = 4
 
@@ -22,7 +22,7 @@ class PCA:
     It is fitted on unlabelled contexts of source and target together, before the first round: by ``daband.train``,
     by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
 
-    Up to 4,096 dimensions the covariance is summed in one pass and decomposed exactly; above, a randomised subspace
+    Up to 1,024 dimensions the covariance is summed in one pass and decomposed exactly; above, a randomised subspace
     iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times with a few megabytes at hand.
     """
 

@@ -8,31 +8,31 @@ from daband.arrays import AnyArray, FloatArray
 
 __all__ = ["ContextStore", "inner_products"]
 
-_EXACT = 256
-"""255 * 255 * 256 < 2^24: a float32 product over so many uint8 dimensions has no rounding error at all."""
+_TILE_ROWS = 256
+_TILE_COLUMNS = 8192
 _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
     """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
 
-    Two ``uint8`` arrays are multiplied exactly: float32 matrix products over slices short enough to hold the integers,
-    summed in float64. That is both more exact and faster than float64 products of the scaled values.
+    Values are widened to float64 tile by tile, into one small buffer. Whole numbers up to 255 and the sums of their
+    products fit in float64 without rounding, so products of ``uint8`` contexts are exact; the scale comes last.
     """
-    if left.dtype == np.uint8 and right.dtype == np.uint8:
-        return _exact_products(left.astype(np.float32), right)
-    a64, b64 = (x / 255.0 if x.dtype == np.uint8 else x.astype(np.float64, copy=False) for x in (left, right))
-    product: FloatArray = a64 @ b64.T
-    return product
-
-
-def _exact_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """Products of uint8 values, the left ones already as float32."""
     total = np.zeros((len(left), len(right)))
-    wide = right.astype(np.float32)
-    for start in range(0, left.shape[1], _EXACT):
-        total += left[:, start : start + _EXACT] @ wide[:, start : start + _EXACT].T
-    total /= 255.0 * 255.0
+    wide = left.astype(np.float64)
+    dim = left.shape[1]
+    rows, columns = min(_TILE_ROWS, len(right)), min(_TILE_COLUMNS, dim)
+    buffer = np.empty((rows, columns))
+    for top in range(0, len(right), rows):
+        for start in range(0, dim, columns):
+            part = right[top : top + rows, start : start + columns]
+            tile = buffer[: part.shape[0], : part.shape[1]]
+            np.copyto(tile, part)
+            total[:, top : top + rows] += wide[:, start : start + columns] @ tile.T
+    for side in (left, right):
+        if side.dtype == np.uint8:
+            total /= 255.0
     return total
 
 
@@ -80,9 +80,6 @@ class ContextStore:
         """Products of contexts (B, d) with everything stored, (B, n)."""
         if not self._chunks:
             return np.zeros((len(contexts), 0))
-        if contexts.dtype == np.uint8 and self.dtype == np.uint8:
-            wide = contexts.astype(np.float32)
-            return np.concatenate([_exact_products(wide, chunk) for chunk in self.chunks()], axis=1)
         return np.concatenate([inner_products(contexts, chunk) for chunk in self.chunks()], axis=1)
 
     def array(self) -> AnyArray:

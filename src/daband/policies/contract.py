@@ -166,7 +166,8 @@ class Policy(ABC):
             return
         if self.transform.fitted:
             raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
-        self.transform.fit(*[self._checked_contexts(batch) for batch in contexts])
+        checked = [self._checked_contexts(batch) for batch in contexts]
+        self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
 
     def observe_target(self, contexts: ArrayLike) -> None:
         """Unlabelled contexts of the target, (B, *context_shape). Policies that do not adapt ignore them."""

@@ -44,6 +44,7 @@ def comparison_figure(
     right.set_xlabel("source rounds")
     right.set_ylabel("cumulative source regret")
     right.set_title("Learning on the source")
+    right.set_yscale("log")  # else the worst method hides all differences among the others
     if curves:
         right.legend(frameon=False)
     for axes in (left, right):

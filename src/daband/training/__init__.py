@@ -1,6 +1,6 @@
 """The loop of one run: rounds, episodes, gradient steps, and the folder it is kept in."""
 
-from daband.training.loop import Run, train
+from daband.training.loop import Run, continue_on_target, train
 from daband.training.run_folder import RunFolder
 
-__all__ = ["Run", "RunFolder", "train"]
+__all__ = ["Run", "RunFolder", "continue_on_target", "train"]

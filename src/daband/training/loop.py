@@ -1,4 +1,4 @@
-"""The loop of one run: rounds in the source, glimpses of the target, gradient steps."""
+"""The loop of one run: rounds in the source, glimpses of the target, gradient steps; and its sequel in the target."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
-from daband.domains import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, PayingDomain
+from daband.domains import Contexts, LoggedDomain, LoggedRounds, PayingDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
 from daband.training.run_folder import History, RunFolder
 
-__all__ = ["Run", "train"]
+__all__ = ["Run", "continue_on_target", "train"]
 
 _PREVIEW_BYTES = 1 << 30
 Progress = Callable[[dict[str, float]], None]
@@ -25,7 +25,7 @@ Progress = Callable[[dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What a training run did in the source: a row per round, a record per episode."""
+    """What a run did in the domain where it was played: a row per round, a record per episode."""
 
     arm: IntArray
     reward: FloatArray
@@ -40,8 +40,8 @@ class Run:
         return len(self.arm)
 
     @property
-    def source_regret(self) -> float:
-        """The sum of expected regrets; NaN where the source cannot tell."""
+    def total_regret(self) -> float:
+        """The sum of expected regrets; NaN where the domain cannot tell."""
         return float(self.regret.sum())
 
 
@@ -74,28 +74,100 @@ def train(
         progress: called after every episode with its record.
     """
     _check(policy, source, target, episodes, episode_length)
+    phase = _Phase("source", source, target, episodes, episode_length, policy.seed if seed is None else seed)
+    return _run(policy, phase, directory, config, save_every, progress)
+
+
+def continue_on_target(
+    policy: Policy,
+    *,
+    target: PayingDomain,
+    rounds: int = 1920,
+    episode_length: int = 64,
+    seed: int | None = None,
+    directory: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    save_every: float = 30.0,
+    progress: Progress | None = None,
+) -> Run:
+    """Go on in the target once its rewards may be seen: the head start shows as lower cumulative regret there.
+
+    The policy keeps what it learned in the source, and updates by its own rule. Fewer than ``rounds`` rounds are played
+    where the target has fewer contexts; the last episode may be shorter than ``episode_length``.
+
+    Args:
+        policy: changed in place.
+        target: the target with its rewards, e.g. ``pair.target_paying``; contexts that evaluation does not use.
+        rounds: how many rounds at most.
+        episode_length: rounds of an episode; the policy adapts after each.
+        seed: fixes the order in which contexts are seen; the policy's own seed by default.
+        directory: keep the phase there, as ``train`` does.
+        config: more settings to write down in the folder's ``config.json``.
+        save_every: seconds between saves into ``directory``.
+        progress: called after every episode with its record.
+    """
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise InvalidInput(f"rounds must be a whole number >= 1, got {rounds!r}")
+    if not isinstance(target, PayingDomain):
+        raise InvalidInput(f"target must be a domain that pays, e.g. pair.target_paying, got {type(target).__name__}")
+    rounds = min(rounds, target.rounds_available)
+    _check(policy, target, None, 1, min(episode_length, rounds), what="target")
+    episodes = math.ceil(rounds / episode_length)
     order_seed = policy.seed if seed is None else seed
+    phase = _Phase("target", target, None, episodes, episode_length, order_seed, rounds)
+    return _run(policy, phase, directory, config, save_every, progress)
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Rounds played in one domain, while contexts of the other may be glimpsed."""
+
+    domain_name: str
+    domain: PayingDomain | LoggedDomain
+    glimpsed: Contexts | None
+    episodes: int
+    episode_length: int
+    seed: int
+    rounds: int | None = None
+
+    def bounds(self, episode: int) -> tuple[int, int]:
+        """The first round of an episode and the first behind it."""
+        start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
+        return start, stop if self.rounds is None else min(stop, self.rounds)
+
+    def settings(self) -> dict[str, Any]:
+        """What ``config.json`` says of it."""
+        return {"episodes": self.episodes, "episode_length": self.episode_length, "seed": self.seed}
+
+
+def _run(
+    policy: Policy,
+    phase: _Phase,
+    directory: str | Path | None,
+    config: Mapping[str, Any] | None,
+    save_every: float,
+    progress: Progress | None,
+) -> Run:
     folder = None if directory is None else RunFolder(directory)
     history = History()
     if folder is not None:
         settings = {"policy": {**policy.settings(), "name": policy.name}, **(config or {})}
-        loop = {"episodes": episodes, "episode_length": episode_length, "seed": order_seed}
-        folder.claim({**settings, "training": loop})
+        folder.claim({**settings, "training": phase.settings()})
         history = folder.resume(policy)
     if policy.transform is not None and not policy.transform.fitted:
-        _prepare(policy, source, target, episodes * episode_length, order_seed)
+        _prepare(policy, phase)
     started = time.perf_counter() - history.seconds
     saved = time.perf_counter()
-    for episode in range(len(history.episodes), episodes):
-        start, stop = episode * episode_length, (episode + 1) * episode_length
-        _play_episode(policy, source, start, stop, order_seed, history)
-        if target is not None and start < target.rounds_available:
-            policy.observe_target(target.batch(start, min(stop, target.rounds_available), seed=order_seed))
-        measured = policy.adapt()
-        record = _record(episode, history, measured)
+    for episode in range(len(history.episodes), phase.episodes):
+        start, stop = phase.bounds(episode)
+        _play_episode(policy, phase, start, stop, history)
+        if phase.glimpsed is not None and start < phase.glimpsed.rounds_available:
+            until = min(stop, phase.glimpsed.rounds_available)
+            policy.observe_target(phase.glimpsed.batch(start, until, seed=phase.seed))
+        record = _record(episode, history, policy.adapt())
         history.episodes.append(record)
         history.seconds = time.perf_counter() - started
-        if folder is not None and (time.perf_counter() - saved >= save_every or episode == episodes - 1):
+        if folder is not None and (time.perf_counter() - saved >= save_every or episode == phase.episodes - 1):
             folder.save(policy, history)
             saved = time.perf_counter()
         if progress is not None:
@@ -104,16 +176,14 @@ def train(
     return Run(*columns, history.episodes, history.seconds)
 
 
-def _play_episode(
-    policy: Policy, source: PayingDomain | LoggedDomain, start: int, stop: int, seed: int, history: History
-) -> None:
-    rounds = source.rounds(start, stop, seed=seed)
+def _play_episode(policy: Policy, phase: _Phase, start: int, stop: int, history: History) -> None:
+    rounds = phase.domain.rounds(start, stop, seed=phase.seed)
     if isinstance(rounds, LoggedRounds):
-        policy.update(rounds.contexts, rounds.arms, rounds.rewards, "source")
+        policy.update(rounds.contexts, rounds.arms, rounds.rewards, phase.domain_name)
         arm, reward, propensity = rounds.arms, rounds.rewards, rounds.propensities
         regret = np.full(len(arm), np.nan)
     else:
-        played = policy.play(rounds.contexts, rounds.rewards, "source")
+        played = policy.play(rounds.contexts, rounds.rewards, phase.domain_name)
         arm, reward, propensity = played.arm, played.reward, played.propensity
         regret = rounds.regret(arm)
     history.arm.append(arm)
@@ -123,28 +193,26 @@ def _play_episode(
 
 
 def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
-    before = history.episodes[-1]["source_regret"] if history.episodes else 0.0
+    before = history.episodes[-1]["regret"] if history.episodes else 0.0
     regret = history.regret[-1]
     if history.episodes and len(history.regret) == 1:  # resumed: the first piece holds every round so far
         before = 0.0
     total = None if before is None or np.isnan(regret).any() else before + float(regret.sum())
     return {
         "episode": episode + 1,
-        "source_regret": total,  # type: ignore[dict-item]
+        "regret": total,  # type: ignore[dict-item]
         "reward": float(history.reward[-1].mean()),
         **measured,
     }
 
 
-def _prepare(
-    policy: Policy, source: PayingDomain | LoggedDomain, target: Contexts | None, rounds: int, seed: int
-) -> None:
+def _prepare(policy: Policy, phase: _Phase) -> None:
     """Fit the transform on the contexts the run will see, as many as fit in memory, labels unseen."""
-    item = max(1, source.batch(0, 1, seed=seed).nbytes)
-    n = min(rounds, len(source), max(2, _PREVIEW_BYTES // (2 * item)))
-    batches = [source.batch(0, n, seed=seed)]
-    if target is not None:
-        batches.append(target.batch(0, min(n, len(target)), seed=seed))
+    item = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
+    n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
+    batches = [phase.domain.batch(0, n, seed=phase.seed)]
+    if phase.glimpsed is not None:
+        batches.append(phase.glimpsed.batch(0, min(n, len(phase.glimpsed)), seed=phase.seed))
     policy.prepare(*batches)
 
 
@@ -154,6 +222,7 @@ def _check(
     target: Contexts | None,
     episodes: int,
     episode_length: int,
+    what: str = "source",
 ) -> None:
     for name, value in (("episodes", episodes), ("episode_length", episode_length)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -164,15 +233,13 @@ def _check(
         raise InvalidInput(
             f"target must be a stream of contexts without rewards, e.g. pair.target, got {type(target).__name__}"
         )
-    if isinstance(target, EvaluationDomain):
-        raise InvalidInput("target must not be the evaluation domain: its rewards are for daband.evaluate alone")
-    for what, domain in (("source", source), ("target", target)):
+    for name, domain in ((what, source), ("target", target)):
         if domain is not None and tuple(domain.context_shape) != policy.context_shape:
             raise InvalidInput(
-                f"{what} has contexts of shape {tuple(domain.context_shape)}, the policy takes {policy.context_shape}"
+                f"{name} has contexts of shape {tuple(domain.context_shape)}, the policy takes {policy.context_shape}"
             )
     if source.n_arms != policy.n_arms:
-        raise InvalidInput(f"source has {source.n_arms} arms, the policy {policy.n_arms}")
+        raise InvalidInput(f"{what} has {source.n_arms} arms, the policy {policy.n_arms}")
     if episodes * episode_length > source.rounds_available:
         raise InvalidInput(
             f"{episodes} episodes of {episode_length} are {episodes * episode_length} rounds, but the source has "

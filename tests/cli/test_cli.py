@@ -1,0 +1,63 @@
+import subprocess
+import sys
+
+import pytest
+
+
+def daband(*arguments, folder):
+    command = [sys.executable, "-m", "daband", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+
+
+SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
+
+
+def test_help_names_every_command_and_where_to_start(tmp_path):
+    done = daband("--help", folder=tmp_path)
+    assert done.returncode == 0
+    for word in ("demo", "run", "bench", "report", "presets", "Start with"):
+        assert word in done.stdout
+
+
+def test_bench_then_report(tmp_path):
+    done = daband("bench", "synthetic", "--methods", "random,linucb", "--seeds", "0-1", *SMALL, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "linucb" in done.stdout
+    folder = tmp_path / "runs" / "synthetic"
+    assert (folder / "results.json").exists()
+    (folder / "report.html").unlink()
+    assert daband("report", str(folder), folder=tmp_path).returncode == 0
+    assert "<table>" in (folder / "report.html").read_text()
+
+
+def test_run_is_shown_again_without_work(tmp_path):
+    command = ("run", "synthetic", "--method", "linucb-p", "--seed", "3", *SMALL)
+    first, second = daband(*command, folder=tmp_path), daband(*command, folder=tmp_path)
+    assert first.returncode == second.returncode == 0
+    assert "finished" in first.stdout
+    assert "found" in second.stdout
+
+
+def test_presets_and_methods_and_version(tmp_path):
+    assert "demo" in daband("presets", folder=tmp_path).stdout
+    assert daband("methods", folder=tmp_path).stdout.split()[:2] == ["linucb", "linucb-p"]
+    assert daband("--version", folder=tmp_path).stdout.startswith("daband 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bench", "synthetik"), "did you mean 'synthetic'"),
+        (("bench", "synthetic", "--methods", "lunicb"), "unknown method 'lunicb'"),
+        (("bench", "synthetic", "--seeds", "4-0"), "runs backwards"),
+        (("bench", "synthetic", "--seeds", "one"), "must look like"),
+        (("bench", "synthetic", "--set", "nothing=1"), "unknown setting"),
+        (("report", "nowhere"), "no results.json"),
+        (("run", "synthetic", "--set", "episodes=99999"), "passes"),
+    ],
+)
+def test_errors_are_one_clear_message_without_a_traceback(arguments, message, tmp_path):
+    done = daband(*arguments, folder=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

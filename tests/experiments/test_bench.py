@@ -1,0 +1,157 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from daband.errors import InvalidInput
+from daband.experiments import BenchError, Experiment, bench, load_experiment, preset_names, read_results
+from daband.experiments.methods import build_policy
+
+FIELDS = {
+    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_regret", "per_class",
+    "source_regret", "rounds", "wall_seconds", "selection", "config_hash",
+}  # fmt: skip
+
+
+@pytest.fixture
+def small():
+    return Experiment(
+        pair="synthetic", pair_options={"tiny": True}, episodes=3, episode_length=8, seeds=(0, 1), components=3
+    )
+
+
+def timeless(records):
+    return [{key: value for key, value in record.items() if key != "wall_seconds"} for record in records]
+
+
+def test_records_have_all_fields_and_stay_on_disk(small, tmp_path):
+    records = bench(small.runs(), tmp_path)
+    assert len(records) == 6
+    assert all(set(record) >= FIELDS for record in records)
+    assert read_results(tmp_path) == records
+    folder = tmp_path / records[0]["folder"]
+    names = {"config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors", "result.json", "done"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert json.loads((folder / "result.json").read_text()) == records[0]
+
+
+def test_processes_give_the_same_results(small, tmp_path):
+    alone = bench(small.runs(), tmp_path / "one")
+    events = []
+    together = bench(small.runs(), tmp_path / "two", jobs=2, on_event=events.append)
+    assert timeless(alone) == timeless(together)
+    assert {event.kind for event in events} == {"episode", "finished"}
+
+
+def test_a_second_call_does_no_work(small, tmp_path):
+    first = bench(small.runs(), tmp_path)
+    events = []
+    assert bench(small.runs(), tmp_path, on_event=events.append) == first
+    assert {event.kind for event in events} == {"found"}
+
+
+def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
+    broken = small.model_copy(update={"methods": {"linucb": {"ridge": -1.0}}})
+    for jobs in (1, 2):
+        with pytest.raises(BenchError, match=r"2 of 6 runs failed.*linucb, seed 0: ridge must be"):
+            bench(broken.runs(), tmp_path / str(jobs), jobs=jobs)
+        assert len(read_results(tmp_path / str(jobs))) == 4
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_and_completed(sent, tmp_path):
+    """Ctrl-C or a crash in the middle: the same command completes the folder, with the results of an unbroken one."""
+    command = [
+        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
+        "--set", "episodes=150", "--set", "episode_length=100", "--out", str(tmp_path / "broken"),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "broken").glob("*/config.json")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(process.pid, sent)
+    _, errors = process.communicate()
+    assert process.returncode in (130, -sent)
+    assert sent != signal.SIGINT or "the same command goes on" in errors
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    whole = [*command[:-1], str(tmp_path / "whole")]
+    assert subprocess.run(whole, capture_output=True, check=False).returncode == 0
+    assert timeless(read_results(tmp_path / "broken")) == timeless(read_results(tmp_path / "whole"))
+
+
+class TestSettings:
+    def test_every_pair_has_a_preset(self):
+        from daband.domains import pairs
+
+        assert set(pairs.names()) <= set(preset_names())
+        for name in preset_names():
+            assert load_experiment(name).pair in pairs
+
+    def test_overrides(self):
+        changed = load_experiment("synthetic", ["episodes=7", "methods.linucb.alpha=0.5", "rule=greedy", "seeds=[3]"])
+        assert (changed.episodes, changed.rule, changed.seeds) == (7, "greedy", (3,))
+        assert changed.runs(["linucb"])[0].policy["alpha"] == 0.5
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("episods=7", "did you mean 'episodes'"),
+            ("episodes=0", "episodes"),
+            ("episodes=many", "episodes"),
+            ("episodes", "key=value"),
+            ("episodes.x=1", "not a table"),
+        ],
+    )
+    def test_bad_overrides(self, override, message):
+        with pytest.raises(InvalidInput, match=message):
+            load_experiment("synthetic", [override])
+
+    def test_files(self, tmp_path):
+        path = tmp_path / "mine.toml"
+        path.write_text('pair = "synthetic"\nepisodes = 2\n[methods.linucb]\nridge = 2.0\n')
+        assert load_experiment(str(path)).runs(["linucb"])[0].policy["ridge"] == 2.0
+        path.write_text("pair = \n")
+        with pytest.raises(InvalidInput, match="not TOML"):
+            load_experiment(str(path))
+        with pytest.raises(InvalidInput, match="no file"):
+            load_experiment(str(tmp_path / "none.toml"))
+        with pytest.raises(InvalidInput, match=r"did you mean 'synthetic'"):
+            load_experiment("syntetic")
+
+    def test_the_hash_tells_settings_apart(self, small):
+        specs = [*small.runs(), *small.model_copy(update={"rule": "greedy"}).runs()]
+        assert len({spec.config_hash for spec in specs}) == len(specs)
+        assert [spec.config_hash for spec in small.runs()] == [spec.config_hash for spec in small.runs()]
+
+    def test_unknown_method_and_setting(self):
+        from daband.domains import load
+
+        pair = load("synthetic", tiny=True)
+        with pytest.raises(InvalidInput, match="unknown method 'linucbp'"):
+            build_policy("linucbp", pair, seed=0, settings={}, components=2)
+        with pytest.raises(InvalidInput, match="no setting 'lambda'"):
+            build_policy("linucb", pair, seed=0, settings={"lambda": 1}, components=2)
+
+
+def test_a_bench_is_continued_on_target_rewards(small, tmp_path):
+    from daband.errors import DataError
+    from daband.experiments import continue_run, finished_runs
+
+    bench(small.runs(["linucb", "random"], [0]), tmp_path)
+    folders = finished_runs(tmp_path)
+    assert len(folders) == 2
+    before = (folders[0] / "policy.safetensors").read_bytes()
+    first = [continue_run(folder, rounds=40) for folder in folders]
+    assert [continue_run(folder, rounds=40) for folder in folders] == first
+    assert (folders[0] / "policy.safetensors").read_bytes() == before
+    for record in first:
+        assert record["rounds"] == 40
+        assert record["total_regret"] == pytest.approx(record["zero_shot_regret"] + record["continued_regret"])
+    with pytest.raises(DataError, match="remove it"):
+        continue_run(folders[0], rounds=41)
+    with pytest.raises(DataError, match="no finished run"):
+        finished_runs(tmp_path / "nowhere")

@@ -1,0 +1,194 @@
+"""Scores, widths and choices equal dense algebra to 1e-9, over thousands of random problems."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daband.linear import Exploration, RidgeHead
+
+from .dense import DenseReference
+
+ALPHA = 0.6
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def make_head(problem, arms, form, ridge):
+    exploration = Exploration("ucb", ALPHA)
+    sizes = {"n_arms": problem["n_arms"], "dim": problem["dim"]}
+    return RidgeHead(**sizes, arms=arms, ridge=ridge, exploration=exploration, seed=problem["seed"], form=form)
+
+
+@st.composite
+def problems(draw):
+    return {
+        "n_arms": draw(st.integers(1, 6)),
+        "dim": draw(st.integers(1, 9)),
+        "rounds": draw(st.integers(1, 24)),
+        "seed": draw(st.integers(0, 2**31)),
+    }
+
+
+def data(problem, arms):
+    rng = np.random.default_rng(problem["seed"])
+    lead = (problem["rounds"],) if arms == "disjoint" else (problem["rounds"], problem["n_arms"])
+    contexts = rng.uniform(-1, 1, (*lead, problem["dim"]))
+    return contexts, rng.random((problem["rounds"], problem["n_arms"]))
+
+
+def assert_same_choice(arm, mean, width):
+    score = mean + ALPHA * width
+    assert score[arm] >= score.max() - 1e-9 * (1 + abs(score.max()))
+
+
+@pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("form", ["primal", "dual"])
+@pytest.mark.parametrize("arms", ["disjoint", "shared"])
+class TestAgainstDenseAlgebra:
+    @settings(max_examples=120)
+    @given(problem=problems())
+    def test_one_by_one(self, arms, form, ridge, problem):
+        head, dense = (
+            make_head(problem, arms, form, ridge),
+            DenseReference(problem["n_arms"], problem["dim"], arms, ridge),
+        )
+        contexts, rewards = data(problem, arms)
+        for i, context in enumerate(contexts):
+            decision = head.decide(contexts[i : i + 1], first_round=i)
+            mean, width = dense.score(context)
+            np.testing.assert_allclose(decision.mean[0], mean, **CLOSE)
+            np.testing.assert_allclose(decision.width[0], width, **CLOSE)
+            arm = int(decision.arm[0])
+            assert_same_choice(arm, mean, width)
+            head.learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
+            dense.learn(context, arm, rewards[i, arm])
+
+    @settings(max_examples=120)
+    @given(problem=problems())
+    def test_blocked_episodes(self, arms, form, ridge, problem):
+        head, dense = (
+            make_head(problem, arms, form, ridge),
+            DenseReference(problem["n_arms"], problem["dim"], arms, ridge),
+        )
+        contexts, rewards = data(problem, arms)
+        cut = problem["rounds"] // 2
+        for start, stop in ((0, cut), (cut, problem["rounds"])):
+            if start == stop:
+                continue
+            decision = head.play(contexts[start:stop], rewards[start:stop], first_round=start)
+            for i in range(start, stop):
+                mean, width = dense.score(contexts[i])
+                np.testing.assert_allclose(decision.mean[i - start], mean, **CLOSE)
+                np.testing.assert_allclose(decision.width[i - start], width, **CLOSE)
+                arm = int(decision.arm[i - start])
+                assert_same_choice(arm, mean, width)
+                dense.learn(contexts[i], arm, rewards[i, arm])
+        probe = head.decide(contexts, first_round=0)
+        for i, context in enumerate(contexts):
+            mean, width = dense.score(context)
+            np.testing.assert_allclose(probe.mean[i], mean, **CLOSE)
+            np.testing.assert_allclose(probe.width[i], width, **CLOSE)
+
+    @settings(max_examples=80)
+    @given(problem=problems(), repeats=st.integers(1, 6))
+    def test_batch_updates_and_refit(self, arms, form, ridge, problem, repeats):
+        """Batches large and small take Woodbury's identity, a fresh inverse and the compiled loop in turn."""
+        contexts, rewards = data({**problem, "rounds": problem["rounds"] * repeats}, arms)
+        pulled = np.random.default_rng(problem["seed"] + 1).integers(0, problem["n_arms"], len(contexts))
+        paid = rewards[np.arange(len(contexts)), pulled]
+        dense = DenseReference(problem["n_arms"], problem["dim"], arms, ridge)
+        for context, arm, reward in zip(contexts, pulled, paid, strict=True):
+            dense.learn(context, arm, reward)
+        together, refitted = make_head(problem, arms, form, ridge), make_head(problem, arms, form, ridge)
+        together.learn(contexts, pulled, paid)
+        refitted.learn(contexts[:1], pulled[:1], paid[:1])
+        refitted.refit(contexts, pulled, paid)
+        for head in (together, refitted):
+            decision = head.decide(contexts[:4], first_round=0)
+            for i in range(len(decision.arm)):
+                mean, width = dense.score(contexts[i])
+                np.testing.assert_allclose(decision.mean[i], mean, **CLOSE)
+                np.testing.assert_allclose(decision.width[i], width, **CLOSE)
+            assert head.statistics.counts.sum() == len(contexts)  # refitting counts no round twice
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+@pytest.mark.parametrize("dim", [97, 130])
+def test_wide_contexts_take_woodbury(dim, form):
+    """Above 96 dimensions batches are absorbed by matrix products; the reference does not care."""
+    rng = np.random.default_rng(dim)
+    head = make_head({"n_arms": 3, "dim": dim, "seed": 0}, "disjoint", form, 0.5)
+    dense = DenseReference(3, dim, "disjoint", 0.5)
+    for size in (1, 5, 40, 200, 3, 64):
+        contexts, arms, rewards = rng.uniform(-1, 1, (size, dim)), rng.integers(0, 3, size), rng.random(size)
+        head.learn(contexts, arms, rewards)
+        for row in zip(contexts, arms, rewards, strict=True):
+            dense.learn(*row)
+        probe = rng.uniform(-1, 1, (2, dim))
+        decision = head.decide(probe, first_round=0)
+        for i in range(2):
+            mean, width = dense.score(probe[i])
+            np.testing.assert_allclose(decision.mean[i], mean, rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(decision.width[i], width, rtol=1e-9)
+
+
+@settings(max_examples=60)
+@given(problem=problems(), arms=st.sampled_from(["disjoint", "shared"]))
+def test_widths_never_grow_with_data(problem, arms):
+    head = make_head(problem, arms, "primal", 1.0)
+    contexts, rewards = data(problem, arms)
+    before = head.decide(contexts, first_round=0).width
+    for i in range(len(contexts)):
+        arm = np.array([i % problem["n_arms"]])
+        head.learn(contexts[i : i + 1], arm, rewards[i, arm])
+        after = head.decide(contexts, first_round=0).width
+        assert (after <= before * (1 + 1e-9)).all()
+        before = after
+
+
+def test_dual_on_images_equals_primal_on_scaled_floats():
+    """uint8 contexts are the numbers 0..1, exactly, however they are stored."""
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 256, (90, 700), dtype=np.uint8)
+    rewards = rng.random((90, 4))
+    sizes = {"n_arms": 4, "dim": 700, "seed": 1}
+    dual, primal = make_head(sizes, "disjoint", "dual", 1.0), make_head(sizes, "disjoint", "primal", 1.0)
+    first = dual.play(images, rewards, first_round=0)
+    second = primal.play(images / 255.0, rewards, first_round=0)
+    np.testing.assert_array_equal(first.arm, second.arm)
+    np.testing.assert_allclose(first.width, second.width, rtol=1e-9)
+    # A float batch after uint8 ones is welcome too.
+    more = rng.random((3, 700))
+    for head in (dual, primal):
+        head.learn(more, np.array([0, 1, 1]), np.array([0.2, 0.4, 0.6]))
+    np.testing.assert_allclose(
+        dual.decide(images[:5], first_round=0).mean,
+        primal.decide(images[:5], first_round=0).mean,
+        rtol=1e-8,
+        atol=1e-10,
+    )
+
+
+def test_auto_starts_dual_and_moves_to_primal_when_that_is_cheaper():
+    rng = np.random.default_rng(4)
+    dim = 1024
+    sizes = {"n_arms": 1, "dim": dim, "seed": 0}
+    auto, dual = make_head(sizes, "disjoint", "auto", 1.0), make_head(sizes, "disjoint", "dual", 1.0)
+    assert type(auto.statistics).__name__ == "DualRidge"
+    contexts, rewards = rng.uniform(-1, 1, (dim, dim)) / 16, rng.random((dim, 1))
+    for start in range(0, dim, 128):
+        part = slice(start, start + 128)
+        auto.play(contexts[part], rewards[part], first_round=start)
+        dual.play(contexts[part], rewards[part], first_round=start)
+    assert type(auto.statistics).__name__ == "PrimalRidge"
+    probe = rng.uniform(-1, 1, (3, dim)) / 16
+    a, b = auto.decide(probe, first_round=0), dual.decide(probe, first_round=0)
+    np.testing.assert_allclose(a.width, b.width, rtol=1e-9)
+    np.testing.assert_allclose(a.mean, b.mean, rtol=1e-9, atol=1e-11)
+
+
+def test_a_dimension_too_large_for_memory_stays_dual():
+    head = make_head({"n_arms": 12, "dim": 150_528, "seed": 0}, "disjoint", "auto", 1.0)
+    images = np.random.default_rng(0).integers(0, 256, (4, 150_528), dtype=np.uint8)
+    head.play(images, np.ones((4, 12)), first_round=0)
+    assert type(head.statistics).__name__ == "DualRidge"

@@ -1,0 +1,186 @@
+"""LinUCB through its public face: known defects of other libraries, propensities, odd but legal input."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+
+
+def make(**settings):
+    return daband.LinUCB(**{"context_shape": (3,), "n_arms": 4, **settings})
+
+
+class TestDefectsSeenElsewhere:
+    @pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
+    def test_the_inverse_starts_at_one_over_ridge(self, ridge):
+        """One library starts it at ridge * I: then a stronger penalty means a wider interval."""
+        context = np.array([[0.6, 0.0, 0.8]])
+        np.testing.assert_allclose(make(ridge=ridge).select(context).width, 1 / np.sqrt(ridge))
+
+    @pytest.mark.parametrize("arms", ["disjoint", "shared"])
+    def test_an_unpulled_arm_has_the_largest_width(self, arms):
+        """One library gives an arm that was never pulled a width of zero, and so never pulls it."""
+        rng = np.random.default_rng(0)
+        policy = make(arms=arms)
+        shape = (20, 3) if arms == "disjoint" else (20, 4, 3)
+        contexts = rng.uniform(0.2, 1, shape)
+        if arms == "shared":
+            contexts[:, 3, :2] = 0  # only the last arm's contexts point along the third axis alone
+            contexts[:, :3, 2] = 0
+            contexts /= np.linalg.norm(contexts, axis=2, keepdims=True)
+        policy.update(contexts, np.arange(20) % 3, np.full(20, 0.5))
+        decision = policy.decide(contexts)
+        assert (decision.width[:, 3:] > decision.width[:, :3]).all()
+
+    def test_seed_zero_is_a_seed(self):
+        """One library takes seed 0 for no seed."""
+        contexts = np.random.default_rng(0).normal(size=(200, 3))
+        first, second = make(seed=0, epsilon=0.5), make(seed=0, epsilon=0.5)
+        np.testing.assert_array_equal(first.select(contexts).arm, second.select(contexts).arm)
+        assert (make(seed=0).select(contexts).arm != make(seed=1).select(contexts).arm).any()
+
+    def test_replaying_rounds_through_refit_counts_them_once(self):
+        """One library adds replayed rounds to A again, and grows overconfident."""
+        from daband.linear import Exploration, RidgeHead
+
+        rng = np.random.default_rng(1)
+        head = RidgeHead(n_arms=4, dim=3, arms="disjoint", ridge=1.0, exploration=Exploration(), seed=0, form="primal")
+        contexts, arms, rewards = rng.normal(size=(30, 3)), rng.integers(0, 4, 30), rng.random(30)
+        head.learn(contexts, arms, rewards)
+        before = head.decide(contexts, first_round=0).width
+        for _ in range(3):
+            head.refit(contexts, arms, rewards)
+        np.testing.assert_allclose(head.decide(contexts, first_round=0).width, before, rtol=1e-9)
+        assert head.statistics.counts.sum() == 30
+
+    def test_reloading_does_not_change_decisions(self, tmp_path):
+        """One library's saved models decide otherwise once reloaded."""
+        rng = np.random.default_rng(2)
+        policy = make(alpha=0.3)
+        policy.play(rng.normal(size=(700, 3)), rng.random((700, 4)))
+        policy.save(tmp_path / "p.safetensors")
+        loaded = daband.load(tmp_path / "p.safetensors")
+        contexts = rng.normal(size=(500, 3))
+        np.testing.assert_array_equal(loaded.select(contexts).arm, policy.select(contexts).arm)
+
+
+class TestPropensities:
+    @pytest.mark.parametrize("explore", ["ucb", "greedy", "thompson"])
+    @pytest.mark.parametrize("epsilon", [0.0, 0.25])
+    def test_they_are_the_frequencies(self, explore, epsilon):
+        """Over many seeds an arm is chosen as often as its propensity says, ties and masks included."""
+        rng = np.random.default_rng(3)
+        contexts, rewards = rng.normal(size=(12, 3)), rng.random((12, 4))
+        probe = np.repeat(rng.normal(size=(1, 3)), 4000, axis=0)
+        mask = [True, True, False, True]
+        policy = make(explore=explore, epsilon=epsilon, alpha=0.7, seed=5)
+        policy.play(contexts, rewards)
+        decision = policy.select(probe, available=mask)
+        for arm in range(4):
+            chosen = decision.arm == arm
+            if not chosen.any():
+                continue
+            wanted = decision.propensity[chosen]
+            np.testing.assert_allclose(wanted, wanted[0])
+            assert abs(chosen.mean() - wanted[0]) < 4 * np.sqrt(wanted[0] * (1 - wanted[0]) / 4000) + 1e-9
+        shares = {int(arm): p for arm, p in zip(decision.arm, decision.propensity, strict=True)}
+        if epsilon or explore == "thompson":
+            assert sum(shares.values()) == pytest.approx(1.0, abs=1e-6)
+
+    def test_ties_share_evenly(self):
+        decision = make(seed=1).select(np.ones((3000, 3)))
+        np.testing.assert_allclose(decision.propensity, 0.25)
+        assert np.bincount(decision.arm, minlength=4).min() > 600
+
+    def test_inverse_propensity_weighting_is_unbiased(self):
+        """What the propensities are for: a log of an exploring policy values another policy rightly."""
+        rng = np.random.default_rng(4)
+        contexts = rng.normal(size=(6000, 3))
+        truth = 1 / (1 + np.exp(-contexts @ rng.normal(size=(3, 4))))
+        rewards = (rng.random((6000, 4)) < truth).astype(float)
+        played = make(alpha=0.2, epsilon=0.3, seed=2).play(contexts, rewards)
+        always = 2
+        estimate = np.mean(played.reward * (played.arm == always) / played.propensity)
+        assert estimate == pytest.approx(truth[:, always].mean(), abs=0.05)
+
+    def test_thompson_with_shared_arms_is_refused(self):
+        with pytest.raises(InvalidInput, match=r"thompson.*shared"):
+            make(arms="shared", explore="thompson")
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("ridge", 0), ("ridge", -1), ("ridge", np.nan), ("ridge", np.inf), ("alpha", -0.1), ("alpha", np.nan),
+            ("explore", "softmax"), ("epsilon", 1.5), ("epsilon", -0.1), ("reward_range", (1, 0)),
+            ("reward_range", (0, np.inf)), ("reward_range", 3), ("form", "triple"), ("transform", "pca"),
+        ],
+    )  # fmt: skip
+    def test_what_makes_no_sense_is_refused_by_name(self, name, value):
+        with pytest.raises(InvalidInput, match=name):
+            make(**{name: value})
+
+    def test_other_reward_ranges(self):
+        policy = make(reward_range=(-5, 5))
+        policy.update(np.ones((2, 3)), [0, 1], [-4.5, 5.0])
+        with pytest.raises(InvalidInput, match=r"reward 5\.1 .*\[-5\.0, 5\.0\]"):
+            policy.update(np.ones((1, 3)), [0], [5.1])
+
+    def test_arguments_are_keywords(self):
+        with pytest.raises(TypeError):
+            daband.LinUCB((3,), 4)
+
+
+class TestWhatGoesIn:
+    def test_torch_tensors(self):
+        import torch
+
+        contexts = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+        policy, same = make(), make()
+        decision = policy.select(contexts)
+        assert isinstance(decision.arm, np.ndarray)
+        np.testing.assert_array_equal(decision.arm, same.select(contexts.numpy()).arm)
+        policy.update(contexts, torch.from_numpy(decision.arm), torch.rand(5))
+        policy.select(contexts.requires_grad_())
+
+    def test_lists_and_float32_and_noncontiguous(self):
+        rng = np.random.default_rng(0)
+        contexts = rng.normal(size=(6, 3)).astype(np.float32)
+        wanted = make().play(contexts.astype(float), np.full((6, 4), 0.5)).arm
+        for given in (contexts.tolist(), contexts, np.asfortranarray(contexts), np.repeat(contexts, 2, axis=0)[::2]):
+            np.testing.assert_array_equal(make().play(given, np.full((6, 4), 0.5)).arm, wanted)
+
+    def test_images_of_bytes_are_zero_to_one(self):
+        images = np.random.default_rng(0).integers(0, 256, (8, 3, 4, 4), dtype=np.uint8)
+        bytes_policy = daband.LinUCB(context_shape=(3, 4, 4), n_arms=3)
+        float_policy = daband.LinUCB(context_shape=(3, 4, 4), n_arms=3)
+        rewards = np.random.default_rng(1).random((8, 3))
+        a, b = bytes_policy.play(images, rewards), float_policy.play(images / 255.0, rewards)
+        np.testing.assert_array_equal(a.arm, b.arm)
+        np.testing.assert_allclose(a.width, b.width)
+
+    def test_the_caller_may_reuse_its_array(self):
+        """What was learned is a copy: a loop that overwrites one buffer must not change the past."""
+        for form in ("primal", "dual"):
+            policy, same = make(form=form), make(form=form)
+            buffer, rng = np.empty((1, 3)), np.random.default_rng(0)
+            for _ in range(40):
+                buffer[:] = rng.normal(size=3)
+                policy.update(buffer, [1], [0.5])
+                same.update(buffer.copy(), [1], [0.5])
+            buffer[:] = 1.0
+            np.testing.assert_array_equal(policy.decide(buffer).width, same.decide(buffer).width)
+
+
+def test_regret_is_sublinear_on_a_linear_problem():
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=(3, 4))
+    contexts = rng.normal(size=(4000, 3))
+    contexts[:, 2] = 1.0  # the constant that makes expected rewards linear in contexts
+    expected = np.array([0, 0, 0.5]) @ np.ones((3, 4)) + 0.05 * contexts @ theta
+    rewards = np.clip(expected + 0.1 * rng.normal(size=expected.shape), 0, 1)
+    arms = make(alpha=0.3).play(contexts, rewards).arm
+    regret = expected.max(axis=1) - expected[np.arange(4000), arms]
+    assert regret[2000:].sum() < 0.5 * regret[:2000].sum()

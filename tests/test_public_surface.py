@@ -1,0 +1,69 @@
+"""The names other people's code relies on, and what importing them costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import daband
+
+ROOMS = [
+    "linear", "encoders", "objectives", "policies", "domains", "training", "evaluation", "experiments", "report",
+    "cli", "checks",
+]  # fmt: skip
+SURFACE = {
+    "PCA", "CheckpointError", "DabandError", "DataError", "Decision", "Evaluation", "InvalidInput", "LinUCB",
+    "NotFitted", "Policy", "Random", "Run", "continue_on_target", "domains", "evaluate", "load", "train",
+}  # fmt: skip
+
+
+def test_the_surface_is_what_the_docs_promise():
+    assert set(daband.__all__) == SURFACE
+    for name in daband.__all__:
+        assert hasattr(daband, name), name
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_says_what_it_offers(room):
+    module = __import__(f"daband.{room}", fromlist=["__all__"])
+    assert module.__doc__
+    for name in getattr(module, "__all__", []):
+        assert hasattr(module, name), name
+
+
+def test_every_public_thing_is_documented():
+    for name in daband.__all__:
+        assert getattr(daband, name).__doc__, name
+
+
+def test_the_lower_rooms_run_on_a_bare_machine():
+    """A GPU machine has numpy, torch and safetensors only. There a run must work from end to end."""
+    script = """
+import sys
+allowed = {"numpy", "torch", "safetensors"}
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        hidden = "numba scipy sklearn typer rich pydantic matplotlib PIL polars pandas skimage pyarrow numba llvmlite"
+        if top in hidden.split():
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+sys.meta_path.insert(0, Nothing())
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find(name, *rest)
+import daband
+pair = daband.domains.load("synthetic", tiny=True)
+policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, transform=daband.PCA(3))
+daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
+print(daband.evaluate(policy, pair.target_test).contexts)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+
+
+def test_linear_policies_do_not_import_torch():
+    """Importing torch takes seconds; a linear policy has no need of it."""
+    script = "import sys, daband; daband.LinUCB(context_shape=(2,), n_arms=2); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

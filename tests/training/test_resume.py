@@ -1,0 +1,123 @@
+"""A run killed at any moment and gone on with equals one left alone, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import daband
+
+SCRIPT = """
+import sys, time
+import daband
+pair = daband.domains.load("synthetic", tiny=True)
+policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.4, explore="thompson",
+                       epsilon=0.1, form=sys.argv[2], transform=daband.PCA(3), seed=3)
+pause = float(sys.argv[3])
+daband.train(policy, source=pair.source, target=pair.target, episodes=12, episode_length=10, directory=sys.argv[1],
+             save_every=0.0, progress=lambda record: (print(record["episode"], flush=True), time.sleep(pause)))
+"""
+
+
+def start(folder, form, pause):
+    command = [sys.executable, "-c", SCRIPT, str(folder), form, str(pause)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module", params=["primal", "dual"])
+def unbroken(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    process = start(folder, request.param, 0.0)
+    process.communicate()
+    assert process.returncode == 0
+    return request.param, _without_seconds(folder)
+
+
+def _without_seconds(folder):
+    """Everything but the clock: the policy's arrays and the other files to the bit."""
+    files = contents(folder)
+    files.pop("policy.safetensors")
+    policy = daband.load(folder / "policy.safetensors")
+    policy.save(folder / "timeless.safetensors")
+    files["policy"] = (folder / "timeless.safetensors").read_bytes()
+    (folder / "timeless.safetensors").unlink()
+    return files
+
+
+@pytest.mark.parametrize("episodes", [1, 5])
+def test_killed_and_resumed(unbroken, episodes, tmp_path):
+    form, wanted = unbroken
+    process = start(tmp_path, form, 0.05)
+    for line in process.stdout:
+        if int(line) >= episodes:
+            break
+    time.sleep(0.02 * episodes)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    again = start(tmp_path, form, 0.0)
+    told, _ = again.communicate()
+    assert again.returncode == 0
+    assert int(told.split()[0]) > 1, "it began anew instead of going on"
+    for leftover in tmp_path.glob(".*.tmp"):
+        leftover.unlink()
+    assert _without_seconds(tmp_path) == wanted
+
+
+def test_a_crash_between_any_two_writes(tmp_path, monkeypatch):
+    """Every write of a save is made to fail in turn; the run that goes on from what is left ends the same."""
+    pair = daband.domains.load("synthetic", tiny=True)
+
+    def run(folder):
+        policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, alpha=0.4, seed=1)
+        return daband.train(policy, source=pair.source, episodes=4, episode_length=8, directory=folder, save_every=0.0)
+
+    whole = run(tmp_path / "whole")
+    wanted = _without_seconds(tmp_path / "whole")
+    real = os.replace
+    writes = 1 + 4 * 3  # the settings once, three files an episode
+    for crash in range(writes):
+        folder = tmp_path / f"crash{crash}"
+        count = iter(range(1000))
+
+        def replace(source, target, crash=crash, count=count):
+            if next(count) == crash:
+                raise KeyboardInterrupt
+            real(source, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder)
+        monkeypatch.setattr(os, "replace", real)
+        again = run(folder)
+        np.testing.assert_array_equal(again.arm, whole.arm)
+        assert _without_seconds(folder) == wanted
+
+
+def test_a_finished_run_is_read_not_repeated(tmp_path):
+    pair = daband.domains.load("synthetic", tiny=True)
+
+    def run():
+        policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
+        told = []
+        result = daband.train(
+            policy, source=pair.source, episodes=3, episode_length=9, directory=tmp_path, progress=told.append
+        )
+        return result, told, policy
+
+    first, told, policy = run()
+    assert len(told) == 3
+    second, told, same = run()
+    assert told == []
+    np.testing.assert_array_equal(first.regret, second.regret)
+    assert second.seconds == first.seconds
+    probe = pair.target.batch(0, 20, seed=0)
+    np.testing.assert_array_equal(policy.decide(probe).mean, same.decide(probe).mean)
