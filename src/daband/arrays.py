@@ -44,6 +44,8 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
 
 def unit_scale(contexts: AnyArray) -> FloatArray:
     """Contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
+    if contexts.dtype == np.float64 and contexts.flags.c_contiguous:
+        return contexts
     if contexts.dtype == np.uint8:
         return contexts / 255.0
     return np.ascontiguousarray(contexts, dtype=np.float64)

@@ -186,6 +186,7 @@ def test_released_images_are_made_by_the_recipe(shared_data):
         (bytes([0, 0, 8, 1, 0, 0, 0, 9, 1, 2]), "truncated or damaged: 10 bytes where its header says 17"),
         (gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 1, 2]))[:-9], "cannot be unpacked"),
     ],
+    ids=["empty", "text", "floats", "too short", "half a gzip"],
 )
 def test_a_damaged_idx_file_is_named(tmp_path, content, message):
     path = tmp_path / "train-images-idx3-ubyte.gz"

@@ -172,7 +172,7 @@ def test_a_zip_member_that_points_outside_is_refused(tmp_path):
     assert names(tmp_path) == ["a.zip", "into"]
 
 
-@pytest.mark.parametrize("content", [b"not an archive", tar_of(GOOD)[:40]])
+@pytest.mark.parametrize("content", [b"not an archive", tar_of(GOOD)[:40]], ids=["no archive", "truncated"])
 def test_a_damaged_archive_leaves_nothing(tmp_path, content):
     (tmp_path / "a.tgz").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.tgz cannot be unpacked"):

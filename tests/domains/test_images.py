@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -95,11 +96,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(files, monkeypatch, tmp_
     assert store.cached == 0
 
 
-def test_workers_end_with_their_store(files):
-    store = ImageStore(files, Framing(16, 16), workers=2)
-    store.read(np.arange(30))
+def test_workers_are_shared_and_end_with_the_last_store(files):
+    store, other = (ImageStore(files, Framing(side, side), workers=2) for side in (16, 12))
+    with ThreadPoolExecutor(2) as pool:  # both at once: answers must not be mixed up
+        images, smaller = pool.map(lambda one: one.read(np.arange(30)), (store, other))
+    np.testing.assert_array_equal(images, np.stack([by_hand(path, Framing(16, 16)) for path in files]))
+    np.testing.assert_array_equal(smaller, np.stack([by_hand(path, Framing(12, 12)) for path in files]))
+    assert store._decoders is other._decoders
     processes = list(store._decoders._processes)
-    assert all(process.poll() is None for process in processes)
+    del other
+    assert [process.poll() for process in processes] == [None] * len(processes)
     del store
     assert [process.poll() for process in processes] == [0] * len(processes)
 

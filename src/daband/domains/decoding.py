@@ -7,6 +7,7 @@ import json
 import queue
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from daband.errors import DataError
 
-__all__ = ["Decoders"]
+__all__ = ["Decoders", "shared_decoders"]
 
 _CHUNK = 16
 _SCRIPT = Path(__file__).with_name("image_worker.py")
@@ -25,6 +26,7 @@ class Decoders:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
+        self._one_at_a_time = threading.Lock()  # a worker's pipe has room for one question
         self._processes: list[subprocess.Popen[str]] = []
         weakref.finalize(self, _stop, self._processes)
 
@@ -33,8 +35,6 @@ class Decoders:
         chunks: queue.SimpleQueue[Sequence[tuple[int, str]]] = queue.SimpleQueue()
         for start in range(0, len(tasks), _CHUNK):
             chunks.put(tasks[start : start + _CHUNK])
-        while len(self._processes) < min(self._workers, chunks.qsize()):
-            self._processes.append(_start())
 
         def feed(process: subprocess.Popen[str]) -> list[tuple[int, str]]:
             failed: list[tuple[int, str]] = []
@@ -45,9 +45,23 @@ class Decoders:
                     return failed
                 failed += _ask(process, {"cache": str(cache), "resize": resize, "crop": crop, "items": chunk})
 
-        with ThreadPoolExecutor(len(self._processes)) as pool:
-            failed = [failure for part in pool.map(feed, self._processes) for failure in part]
+        with self._one_at_a_time:
+            while len(self._processes) < min(self._workers, chunks.qsize()):
+                self._processes.append(_start())
+            with ThreadPoolExecutor(len(self._processes)) as pool:
+                failed = [failure for part in pool.map(feed, self._processes) for failure in part]
         return sorted(failed)
+
+
+_POOLS: weakref.WeakValueDictionary[int, Decoders] = weakref.WeakValueDictionary()
+
+
+def shared_decoders(workers: int) -> Decoders:
+    """One set of processes for all stores that ask for so many: a pair has three stores, and cores do not triple."""
+    pool = _POOLS.get(workers)
+    if pool is None:
+        pool = _POOLS[workers] = Decoders(workers)
+    return pool
 
 
 def _start() -> subprocess.Popen[str]:

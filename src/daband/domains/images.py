@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.decoding import Decoders
+from daband.domains.decoding import Decoders, shared_decoders
 from daband.domains.image_worker import decode
 from daband.domains.places import cache_directory
 from daband.errors import DataError, InvalidInput
@@ -123,7 +123,7 @@ class ImageStore:
                     file.write(image.tobytes())
         else:
             if self._decoders is None:
-                self._decoders = Decoders(self._workers)
+                self._decoders = shared_decoders(self._workers)
             tasks = [(int(position), self._paths[position]) for position in missing]
             failed = self._decoders.decode(tasks, pixels, self.framing.resize, self.framing.crop)
             if failed:

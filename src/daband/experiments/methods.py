@@ -24,7 +24,8 @@ def method_names() -> list[str]:
 def build_policy(method: str, pair: Pair, *, seed: int, settings: dict[str, Any], components: int) -> Policy:
     """The policy of a method for a pair. Settings that its class does not know are an error, ``alpha`` excepted.
 
-    ``alpha`` is a setting of every method that explores, so a comparison may give it once for all of them.
+    ``alpha`` is a setting of every method that explores, so a comparison may give it once for all of them. What a
+    reward reveals is the pair's to say, and is passed on to the policies that ask.
     """
     if method not in method_names():
         raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
@@ -41,5 +42,7 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: dict[str, Any]
         for size in pair.context_shape:
             dims *= size
         transform = PCA(min(components, dims))
-    shape = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "arms": pair.arms}
-    return kind(**shape, transform=transform, seed=seed, **arguments)  # type: ignore[arg-type]
+    shape: dict[str, Any] = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "arms": pair.arms}
+    if "reveal" in known and "reveal" not in arguments:
+        arguments["reveal"] = "one_correct_arm" if pair.one_correct_arm else "chosen_arm"
+    return kind(**shape, transform=transform, seed=seed, **arguments)

@@ -20,6 +20,9 @@ from daband.errors import InvalidInput
 __all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names"]
 
 
+_PAPER_ALPHA: dict[str, dict[str, Any]] = {"linucb": {"alpha": 0.05}, "linucb-p": {"alpha": 0.05}}
+"""The paper's alpha for its linear baselines; recipes of neural policies bring their own."""
+
 Episodes = Annotated[int, Field(ge=1)] | Literal["all"]
 """How many episodes, or "all": as many whole ones as the source's contexts and ``passes`` give."""
 
@@ -69,7 +72,7 @@ class Experiment(_Settings):
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     compare: tuple[str, ...] = ("random", "linucb", "linucb-p")
     components: int = Field(default=64, ge=1)
-    policy: dict[str, Any] = Field(default_factory=lambda: {"alpha": 0.05})
+    policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     rule: str = "ucb"
     selection: str = "none"
@@ -82,7 +85,7 @@ class Experiment(_Settings):
                 pair_options=self.pair_options,
                 method=method,
                 variant="default",
-                policy={**self.policy, **self.methods.get(method, {})},
+                policy={**_PAPER_ALPHA.get(method, {}), **self.policy, **self.methods.get(method, {})},
                 components=self.components,
                 episodes=self.episodes,
                 episode_length=self.episode_length,

@@ -13,7 +13,7 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.dual import DualRidge
-from daband.linear.kernels import kernels
+from daband.linear.kernels import kernels, packed
 from daband.linear.primal import PrimalRidge
 from daband.linear.thompson import gaussians, probability_of_best
 
@@ -106,21 +106,25 @@ class RidgeHead:
         asked = rule or self.exploration.rule
         epsilon = self.exploration.epsilon if rule is None else 0.0
         statistics = self.statistics
-        if n == 1 and asked != "thompson" and self.arms == "disjoint" and isinstance(statistics, PrimalRidge):
+        single = n == 1 and packed is not None and self.arms == "disjoint"
+        if single and asked != "thompson" and isinstance(statistics, PrimalRidge):
             mean, width = np.empty((1, self.n_arms)), np.empty((1, self.n_arms))
-            arm, chance = kernels.decide_disjoint(
-                statistics.inverse,
+            arm, chance = np.empty(1, np.int64), np.empty(1)
+            packed.decide_one(
+                statistics.packed_inverse,
                 statistics.theta,
-                unit_scale(features)[0],
-                (self._everything_open if available is None else available)[0],
+                unit_scale(features),
+                self._everything_open if available is None else available,
                 self.exploration.alpha if asked == "ucb" else 0.0,
                 epsilon,
                 self._key,
                 first_round,
-                mean[0],
-                width[0],
+                mean,
+                width,
+                arm,
+                chance,
             )
-            return Decision(np.array([arm]), np.array([chance]), mean, width)
+            return Decision(arm, chance, mean, width)
         mean, variance = self._score(features)
         if available is None:
             available = np.ones((n, self.n_arms), np.bool_)

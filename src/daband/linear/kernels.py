@@ -12,7 +12,7 @@ from typing import Any
 
 from daband.errors import InvalidInput
 
-__all__ = ["compiled", "kernels"]
+__all__ = ["compiled", "kernels", "packed"]
 
 
 def _wanted() -> str:
@@ -27,3 +27,5 @@ def _wanted() -> str:
 _name = _wanted()
 compiled = _name == "numba"
 kernels: Any = importlib.import_module(f"daband.linear.kernels_{_name}")
+packed: Any = importlib.import_module("daband.linear.kernels_packed") if compiled else None
+"""The kernels for single rounds; they are worth having only where they are compiled."""

@@ -56,42 +56,6 @@ def _dot(x: Any, y: Any) -> Any:
 
 
 @njit(cache=True, fastmath=FAST)
-def _quadratic(matrix: Any, z: Any, sums: Any) -> Any:
-    """Z' M z of a symmetric matrix, reading its upper half: at many dimensions memory is what limits.
-
-    Four rows at a time are added into ``sums`` (d,), which stays in the nearest cache; a sum per row would end in a
-    horizontal addition each time, which costs more than the multiplications.
-    """
-    d = z.shape[0]
-    whole = d - d % 4
-    for j in range(d):
-        sums[j] = 0.0
-    total = 0.0
-    for i in range(0, whole, 4):
-        z0, z1, z2, z3 = z[i], z[i + 1], z[i + 2], z[i + 3]
-        row0, row1, row2, row3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
-        total += z0 * z0 * row0[i] + z1 * z1 * row1[i + 1] + z2 * z2 * row2[i + 2] + z3 * z3 * row3[i + 3]
-        total += 2.0 * z0 * (z1 * row0[i + 1] + z2 * row0[i + 2] + z3 * row0[i + 3])
-        total += 2.0 * (z1 * (z2 * row1[i + 2] + z3 * row1[i + 3]) + z2 * z3 * row2[i + 3])
-        for j in range(i + 4, d):
-            sums[j] += z0 * row0[j] + z1 * row1[j] + z2 * row2[j] + z3 * row3[j]
-    for i in range(whole, d):
-        total += z[i] * z[i] * matrix[i, i]
-        for j in range(i + 1, d):
-            sums[j] += z[i] * matrix[i, j]
-    return total + 2.0 * _dot(sums, z)
-
-
-@njit(cache=True, fastmath=FAST)
-def score_disjoint(inverse: Any, theta: Any, z: Any, mean: Any, variance: Any) -> None:
-    """One context (d,) against K heads: means and variances (K,)."""
-    sums = np.empty(z.shape[0])
-    for a in range(theta.shape[0]):
-        mean[a] = _dot(theta[a], z)
-        variance[a] = max(_quadratic(inverse[a], z, sums), 0.0)
-
-
-@njit(cache=True, fastmath=FAST)
 def diagonal(left: Any, right: Any) -> Any:
     """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
     n_heads, n, _ = left.shape
@@ -165,30 +129,6 @@ def choose_batch(
         for a in range(mean.shape[1]):
             scores[a] = mean[i, a] + multiplier[i, a] * math.sqrt(variance[i, a])
         arms[i], probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
-
-
-@njit(cache=True, fastmath=FAST)
-def decide_disjoint(
-    inverse: Any,
-    theta: Any,
-    z: Any,
-    available: Any,
-    alpha: Any,
-    epsilon: Any,
-    key: Any,
-    round_number: int,
-    mean: Any,
-    width: Any,
-) -> Any:
-    """One whole decision for one context: scores, widths and the choice. ``alpha`` 0 is greedy."""
-    n_arms = theta.shape[0]
-    scores = np.empty(n_arms)
-    sums = np.empty(z.shape[0])
-    for a in range(n_arms):
-        mean[a] = _dot(theta[a], z)
-        width[a] = math.sqrt(max(_quadratic(inverse[a], z, sums), 0.0))
-        scores[a] = mean[a] + alpha * width[a]
-    return choose(scores, available, epsilon, _uniform(key, round_number, 0), _uniform(key, round_number, 1))
 
 
 @njit(cache=True, fastmath=FAST)

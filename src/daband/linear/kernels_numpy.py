@@ -31,14 +31,6 @@ def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> F
     return numbers
 
 
-def score_disjoint(
-    inverse: FloatArray, theta: FloatArray, z: FloatArray, mean: FloatArray, variance: FloatArray
-) -> None:
-    """One context (d,) against K heads: means and variances (K,)."""
-    mean[:] = theta @ z
-    variance[:] = np.maximum((inverse @ z) @ z, 0.0)
-
-
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
     """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
     return np.ascontiguousarray(np.maximum(np.einsum("khd,hd->hk", left, right), 0.0))
@@ -89,25 +81,6 @@ def choose_batch(
     arms[:] = (np.cumsum(among, axis=1) > wanted[:, None]).argmax(axis=1)
     greedy_share = tied[np.arange(len(arms)), arms] / n_ties
     probability[:] = epsilon / n_available + (1.0 - epsilon) * greedy_share
-
-
-def decide_disjoint(
-    inverse: FloatArray,
-    theta: FloatArray,
-    z: FloatArray,
-    available: BoolArray,
-    alpha: float,
-    epsilon: float,
-    key: np.uint64,
-    round_number: int,
-    mean: FloatArray,
-    width: FloatArray,
-) -> tuple[int, float]:
-    """One whole decision for one context: scores, widths and the choice. ``alpha`` 0 is greedy."""
-    score_disjoint(inverse, theta, z, mean, width)
-    np.sqrt(width, out=width)
-    coin, pick = uniforms(key, round_number, 1, 2)[0]
-    return choose(mean + alpha * width, available, epsilon, coin, pick)
 
 
 def episode_disjoint(

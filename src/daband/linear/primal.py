@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
-from daband.linear.kernels import kernels
+from daband.linear.kernels import kernels, packed
 
 __all__ = ["PrimalRidge"]
 
@@ -19,17 +19,20 @@ class PrimalRidge:
     """``n_heads`` ridge regressions of dimension ``dim``; the inverses follow every update.
 
     Rank-one updates of an inverse drift: rounding errors add up. So A itself is kept as well (summed in blocks, which
-    keeps its own error small), and after ``max(512, 4 dim)`` updates of a head its inverse is computed afresh. That
-    costs O(dim^2) an update at most, as much as the update itself.
+    keeps its own error small), and after ``max(1024, 16 dim)`` updates of a head its inverse is computed afresh. That
+    costs an eighth of dim^2 multiplications an update, a small part of the update itself.
     """
 
     def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
         self.dim = dim
         self.ridge = ridge
-        self.refresh_after = max(512, 4 * dim)
+        self.refresh_after = max(1024, 16 * dim)
         self.counts: IntArray = np.zeros(0, np.int64)
         self.theta: FloatArray = np.zeros((0, dim))
-        self.inverse: FloatArray = np.zeros((0, dim, dim))
+        self._inverse: FloatArray = np.zeros((0, dim, dim))
+        self._packed: FloatArray | None = None
+        self._inverse_stale: set[int] = set()
+        self._packed_stale: set[int] = set()
         self._gram: FloatArray = np.zeros((0, dim, dim))
         self._moment: FloatArray = np.zeros((0, dim))
         self._pending: FloatArray = np.zeros((0, _PENDING, dim))
@@ -47,12 +50,36 @@ class PrimalRidge:
         eye = np.eye(self.dim)
         self.counts = np.concatenate([self.counts, np.zeros(n, np.int64)])
         self.theta = np.concatenate([self.theta, np.zeros((n, self.dim))])
-        self.inverse = np.concatenate([self.inverse, np.broadcast_to(eye / self.ridge, (n, *eye.shape))])
+        self._inverse = np.concatenate([self.inverse, np.broadcast_to(eye / self.ridge, (n, *eye.shape))])
+        self._packed = None
         self._gram = np.concatenate([self._gram, np.broadcast_to(eye * self.ridge, (n, *eye.shape))])
         self._moment = np.concatenate([self._moment, np.zeros((n, self.dim))])
         self._pending = np.concatenate([self._pending, np.zeros((n, _PENDING, self.dim))])
         self._n_pending = np.concatenate([self._n_pending, np.zeros(n, np.int64)])
         self._since_refresh = np.concatenate([self._since_refresh, np.zeros(n, np.int64)])
+
+    @property
+    def inverse(self) -> FloatArray:
+        """A^-1 of every head, (heads, d, d)."""
+        for head in self._inverse_stale:
+            assert self._packed is not None
+            packed.unpack(self._packed[head], self._inverse[head])
+        self._inverse_stale.clear()
+        return self._inverse
+
+    @property
+    def packed_inverse(self) -> FloatArray:
+        """The same, packed for single rounds, (heads, size); see ``kernels_packed``. Only where there is a compiler.
+
+        Single rounds change the packed form, batches the square one; each is brought up to date when it is asked for.
+        """
+        if self._packed is None:
+            self._packed = np.empty((self.n_heads, packed.packed_size(self.dim)))
+            self._packed_stale = set(range(self.n_heads))
+        for head in self._packed_stale:
+            packed.pack(self._inverse[head], self._packed[head])
+        self._packed_stale.clear()
+        return self._packed
 
     def gram(self, head: int) -> FloatArray:
         """A = ridge I + the sum of z z' of this head, (d, d)."""
@@ -63,10 +90,6 @@ class PrimalRidge:
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads)."""
         z = unit_scale(contexts)
-        if len(z) == 1:
-            mean, variance = np.empty((1, self.n_heads)), np.empty((1, self.n_heads))
-            kernels.score_disjoint(self.inverse, self.theta, z[0], mean[0], variance[0])
-            return mean, variance
         mean, variance = np.empty((len(z), self.n_heads)), np.empty((len(z), self.n_heads))
         rows = max(64, 131_072 // (self.dim * self.n_heads))  # products of about 1 MB stay in the cache
         for start in range(0, len(z), rows):
@@ -88,22 +111,22 @@ class PrimalRidge:
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Absorb a batch of rounds: contexts (B, d), the head of each and its reward."""
         z = unit_scale(contexts)
-        if len(z) == 1 or self.dim <= _SEQUENTIAL_DIM:
-            kernels.update_rounds(self.inverse, self.theta, heads, z, rewards)
-            if len(z) == 1:
-                self._remember(int(heads[0]), z, rewards)
-                return
-            for head in np.unique(heads):
-                rows = heads == head
-                self._remember(int(head), z[rows], rewards[rows])
+        if len(z) == 1 and packed is not None:
+            self._update_one(z[0], int(heads[0]), float(rewards[0]))
             return
+        self._changed(heads)
+        sequential = len(z) == 1 or self.dim <= _SEQUENTIAL_DIM
+        if sequential:
+            kernels.update_rounds(self._inverse, self.theta, heads, z, rewards)
+        absorb = self._remember if sequential else self._update_head
         for head in np.unique(heads):
             rows = heads == head
-            self._update_head(int(head), z[rows], rewards[rows])
+            absorb(int(head), z[rows], rewards[rows])
 
     def refit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Forget everything and fit these rounds, each counted once."""
         z = unit_scale(contexts)
+        self._changed(np.arange(self.n_heads))
         for head in range(self.n_heads):
             rows = heads == head
             part = z[rows]
@@ -130,12 +153,43 @@ class PrimalRidge:
         """Take over what ``state`` returned."""
         self.counts = state["counts"].copy()
         self.theta = state["theta"].copy()
-        self.inverse = state["inverse"].copy()
+        self._inverse = state["inverse"].copy()
+        self._packed = None
+        self._inverse_stale.clear()
         self._gram = state["gram"].copy()
         self._moment = state["moment"].copy()
         self._pending = state["pending"].copy()
         self._n_pending = state["n_pending"].copy()
         self._since_refresh = state["since_refresh"].copy()
+
+    def _changed(self, heads: IntArray) -> None:
+        """These heads' inverses are about to change in their square form."""
+        _ = self.inverse
+        if self._packed is not None:
+            self._packed_stale.update(heads.tolist())
+
+    def _update_one(self, z: FloatArray, head: int, reward: float) -> None:
+        """One round, compiled as a whole; the rest is due once in a while only."""
+        if self._n_pending[head] == _PENDING:
+            self._sum_up(head, np.zeros((0, self.dim)), np.zeros(0))
+        inverse = self.packed_inverse
+        packed.update_one(
+            inverse,
+            self.theta,
+            self._moment,
+            self._pending,
+            self._n_pending,
+            self.counts,
+            self._since_refresh,
+            z,
+            head,
+            reward,
+        )
+        self._inverse_stale.add(head)
+        if self._since_refresh[head] >= self.refresh_after:
+            self._inverse_stale.discard(head)
+            self._packed_stale.add(head)
+            self._invert(head)
 
     def _update_head(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
         """Woodbury's identity for the rows of one head, or a fresh inverse where that is cheaper."""
@@ -143,7 +197,7 @@ class PrimalRidge:
             self._sum_up(head, z, rewards)
             self._invert(head)
             return
-        inverse = self.inverse[head]
+        inverse = self._inverse[head]
         u = z @ inverse
         inner = np.eye(len(z)) + u @ z.T
         whiten = np.linalg.inv(np.linalg.cholesky(inner))
@@ -176,6 +230,6 @@ class PrimalRidge:
 
     def _invert(self, head: int) -> None:
         inverse = np.linalg.inv(self.gram(head))
-        self.inverse[head] = 0.5 * (inverse + inverse.T)
-        self.theta[head] = self.inverse[head] @ self._moment[head]
+        self._inverse[head] = 0.5 * (inverse + inverse.T)
+        self.theta[head] = self._inverse[head] @ self._moment[head]
         self._since_refresh[head] = 0

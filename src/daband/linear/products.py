@@ -8,22 +8,27 @@ from daband.arrays import AnyArray, FloatArray
 
 __all__ = ["ContextStore", "inner_products"]
 
-_TILE_ROWS = 256
-_TILE_COLUMNS = 8192
+_ROWS = 256
+_EXACT_COLUMNS = 256
+"""255 * 255 * 256 < 2^24: a float32 product over so many uint8 dimensions has no rounding error at all."""
+_WIDE_COLUMNS = 2048
 _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
     """left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
 
-    Values are widened to float64 tile by tile, into one small buffer. Whole numbers up to 255 and the sums of their
-    products fit in float64 without rounding, so products of ``uint8`` contexts are exact; the scale comes last.
+    Values are widened tile by tile, into one small buffer. ``uint8`` contexts are multiplied exactly: as float32 over
+    so few dimensions at a time that the whole numbers fit, and summed in float64, with the scale last. That is faster
+    than products in float64 as well.
     """
+    exact = left.dtype == right.dtype == np.uint8
+    kind, columns = (np.float32, _EXACT_COLUMNS) if exact else (np.float64, _WIDE_COLUMNS)
     total = np.zeros((len(left), len(right)))
-    wide = left.astype(np.float64)
+    wide = left.astype(kind)
     dim = left.shape[1]
-    rows, columns = min(_TILE_ROWS, len(right)), min(_TILE_COLUMNS, dim)
-    buffer = np.empty((rows, columns))
+    rows, columns = min(_ROWS, len(right)), min(columns, dim)
+    buffer = np.empty((rows, columns), kind)
     for top in range(0, len(right), rows):
         for start in range(0, dim, columns):
             part = right[top : top + rows, start : start + columns]

@@ -22,6 +22,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear import PCA, Decision
+from daband.linear.kernels import packed
 from daband.policies.checkpoint import write_checkpoint
 from daband.policies.seen import SeenIds
 from daband.registry import Registry
@@ -283,12 +284,11 @@ class Policy(ABC):
 
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
         array = as_numpy(contexts, "contexts")
-        shared = self.arms == "shared"
-        inner = array.shape[2:] if shared else array.shape[1:]
-        if inner != self.context_shape or array.ndim < 1 + shared or (shared and array.shape[1] != self.n_arms):
-            parts = ["B", *([str(self.n_arms)] if shared else []), *map(str, self.context_shape)]
-            raise InvalidInput(f"contexts must have shape ({', '.join(parts)}), got {array.shape}")
-        if len(array) == 0:
+        shape = array.shape
+        wanted = (self.n_arms, *self.context_shape) if self.arms == "shared" else self.context_shape
+        if shape[1:] != wanted:
+            raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, wanted))}), got {shape}")
+        if shape[0] == 0:
             raise InvalidInput("contexts is an empty batch")
         if array.dtype.kind == "f":
             _check_finite(array)
@@ -316,6 +316,8 @@ class Policy(ABC):
         if array.dtype.kind not in "iu":
             raise InvalidInput(f"arm must hold integers, got {array.dtype}")
         arms: IntArray = array.astype(np.int64, copy=False)
+        if n == 1 and 0 <= arms.item() < self.n_arms:  # a loop of single rounds should not pay for reductions
+            return arms
         if arms.min() < 0 or arms.max() >= self.n_arms:
             row = int(np.argmax((arms < 0) | (arms >= self.n_arms)))
             raise InvalidInput(f"arm {int(arms[row])} in row {row} is outside 0..{self.n_arms - 1}")
@@ -326,6 +328,8 @@ class Policy(ABC):
         if array.shape != shape:
             raise InvalidInput(f"reward must have shape {shape}, got {array.shape}")
         low, high = self.reward_range
+        if array.size == 1 and low <= array.item() <= high:
+            return array
         if not (array.min() >= low and array.max() <= high):  # false for NaN as well
             wrong = array[~((array >= low) & (array <= high))][0]
             raise InvalidInput(f"reward {wrong} is outside reward_range [{low}, {high}]")
@@ -335,9 +339,13 @@ class Policy(ABC):
 def _check_finite(contexts: AnyArray) -> None:
     flat = contexts.reshape(-1)
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.dot(flat, flat) < _LARGEST_SQUARE[flat.dtype.char]:
+    if packed is not None and flat.dtype == np.float64:
+        if packed.sum_of_squares(flat) < _LARGEST_SQUARE["d"]:
             return
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.dot(flat, flat) < _LARGEST_SQUARE[flat.dtype.char]:
+                return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
         raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")

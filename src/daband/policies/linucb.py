@@ -119,5 +119,7 @@ class LinUCB(Policy):
         self._head.restore(state)
 
     def _flat(self, contexts: AnyArray) -> AnyArray:
+        if contexts.ndim == 2 and self.arms == "disjoint":
+            return contexts
         lead = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
         return contexts.reshape(*lead, -1)
