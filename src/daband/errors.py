@@ -3,7 +3,7 @@
 Each also derives from the built-in error that an outsider would expect, so ``except ValueError`` keeps working.
 """
 
-__all__ = ["CheckpointError", "DabandError", "DataError", "InvalidInput", "NotFitted"]
+__all__ = ["CheckpointError", "DabandError", "DataError", "InvalidInput", "NotFitted", "TrainingDiverged"]
 
 
 class DabandError(Exception):
@@ -24,3 +24,7 @@ class CheckpointError(DabandError, OSError):
 
 class DataError(DabandError, OSError):
     """Data on disk is missing or damaged; the message names the file and the remedy."""
+
+
+class TrainingDiverged(DabandError, ArithmeticError):
+    """Several gradient steps in a row were not finite. What was learned before them is kept."""

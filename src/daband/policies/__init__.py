@@ -9,10 +9,28 @@ from daband.errors import CheckpointError, InvalidInput
 from daband.linear import PCA, Decision
 from daband.policies.checkpoint import read_checkpoint, read_notes
 from daband.policies.contract import Played, Policy, policies
+from daband.policies.daband import DABand
 from daband.policies.linucb import LinUCB
+from daband.policies.neural_linucb import NeuralLinUCB
 from daband.policies.random import Random
+from daband.policies.recipe import Recipe, recipe_for, recipe_names
 
-__all__ = ["Decision", "LinUCB", "Played", "Policy", "Random", "build", "load", "policies", "read_notes"]
+__all__ = [
+    "DABand",
+    "Decision",
+    "LinUCB",
+    "NeuralLinUCB",
+    "Played",
+    "Policy",
+    "Random",
+    "Recipe",
+    "build",
+    "load",
+    "policies",
+    "read_notes",
+    "recipe_for",
+    "recipe_names",
+]
 
 
 def build(settings: dict[str, Any]) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from daband.arrays import FloatArray, IntArray
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, PayingDomain
 from daband.errors import InvalidInput
+from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
 from daband.policies import Policy
 from daband.training.run_folder import History, RunFolder
 
@@ -158,6 +160,7 @@ def _run(
         _prepare(policy, phase)
     started = time.perf_counter() - history.seconds
     saved = time.perf_counter()
+    watch = CollapseWatch()
     for episode in range(len(history.episodes), phase.episodes):
         start, stop = phase.bounds(episode)
         _play_episode(policy, phase, start, stop, history)
@@ -165,6 +168,8 @@ def _run(
             until = min(stop, phase.glimpsed.rounds_available)
             policy.observe_target(phase.glimpsed.batch(start, until, seed=phase.seed))
         record = _record(episode, history, policy.adapt())
+        for message in watch.observe(record):
+            warnings.warn(message, CollapseWarning, stacklevel=3)
         history.episodes.append(record)
         history.seconds = time.perf_counter() - started
         if folder is not None and (time.perf_counter() - saved >= save_every or episode == phase.episodes - 1):

@@ -1,0 +1,130 @@
+"""What every encoder is: contexts in; a unit-norm latent, and a tap of wider features for alignment, out.
+
+A network that registers here gives *features*; ``Encoder`` puts the two dense layers of the paper behind them. The tap
+is what stands before those layers: aligning the wide features moves target accuracy far more than aligning the small
+latent does (``docs/results/recipe-research.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from daband.encoders.normalisation import DomainNorm
+from daband.errors import InvalidInput
+from daband.registry import Registry
+
+__all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "build_encoder", "encoders", "unit_range"]
+
+
+class Encoded(NamedTuple):
+    """What an encoder gives for B contexts."""
+
+    latent: torch.Tensor
+    """(B, d), each row of unit norm."""
+    tap: torch.Tensor
+    """(B, w), the features that alignment works on."""
+
+
+class Features(nn.Module):
+    """The part of an encoder that differs between networks: (B, *context_shape) to (B, width)."""
+
+    context_shape: tuple[int, ...]
+    width: int
+
+    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
+        """Features of contexts whose first ``n_source`` rows are source and whose rest are target."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LatentSettings:
+    """The two dense layers that every encoder ends in."""
+
+    dimension: int = 64
+    hidden: int = 100
+    normalise_hidden: bool = False
+    """Whether the hidden layer is batch-normalised, each domain by its own statistics."""
+    tap: str = "features"
+    """What alignment sees: "features" (before the dense layers) or "latent" (the paper)."""
+
+    def __post_init__(self) -> None:
+        for name in ("dimension", "hidden"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"latent {name} must be at least 1, got {getattr(self, name)}")
+        if self.tap not in ("features", "latent"):
+            raise InvalidInput(f"latent tap must be 'features' or 'latent', got {self.tap!r}")
+
+
+class Encoder(nn.Module):
+    """A network, two dense layers, and a latent of unit norm."""
+
+    def __init__(self, *, features: Features, latent: LatentSettings) -> None:
+        super().__init__()
+        self.features = features
+        self.latent = latent
+        self.first = nn.Linear(features.width, latent.hidden)
+        self.normalise = DomainNorm(channels=latent.hidden) if latent.normalise_hidden else None
+        self.second = nn.Linear(latent.hidden, latent.dimension)
+
+    @property
+    def context_shape(self) -> tuple[int, ...]:
+        """The shape of one context."""
+        return self.features.context_shape
+
+    @property
+    def dimension(self) -> int:
+        """The width d of the latent."""
+        return self.latent.dimension
+
+    @property
+    def tap_width(self) -> int:
+        """The width w of the tap."""
+        return self.features.width if self.latent.tap == "features" else self.latent.dimension
+
+    def forward(self, contexts: torch.Tensor, *, n_source: int | None = None) -> Encoded:
+        """Encode (B, *context_shape); rows from ``n_source`` on are of the target, by default none is."""
+        if tuple(contexts.shape[1:]) != self.context_shape:
+            raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
+        n_source = len(contexts) if n_source is None else n_source
+        wide = self.features(unit_range(contexts), n_source=n_source)
+        hidden = self.first(wide)
+        if self.normalise is not None:
+            hidden = self.normalise(hidden, n_source=n_source)
+        latent = functional.normalize(self.second(functional.relu(hidden)), dim=1)
+        return Encoded(latent, wide if self.latent.tap == "features" else latent)
+
+
+def unit_range(contexts: torch.Tensor) -> torch.Tensor:
+    """Contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
+    if contexts.dtype == torch.uint8:
+        return contexts.to(torch.get_default_dtype()) / 255
+    return contexts if contexts.is_floating_point() else contexts.to(torch.get_default_dtype())
+
+
+BuildFeatures = Callable[..., Features]
+encoders: Registry[BuildFeatures] = Registry("encoder", "daband.encoders")
+
+
+def build_encoder(
+    name: str | nn.Module, *, context_shape: tuple[int, ...], latent: LatentSettings | None = None, **options: object
+) -> Encoder:
+    """The encoder registered as ``name``, or one around a module that the caller brings, for contexts of one shape.
+
+    ``name="auto"`` takes "conv" for images (C, H, W) and "mlp" for everything else. The other keywords are the
+    network's own settings.
+    """
+    from daband.encoders.pretrained import BroughtFeatures
+
+    latent = LatentSettings() if latent is None else latent
+    if isinstance(name, nn.Module):
+        features: Features = BroughtFeatures(module=name, context_shape=context_shape)
+        return Encoder(features=features, latent=latent)
+    if name == "auto":
+        name = "conv" if len(context_shape) == 3 and context_shape[0] <= 4 and min(context_shape[1:]) >= 16 else "mlp"
+    return Encoder(features=encoders.get(name)(context_shape=context_shape, **options), latent=latent)

@@ -1,0 +1,77 @@
+"""``conv``: two 5x5 convolutions for small images; their pooled maps are the wide features that alignment works on."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from daband.encoders.contract import Features, encoders
+from daband.encoders.normalisation import DomainNorm
+from daband.errors import InvalidInput
+
+__all__ = ["ConvFeatures"]
+
+_SMALLEST_SIDE = 16
+
+
+@encoders.register("conv")
+class ConvFeatures(Features):
+    """Convolution, norm, ReLU and 2x2 pooling, once per entry of ``channels``, over images (channels, height, width).
+
+    ``normalise=False`` is the plain network of the feasibility prototype. ``normalise_image`` subtracts each image's
+    own mean and divides by its spread, which takes brightness and contrast out before anything is learned.
+    ``pooled_side`` caps the side of the last map by average pooling, so that larger images keep a tap of sane width.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        channels: tuple[int, ...] = (64, 50),
+        normalise: bool = True,
+        normalise_image: bool = False,
+        pooled_side: int = 8,
+    ) -> None:
+        super().__init__()
+        if len(context_shape) != 3 or min(context_shape[1:]) < _SMALLEST_SIDE:
+            raise InvalidInput(
+                f"encoder 'conv' needs images (channels, height, width) of at least {_SMALLEST_SIDE} pixels a side, "
+                f"got contexts of shape {context_shape}; use encoder='mlp'"
+            )
+        if not channels or min(channels) < 1:
+            raise InvalidInput(f"channels must be positive, got {channels}")
+        self.context_shape = tuple(context_shape)
+        self.normalise_image = normalise_image
+        self.pooled_side = pooled_side
+        self.layers = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        inputs, height, width = context_shape
+        for outputs in channels:
+            # The norm that follows has a shift of its own; without it the convolution needs one.
+            self.layers.append(nn.Conv2d(inputs, outputs, kernel_size=5, bias=not normalise))
+            self.norms.append(DomainNorm(channels=outputs) if normalise else nn.Identity())
+            inputs, height, width = outputs, (height - 4) // 2, (width - 4) // 2
+            if min(height, width) < 1:
+                raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
+        self.pools = max(height, width) > pooled_side
+        if self.pools:
+            height, width = min(height, pooled_side), min(width, pooled_side)
+        self.map_shape = (height, width)
+        self.width = inputs * height * width
+
+    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
+        maps = contexts
+        if self.normalise_image:
+            mean = maps.mean(dim=(1, 2, 3), keepdim=True)
+            spread = maps.std(dim=(1, 2, 3), keepdim=True, correction=0)
+            # A floor on the spread keeps an empty image empty instead of blowing up its noise.
+            maps = (maps - mean) / (spread + 0.1)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            maps = layer(maps)
+            if isinstance(norm, DomainNorm):
+                maps = norm(maps, n_source=n_source)
+            maps = functional.max_pool2d(functional.relu(maps), 2)
+        if self.pools:
+            maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
+        return maps.flatten(1)

@@ -1,0 +1,63 @@
+"""``mlp``: for vectors, and for anything small enough to be flattened into one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from daband.encoders.contract import Features, encoders
+from daband.encoders.normalisation import DomainNorm
+from daband.errors import InvalidInput
+
+__all__ = ["MlpFeatures"]
+
+
+@encoders.register("mlp")
+class MlpFeatures(Features):
+    """Dense layers over the flattened context, each batch-normalised.
+
+    ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
+    ``statistics`` says by whose mean and spread the target is normalised, see ``DomainNorm``.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        widths: tuple[int, ...] = (256,),
+        normalise_input: bool = True,
+        normalise_hidden: bool = True,
+        statistics: str = "own",
+    ) -> None:
+        super().__init__()
+        if not context_shape or min(context_shape) < 1:
+            raise InvalidInput(f"encoder 'mlp' needs contexts with at least one number each, got shape {context_shape}")
+        if not widths or min(widths) < 1:
+            raise InvalidInput(f"widths must be positive, got {widths}")
+        self.context_shape = tuple(context_shape)
+        inputs = math.prod(context_shape)
+        self.width = widths[-1]
+        self.normalise_input = (
+            DomainNorm(channels=inputs, affine=False, statistics=statistics) if normalise_input else None
+        )
+        self.layers = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        for width in widths:
+            self.layers.append(nn.Linear(inputs, width))
+            norm = DomainNorm(channels=width, statistics=statistics) if normalise_hidden else nn.Identity()
+            self.norms.append(norm)
+            inputs = width
+
+    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
+        hidden = contexts.flatten(1)
+        if self.normalise_input is not None:
+            hidden = self.normalise_input(hidden, n_source=n_source)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            hidden = layer(hidden)
+            if isinstance(norm, DomainNorm):
+                hidden = norm(hidden, n_source=n_source)
+            hidden = functional.relu(hidden)
+        return hidden

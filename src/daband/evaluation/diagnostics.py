@@ -1,0 +1,75 @@
+"""Watching adversarial training for the three ways in which it goes wrong, and saying what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["CollapseWarning", "CollapseWatch"]
+
+
+class CollapseWarning(UserWarning):
+    """Training has collapsed in one of the ways that show without any target label."""
+
+
+@dataclass(frozen=True)
+class _Sign:
+    name: str
+    key: str
+    above: float | None
+    below: float | None
+    message: str
+
+    def shows(self, record: Mapping[str, float]) -> bool:
+        value = record.get(self.key)
+        if value is None:
+            return False
+        return (self.above is not None and value >= self.above) or (self.below is not None and value <= self.below)
+
+
+_SIGNS = (
+    _Sign(
+        "one arm for the target",
+        "target_top_share",
+        0.95,
+        None,
+        "nearly all target contexts go to one arm ({value:.0%} for {n} episodes). Lower the weight of "
+        "predicted_reward, raise target_diversity, or start the terms on the target later",
+    ),
+    _Sign(
+        "latent spread gone",
+        "latent_spread",
+        None,
+        0.004,
+        "the latents of different contexts have become nearly the same (spread {value:.3g} of at most 1 for {n} "
+        "episodes). Lower the weight of the divergence or the learning rate",
+    ),
+    _Sign(
+        "discriminator perfect",
+        "discriminator_accuracy",
+        0.995,
+        None,
+        "the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the encoder learns "
+        "nothing from it. Raise the adversarial weight, or align wider features (LatentSettings(tap='features'))",
+    ),
+)
+
+
+class CollapseWatch:
+    """Looks at every episode's record; says once per way of collapsing that it has shown for ``patience`` episodes."""
+
+    def __init__(self, *, patience: int = 10) -> None:
+        self.patience = patience
+        self._streaks = dict.fromkeys((sign.name for sign in _SIGNS), 0)
+        self._said: set[str] = set()
+
+    def observe(self, record: Mapping[str, float]) -> list[str]:
+        """What is to be said after this episode; mostly nothing."""
+        messages = []
+        for sign in _SIGNS:
+            self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.shows(record) else 0
+            if self._streaks[sign.name] >= self.patience and sign.name not in self._said:
+                self._said.add(sign.name)
+                text = sign.message.format(value=record[sign.key], n=self._streaks[sign.name])
+                messages.append(f"{sign.name}: {text}")
+        return messages

@@ -1,0 +1,102 @@
+"""What a term of the objective sees, and how terms are found.
+
+A term is a pure function of tensors, and a thin module around it that holds whatever it learns (a discriminator) and
+reads what it needs from a ``Batch``. A new term is one file:
+
+    @terms.register("mine")
+    class Mine(Term):
+        needs_target = True
+        def forward(self, batch: Batch) -> torch.Tensor: ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from daband.errors import InvalidInput
+from daband.registry import Registry
+
+__all__ = ["REVEALS", "Batch", "Term", "TermShape", "terms"]
+
+REVEALS = ("one_correct_arm", "chosen_arm")
+"""What a reward tells. "one_correct_arm": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
+reveals every arm. "chosen_arm": a reward tells of the pulled arm alone."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One gradient step's material: B source rounds and T target contexts, encoded. Rewards are scaled to [0, 1].
+
+    Everything carries gradients to the encoder except what came from the head, which is a constant of the objective.
+    """
+
+    predicted: torch.Tensor
+    """(B, K): predicted rewards of the source rounds, the head's coefficients times the latent."""
+    arm: torch.Tensor
+    """(B,): the arm that was pulled."""
+    reward: torch.Tensor
+    """(B,): what it paid."""
+    tap: torch.Tensor
+    """(B, w): the source features that alignment works on."""
+    target_predicted: torch.Tensor
+    """(T, K); empty (0, K) when no term needs the target."""
+    target_width: torch.Tensor
+    """(T, K): alpha times the width of the head at the target contexts, a constant."""
+    target_tap: torch.Tensor
+    """(T, w)."""
+    target_teacher: torch.Tensor
+    """(T, K): what the averaged encoder predicts for the target contexts as they are, a constant."""
+    weight: torch.Tensor
+    """The term's own scheduled weight at this step, a scalar."""
+    earned: torch.Tensor
+    """What terms on the target are multiplied with at this step, a scalar in [0, 1]; see ``Learning.earned``."""
+
+
+@dataclass(frozen=True)
+class TermShape:
+    """What a term must know to be built."""
+
+    n_arms: int
+    tap_width: int
+    reveal: str = "chosen_arm"
+    scale: float = 10.0
+    """Predicted rewards lie in [0, 1], too flat for a softmax; they are multiplied by this first."""
+
+    def __post_init__(self) -> None:
+        if self.reveal not in REVEALS:
+            raise InvalidInput(f"reveal must be one of {', '.join(REVEALS)}, got {self.reveal!r}")
+        if not self.scale > 0:
+            raise InvalidInput(f"scale must be positive, got {self.scale}")
+
+
+class Term(nn.Module):
+    """One term: ``forward`` gives its value, a scalar that the weight multiplies.
+
+    A term with ``weighs_itself`` uses ``batch.weight`` inside and is added as it is: the adversarial terms are, because
+    their weight acts on the encoder's gradient and not on the discriminator's.
+    """
+
+    needs_target: ClassVar[bool] = False
+    must_be_earned: ClassVar[bool | None] = None
+    """Whether the weight is multiplied with ``batch.earned``; None: where the term needs the target."""
+    needs_width: ClassVar[bool] = False
+    needs_teacher: ClassVar[bool] = False
+    weighs_itself: ClassVar[bool] = False
+
+    def __init__(self, shape: TermShape) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """The value of the term."""
+        raise NotImplementedError
+
+    def grow(self) -> None:
+        """One more arm; a term whose parts depend on the number of arms makes room."""
+
+
+terms: Registry[type[Term]] = Registry("term", "daband.objectives")

@@ -1,0 +1,76 @@
+"""The objective: chosen terms, each with its weight, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from daband.objectives.contract import Batch, Term, TermShape, terms
+from daband.objectives.schedule import Weight
+
+__all__ = ["Objective"]
+
+
+class Objective(nn.Module):
+    """The weighted sum of registered terms.
+
+    Terms of weight 0 are not built at all, so they cost nothing, draw no random number and leave no trace.
+    """
+
+    def __init__(self, *, weights: Mapping[str, Weight], shape: TermShape) -> None:
+        super().__init__()
+        self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
+        self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
+        for name in weights:
+            terms.get(name)  # a misspelt name is an error even at weight 0
+
+    def _any(self, need: str) -> bool:
+        return any(getattr(term, need) for term in self.terms.values())
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether any term looks at target contexts."""
+        return self._any("needs_target")
+
+    @property
+    def needs_width(self) -> bool:
+        """Whether any term needs the head's widths at target contexts."""
+        return self._any("needs_width")
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether any term needs the averaged encoder's predictions."""
+        return self._any("needs_teacher")
+
+    def without_target(self) -> list[str]:
+        """The names of the terms that can be computed before any target context was seen."""
+        return [name for name, term in self.terms.items() if not getattr(term, "needs_target")]  # noqa: B009
+
+    def forward(self, batch: Batch, step: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss at gradient step ``step`` (a scalar tensor), and every term's own value, detached.
+
+        Terms that need the target are left out while there is none.
+        """
+        total = torch.zeros((), device=batch.predicted.device, dtype=batch.predicted.dtype)
+        values: dict[str, torch.Tensor] = {}
+        for name, weight in self.weights.items():
+            term = self.terms[name]
+            assert isinstance(term, Term)
+            if term.needs_target and len(batch.target_predicted) == 0:
+                continue
+            now = weight.at(step)
+            if term.needs_target if term.must_be_earned is None else term.must_be_earned:
+                now = now * batch.earned
+            value = term(replace(batch, weight=now))
+            total = total + (value if term.weighs_itself else now * value)
+            values[name] = value.detach()
+        return total, values
+
+    def grow(self) -> None:
+        """One more arm."""
+        for term in self.terms.values():
+            assert isinstance(term, Term)
+            term.grow()

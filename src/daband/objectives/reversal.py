@@ -1,0 +1,27 @@
+"""A tensor that is itself on the way forward and turns its gradient round on the way back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["reverse_gradient"]
+
+
+class _Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(strength)
+        return features.view_as(features)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (strength,) = ctx.saved_tensors
+        return -strength * gradients[0], None
+
+
+def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+    """``features``, whose gradient arrives multiplied by ``-strength``, a scalar tensor."""
+    reversed_features: torch.Tensor = _Reversal.apply(features, strength)  # type: ignore[no-untyped-call]
+    return reversed_features

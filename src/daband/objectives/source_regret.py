@@ -1,0 +1,69 @@
+"""Source regret: how far predicted rewards are from what the source revealed.
+
+Only the pulled arm's reward is observed. Where exactly one arm is right and rewards are noise-free, a reward of 1 also
+says that every other arm pays 0; the loss then runs over all arms of such rounds. Which rule holds is a setting.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from daband.objectives.contract import Batch, Term, terms
+
+__all__ = ["SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "revealed_rewards", "squared_regret"]
+
+_CERTAIN = 1e-4
+
+
+def revealed_rewards(
+    arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, reveal: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which arms' rewards are known, (B, K) of 0 and 1, and those rewards, (B, K), 0 where unknown."""
+    chosen = functional.one_hot(arm, n_arms).to(reward.dtype)
+    known = chosen
+    if reveal == "one_correct_arm":
+        known = torch.where(reward[:, None] >= 1, torch.ones_like(chosen), chosen)
+    return known, chosen * reward[:, None]
+
+
+def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, reveal: str) -> torch.Tensor:
+    """The paper's loss: squared errors summed over the revealed arms (B, K), mean over rounds."""
+    known, rewards = revealed_rewards(arm, reward, n_arms=predicted.shape[1], reveal=reveal)
+    return (known * (predicted - rewards) ** 2).sum(dim=1).mean()
+
+
+def cross_entropy_regret(
+    predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, reveal: str, scale: float
+) -> torch.Tensor:
+    """Cross-entropy of the revealed rewards, mean over rounds.
+
+    With one correct arm the predictions are logits of a softmax over arms: a reward of 1 asks for the probability of
+    the pulled arm, a reward of 0 for that of all others together. Otherwise the pulled arm alone is a Bernoulli
+    variable, whose logit is 0 at a predicted reward of one half.
+    """
+    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
+    if reveal == "one_correct_arm":
+        log_probability = functional.log_softmax(scale * predicted, dim=1).gather(1, arm[:, None]).squeeze(1)
+        # The floor keeps the logarithm of "some other arm" finite when the policy is sure of a wrong arm.
+        log_other = torch.log1p(-log_probability.exp().clamp(max=1 - _CERTAIN))
+        return -torch.where(reward >= 1, log_probability, log_other).mean()
+    return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward)
+
+
+@terms.register("source_squared")
+class SourceSquared(Term):
+    """Squared error over the revealed arms."""
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return squared_regret(batch.predicted, batch.arm, batch.reward, reveal=self.shape.reveal)
+
+
+@terms.register("source_cross_entropy")
+class SourceCrossEntropy(Term):
+    """Cross-entropy over the revealed arms."""
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return cross_entropy_regret(
+            batch.predicted, batch.arm, batch.reward, reveal=self.shape.reveal, scale=self.shape.scale
+        )

@@ -1,0 +1,92 @@
+"""A whole gradient step as one CUDA graph: recorded once, replayed per step, with nothing of it left to the host.
+
+A graph holds addresses. Whenever something it reads has moved (a memory that grew, an optimiser that was restored) or a
+part of the step comes or goes (the first target context), the step is recorded anew. Where recording fails, steps run
+one by one as they do on the CPU, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Protocol
+
+import torch
+
+from daband.policies.memory import Memories
+
+__all__ = ["CapturedStep", "Steps"]
+
+_WARM_UP = 3
+"""Steps taken before recording: they make the libraries choose their kernels and allocate their work space."""
+
+
+class Steps(Protocol):
+    """What can be captured: a step that changes tensors in place, and the generator it draws from."""
+
+    generator: torch.Generator
+
+    def step(self, memories: Memories) -> None:
+        """Take one step."""
+
+
+class CapturedStep:
+    """Takes the steps of a learner, as graph replays where that is possible."""
+
+    def __init__(self, learner: Steps) -> None:
+        self._learner = learner
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._places: tuple[object, ...] = ()
+        self._warm = 0
+        self.refused = False
+        """Whether recording failed, so that steps run one by one."""
+
+    def forget(self) -> None:
+        """Record anew before the next replay."""
+        self._graph = None
+        self._places = ()
+        self._warm = 0
+
+    def step(self, memories: Memories) -> None:
+        """Take one step."""
+        if self.refused:
+            self._learner.step(memories)
+            return
+        places = _places(memories)
+        if places != self._places:
+            self.forget()
+            self._places = places
+        if self._graph is None and self._warm < _WARM_UP:
+            # On a stream of its own, as recording will be: what is allocated here is then safe to reuse there.
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._learner.step(memories)
+            torch.cuda.current_stream().wait_stream(stream)
+            self._warm += 1
+            return
+        if self._graph is None:
+            self._record(memories)
+        if self._graph is None:
+            self._learner.step(memories)
+        else:
+            self._graph.replay()
+
+    def _record(self, memories: Memories) -> None:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._learner.generator)
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._learner.step(memories)
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            self.refused = True
+            warnings.warn(f"the gradient step cannot be captured, so steps run one by one: {error}", stacklevel=2)
+            return
+        self._graph = graph
+
+
+def _places(memories: Memories) -> tuple[object, ...]:
+    """What a recorded step depends on besides values: where things are, and which parts there are."""
+    parts = (memories.source, memories.target, memories.target_rounds)
+    return tuple((part.contexts.data_ptr(), part.contexts.dtype, len(part) > 0) for part in parts)

@@ -1,0 +1,23 @@
+"""DABand: Neural-LinUCB whose encoder also brings the target's contexts close to the source's.
+
+"Towards Domain Adaptive Neural Contextual Bandits" (ICLR 2025). The objective adds the terms of the target-regret bound
+to the source regret; with all of those at weight 0 it is Neural-LinUCB, to the bit.
+"""
+
+from __future__ import annotations
+
+from daband.policies.contract import policies
+from daband.policies.neural_linucb import NeuralLinUCB
+
+__all__ = ["DABand"]
+
+
+@policies.register("daband")
+class DABand(NeuralLinUCB):
+    """Learns where rewards are seen, acts where they are not.
+
+    Show it the target with ``observe_target`` and call ``adapt`` now and then (``daband.train`` does both). Its
+    arguments are those of ``NeuralLinUCB``; ``recipe`` is "default" unless said otherwise.
+    """
+
+    default_recipe = "default"

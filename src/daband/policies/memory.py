@@ -1,0 +1,130 @@
+"""What a neural policy remembers: contexts on the device, and with rounds their arm and reward.
+
+Beyond its capacity a memory keeps a uniform sample of all it was shown (reservoir sampling). Which item makes room for
+which depends on the seed and on the item's number alone, so a memory that was saved goes on as if it never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from daband.arrays import AnyArray, FloatArray, IntArray
+
+__all__ = ["ContextMemory", "Memories", "RoundMemory"]
+
+_FIRST_ROOM = 1024
+
+
+class ContextMemory:
+    """At most ``capacity`` contexts of one shape, in a buffer on ``device`` that doubles as it fills."""
+
+    def __init__(self, *, context_shape: tuple[int, ...], capacity: int, seed: int, device: torch.device) -> None:
+        self.context_shape = context_shape
+        self.capacity = capacity
+        self.seed = seed
+        self.device = device
+        self.shown = 0
+        """How many contexts were ever shown."""
+        self.contexts = torch.empty((0, *context_shape), device=device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        """How many are stored, as a tensor: a captured step draws from it."""
+
+    def __len__(self) -> int:
+        return min(self.shown, self.capacity)
+
+    def add(self, contexts: AnyArray) -> None:
+        """Remember contexts (B, *context_shape), or a sample of them."""
+        self._add(contexts, {})
+
+    def _columns(self) -> dict[str, torch.Tensor]:
+        return {"contexts": self.contexts}
+
+    def _set_column(self, name: str, column: torch.Tensor) -> None:
+        setattr(self, name, column)
+
+    def _add(self, contexts: AnyArray, more: Mapping[str, torch.Tensor]) -> None:
+        incoming = torch.from_numpy(np.ascontiguousarray(contexts))
+        if incoming.dtype != torch.uint8:
+            incoming = incoming.to(torch.float32)
+        if len(self) and incoming.dtype != self.contexts.dtype:
+            # Images first as bytes and then as numbers: bytes mean 0..255 scaled to [0, 1], so both become floats.
+            incoming, self.contexts = _as_float(incoming), _as_float(self.contexts)
+        elif not len(self):
+            self.contexts = self.contexts.to(incoming.dtype)
+        slots, rows = self._places(len(incoming))
+        self._make_room(int(slots.max()) + 1 if len(slots) else 0)
+        where, which = torch.from_numpy(slots).to(self.device), torch.from_numpy(rows)
+        for name, values in {"contexts": incoming, **more}.items():
+            self._columns()[name].index_copy_(0, where, values[which].to(self.device))
+        self.shown += len(incoming)
+        self.count.fill_(len(self))
+
+    def _places(self, n: int) -> tuple[IntArray, IntArray]:
+        """Where the next ``n`` items go, and which of them do; of items for one place only the last."""
+        free = max(0, min(n, self.capacity - self.shown))
+        slots = np.arange(self.shown, self.shown + free)
+        rows = np.arange(free)
+        if free == n:
+            return slots, rows
+        numbers = np.arange(self.shown + free, self.shown + n)
+        drawn = np.array([np.random.default_rng([self.seed, int(i)]).integers(i + 1) for i in numbers], np.int64)
+        late = {int(slot): row for slot, row in zip(drawn, range(free, n), strict=True) if slot < self.capacity}
+        # A slot may be filled and replaced in the same batch.
+        both = dict(zip(slots.tolist(), rows.tolist(), strict=True)) | late
+        return np.array(list(both), np.int64), np.array(list(both.values()), np.int64)
+
+    def _make_room(self, needed: int) -> None:
+        room = len(self.contexts)
+        if needed <= room:
+            return
+        size = min(self.capacity, max(needed, 2 * room, _FIRST_ROOM))
+        for name, column in self._columns().items():
+            grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=self.device)
+            grown[:room] = column
+            self._set_column(name, grown)
+
+    def state(self) -> dict[str, AnyArray]:
+        """What is stored, as arrays."""
+        columns = {name: column[: len(self)].cpu().numpy() for name, column in self._columns().items()}
+        return {**columns, "shown": np.array([self.shown], np.int64)}
+
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
+        """Take over what ``state`` returned."""
+        self.shown = int(state["shown"][0])
+        for name in self._columns():
+            self._set_column(name, torch.from_numpy(state[name].copy()).to(self.device))
+        self.count.fill_(len(self))
+
+
+class RoundMemory(ContextMemory):
+    """Contexts with the arm that was pulled and the reward it paid."""
+
+    def __init__(self, *, context_shape: tuple[int, ...], capacity: int, seed: int, device: torch.device) -> None:
+        super().__init__(context_shape=context_shape, capacity=capacity, seed=seed, device=device)
+        self.arms = torch.empty(0, dtype=torch.int64, device=device)
+        self.rewards = torch.empty(0, device=device, dtype=torch.float64)
+
+    def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+        """Remember rounds: contexts (B, *context_shape), arms and rewards (B,)."""
+        more = {"arms": torch.from_numpy(np.array(arms)), "rewards": torch.from_numpy(np.array(rewards, np.float64))}
+        self._add(contexts, more)
+
+    def _columns(self) -> dict[str, torch.Tensor]:
+        return {"contexts": self.contexts, "arms": self.arms, "rewards": self.rewards}
+
+
+@dataclass(frozen=True)
+class Memories:
+    """What steps draw from: source rounds, unlabelled target contexts, and target rounds once there are any."""
+
+    source: RoundMemory
+    target: ContextMemory
+    target_rounds: RoundMemory
+
+
+def _as_float(contexts: torch.Tensor) -> torch.Tensor:
+    return contexts.to(torch.float32) / 255 if contexts.dtype == torch.uint8 else contexts

@@ -1,0 +1,213 @@
+"""Recipes: every setting of a neural policy in frozen groups, and the named ones.
+
+``paper`` is Algorithm 1 as printed. ``default`` is what works, ``default-rpd`` the same with R, P and D all on, so that
+leaving one out says something. ``nlinucb`` is the default with the source regret alone. How the defaults were found,
+and what was looked at for that, stands in ``docs/results/recipe-research.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from daband.encoders import LatentSettings
+from daband.encoders.disturbance import Disturbance
+from daband.errors import InvalidInput
+from daband.objectives import Weight
+
+__all__ = ["EncoderSettings", "Learning", "Memory", "Recipe", "family_of", "recipe_for", "recipe_from", "recipe_names"]
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Which network, its own options, and the dense layers behind it."""
+
+    name: str = "auto"
+    options: dict[str, Any] = field(default_factory=dict)
+    latent: LatentSettings = field(default_factory=LatentSettings)
+    initialisation: str = "framework"
+    """"framework": as PyTorch does; "gaussian": normal weights of variance 2 / inputs and no bias (Neural-LinUCB)."""
+
+    def __post_init__(self) -> None:
+        if self.initialisation not in ("framework", "gaussian"):
+            raise InvalidInput(f"initialisation must be 'framework' or 'gaussian', got {self.initialisation!r}")
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The gradient steps of an episode."""
+
+    learning_rate: float = 1e-3
+    steps: int = 64
+    """Steps that ``adapt()`` takes when it is not told how many."""
+    batch: int = 64
+    """Source rounds of a step, and as many target contexts."""
+    averaging: float = 0.99
+    """How slowly the averaged encoder follows; it acts, and teaches. 0 acts with the encoder itself."""
+    disturbance: Disturbance = field(default_factory=Disturbance)
+    scale: float = 10.0
+    """What predicted rewards are multiplied with to become logits."""
+    earned: float = 0.0
+    """Terms on the target count ``rate ** earned``, with rate the recent mean reward: alignment must be earned on the
+    source first, or it prevents the learning it depends on."""
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise InvalidInput(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.steps < 0 or self.batch < 1:
+            raise InvalidInput(f"steps must be >= 0 and batch >= 1, got {self.steps} and {self.batch}")
+        if not 0 <= self.averaging < 1:
+            raise InvalidInput(f"averaging must lie in [0, 1), got {self.averaging}")
+        if not (self.scale > 0 and self.earned >= 0):
+            raise InvalidInput(f"scale must be positive and earned >= 0, got {self.scale} and {self.earned}")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is remembered of past rounds, and what for."""
+
+    replay: str = "all"
+    """"all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as Algorithm 1 does."""
+    capacity: int = 200_000
+    """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept."""
+    refit: bool = True
+    """Whether the head is fitted anew, with the present encoder, on a schedule; else old features stay in A and b."""
+    refit_after: int = 256
+    """Rounds between refits, at the least."""
+    refit_growth: float = 0.05
+    """And at least this share of the rounds so far, which keeps the total cost linear in rounds."""
+    unit_theta: bool = False
+    """Whether losses see each head's coefficients at unit norm."""
+
+    def __post_init__(self) -> None:
+        if self.replay not in ("all", "last"):
+            raise InvalidInput(f"replay must be 'all' or 'last', got {self.replay!r}")
+        if self.capacity < 1 or self.refit_after < 1 or not self.refit_growth >= 0:
+            raise InvalidInput("capacity and refit_after must be >= 1, refit_growth >= 0")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that makes a neural policy what it is, but for its sizes, its seed and its exploration."""
+
+    weights: dict[str, Weight]
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    learning: Learning = field(default_factory=Learning)
+    memory: Memory = field(default_factory=Memory)
+    alpha: float = 0.5
+    """How much of the width is added, unless the policy is told otherwise."""
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON can hold it; ``recipe_from`` makes it anew."""
+        return asdict(self)
+
+    def with_weights(self, **weights: Weight | float) -> Recipe:
+        """The same with other weights of some terms; 0 removes a term."""
+        new = {
+            name: weight if isinstance(weight, Weight) else Weight(float(weight)) for name, weight in weights.items()
+        }
+        return replace(self, weights={**self.weights, **new})
+
+    def source_alone(self) -> Recipe:
+        """The same with the source regret alone: Neural-LinUCB."""
+        return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
+
+
+def recipe_from(settings: Mapping[str, Any]) -> Recipe:
+    """A recipe from what ``Recipe.settings`` returned; an unknown name is an error."""
+    for name in settings:
+        if name not in {known.name for known in fields(Recipe)}:
+            raise InvalidInput(f"a recipe has no setting {name!r}")
+    try:
+        encoder, learning = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
+        if "latent" in encoder:
+            encoder["latent"] = LatentSettings(**encoder["latent"])
+        if "options" in encoder:  # JSON knows lists only, networks take tuples
+            options = encoder["options"].items()
+            encoder["options"] = {k: tuple(v) if isinstance(v, list) else v for k, v in options}
+        if "disturbance" in learning:
+            learning["disturbance"] = Disturbance(**learning["disturbance"])
+        return Recipe(
+            weights={name: Weight(**weight) for name, weight in settings["weights"].items()},
+            encoder=EncoderSettings(**encoder),
+            learning=Learning(**learning),
+            memory=Memory(**settings.get("memory", {})),
+            alpha=settings.get("alpha", Recipe.alpha),
+        )
+    except (TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(f"not a recipe: {error}") from None
+
+
+def family_of(context_shape: tuple[int, ...]) -> str:
+    """Which default applies: "image" for (channels, height, width) of at least 16 pixels a side, else "vector"."""
+    is_image = len(context_shape) == 3 and context_shape[0] in (1, 3, 4) and min(context_shape[1:]) >= 16
+    return "image" if is_image else "vector"
+
+
+def recipe_names() -> list[str]:
+    """The names that ``recipe_for`` knows."""
+    return ["default", "default-rpd", "nlinucb", "paper"]
+
+
+def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
+    """The named recipe for contexts of this shape: one per encoder family and none per data set."""
+    image = family_of(context_shape) == "image"
+    if name == "paper":
+        return _paper(image)
+    default = _default_image() if image else _default_vector()
+    if name == "default":
+        return default
+    if name == "nlinucb":
+        return default.source_alone()
+    if name == "default-rpd":
+        return default.with_weights(regression_error=0.5, predicted_reward=0.03)
+    raise InvalidInput(f"unknown recipe {name!r} (known: {', '.join(recipe_names())})")
+
+
+def _default_image() -> Recipe:
+    return Recipe(
+        weights={
+            "source_cross_entropy": Weight(1.0),
+            "adversarial": Weight(1.0, shape="sigmoid", steps=6000),
+            "target_entropy": Weight(0.1),
+            "target_diversity": Weight(0.1),
+            "pseudo_labels": Weight(0.5, shape="step", start=6000),
+        },
+        encoder=EncoderSettings(name="conv"),
+        learning=Learning(disturbance=Disturbance(shift=2, contrast=0.4), earned=4.0),
+    )
+
+
+def _default_vector() -> Recipe:
+    # Alignment that is earned steeply, statistics included: where rewards are noisy the source is never solved, and
+    # a difference between the domains may then be just what a choice should depend on.
+    return Recipe(
+        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=1500)},
+        encoder=EncoderSettings(name="mlp", options={"statistics": "earned"}),
+        learning=Learning(steps=32, earned=8.0),
+        alpha=0.2,
+    )
+
+
+def _paper(image: bool) -> Recipe:
+    """Algorithm 1 as printed: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda."""
+    return Recipe(
+        weights={
+            "source_squared": Weight(1.0),
+            "regression_error": Weight(2.0),
+            "predicted_reward": Weight(1.0),
+            "adversarial": Weight(1.0),
+        },
+        encoder=EncoderSettings(
+            name="conv" if image else "mlp",
+            options={"channels": (32, 48), "normalise": False}
+            if image
+            else {"widths": (256,), "normalise_input": False, "normalise_hidden": False},
+            latent=LatentSettings(dimension=64, hidden=128, tap="latent"),
+            initialisation="gaussian",
+        ),
+        learning=Learning(learning_rate=1e-5, averaging=0.0),
+        memory=Memory(replay="last", refit=False, unit_theta=True),
+        alpha=0.05,
+    )

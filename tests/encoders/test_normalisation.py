@@ -1,0 +1,142 @@
+import pytest
+import torch
+
+from daband.encoders import DomainNorm, domain_index, frozen_statistics
+from daband.errors import InvalidInput
+
+
+def test_each_domain_is_normalised_by_its_own_batch_while_training():
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=3)
+    features = torch.cat([torch.randn(16, 3), 5 + 4 * torch.randn(24, 3)])
+    out = norm(features, n_source=16)
+    for part in (out[:16], out[16:]):
+        torch.testing.assert_close(part.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+        torch.testing.assert_close(part.var(0, correction=0), torch.ones(3), atol=1e-3, rtol=0)
+
+
+def test_running_statistics_are_kept_apart_and_follow_torch_batch_norm():
+    torch.manual_seed(0)
+    norm, source, target = DomainNorm(channels=4), torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4)
+    for _ in range(5):
+        a, b = torch.randn(8, 4, 3, 3), 2 + 3 * torch.randn(6, 4, 3, 3)
+        together = norm(torch.cat([a, b]), n_source=8)
+        torch.testing.assert_close(together, torch.cat([source(a), target(b)]))
+    for row, reference in enumerate((source, target)):
+        torch.testing.assert_close(norm.running_mean[row], reference.running_mean)
+        torch.testing.assert_close(norm.running_variance[row], reference.running_var)
+    norm.eval(), source.eval(), target.eval()
+    torch.testing.assert_close(norm(a, n_source=8), source(a))
+    torch.testing.assert_close(norm(b, n_source=0), target(b))
+
+
+def test_a_batch_equals_its_singles_at_evaluation():
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=5)
+    norm(torch.randn(32, 5), n_source=16)
+    norm.eval()
+    features = torch.randn(7, 5)
+    for n_source in (0, 7):
+        singles = torch.cat([norm(row[None], n_source=min(n_source, 1)) for row in features])
+        assert torch.equal(norm(features, n_source=n_source), singles)
+
+
+def test_a_domain_never_seen_borrows_the_source():
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=2)
+    norm(3 + torch.randn(64, 2), n_source=64)
+    norm.eval()
+    features = torch.randn(4, 2)
+    assert torch.equal(norm(features, n_source=0), norm(features, n_source=4))
+
+
+def test_one_row_in_training_falls_back_to_running_statistics_and_leaves_them():
+    norm = DomainNorm(channels=2)
+    norm(torch.randn(8, 2), n_source=8)
+    before = norm.running_mean.clone()
+    assert torch.isfinite(norm(torch.randn(1, 2), n_source=1)).all()
+    assert torch.equal(norm.running_mean, before)
+
+
+def test_frozen_statistics_change_nothing_and_come_back():
+    norm = DomainNorm(channels=2)
+    features = torch.randn(8, 2)
+    with frozen_statistics(norm):
+        inside = norm(features, n_source=4)
+    assert norm.batches_seen.tolist() == [0, 0]
+    torch.testing.assert_close(inside, norm(features, n_source=4))
+    assert norm.batches_seen.tolist() == [1, 1]
+
+
+def test_gradient_agrees_with_finite_differences():
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=2).double()
+    with frozen_statistics(norm):
+        assert torch.autograd.gradcheck(
+            lambda x: norm(x, n_source=3), (torch.randn(7, 2, dtype=torch.float64, requires_grad=True),)
+        )
+
+
+def test_empty_batch_stays_empty():
+    assert DomainNorm(channels=2)(torch.empty(0, 2), n_source=0).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"channels": 0}, {"channels": 2, "momentum": 0.0}, {"channels": 2, "statistics": "moon"}]
+)
+def test_nonsense_settings_are_refused(wrong):
+    with pytest.raises(InvalidInput):
+        DomainNorm(**wrong)
+
+
+def test_domain_names():
+    assert [domain_index(name) for name in ("source", "target")] == [0, 1]
+    with pytest.raises(InvalidInput, match="source, target"):
+        domain_index("moon")
+
+
+@pytest.mark.parametrize("trust", [0.0, 0.3, 1.0])
+def test_trust_moves_the_target_from_the_sources_statistics_to_its_own(trust):
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=3, statistics="earned")
+    norm.trust.fill_(trust)
+    for _ in range(60):
+        source, target = torch.randn(64, 3), 5 + 2 * torch.randn(64, 3)
+        out = norm(torch.cat([source, target]), n_source=64).detach()
+    torch.testing.assert_close(out[:64], torch.nn.BatchNorm1d(3)(source))
+    expected = (target.mean(0) - trust * target.mean(0) - (1 - trust) * source.mean(0)).mean()
+    spread = (trust * 4 + (1 - trust)) ** 0.5
+    assert float(out[64:].mean()) == pytest.approx(float(expected) / spread, abs=0.3)
+    norm.eval()
+    assert float(norm(target, n_source=0).detach().mean()) == pytest.approx(float(out[64:].mean()), abs=0.3)
+
+
+def test_statistics_of_the_source_alone_ignore_the_target():
+    torch.manual_seed(0)
+    norm, reference = DomainNorm(channels=3, statistics="source"), torch.nn.BatchNorm1d(3)
+    for _ in range(4):
+        source, target = torch.randn(16, 3), 5 + torch.randn(8, 3)
+        out = norm(torch.cat([source, target]), n_source=16)
+        torch.testing.assert_close(out[:16], reference(source))
+        assert out[16:].mean() > 3
+    norm.eval(), reference.eval()
+    torch.testing.assert_close(norm(target, n_source=0), reference(target))
+
+
+@pytest.mark.parametrize("statistics", ["own", "source", "earned"])
+def test_a_training_step_goes_back_through_both_domains(statistics):
+    norm = DomainNorm(channels=2, statistics=statistics)
+    features = torch.randn(8, 2, requires_grad=True)
+    norm(features, n_source=4).square().sum().backward()
+    assert torch.isfinite(features.grad).all()
+    assert norm.batches_seen.tolist() == [1, 1]
+
+
+def test_gradient_of_blended_statistics():
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=2, statistics="earned").double()
+    norm.trust.fill_(0.4)
+    with frozen_statistics(norm):
+        assert torch.autograd.gradcheck(
+            lambda x: norm(x, n_source=3), (torch.randn(7, 2, dtype=torch.float64, requires_grad=True),)
+        )

@@ -1,0 +1,88 @@
+"""The discriminator descends the domain cross-entropy; the encoder receives it reversed, times 2 lambda, exactly."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from daband.objectives import Objective, TermShape, Weight, terms
+from daband.objectives.adversarial import domain_cross_entropy
+from daband.objectives.reversal import reverse_gradient
+from tests.objectives.batches import B, K, T, W, make_batch, shape
+
+
+@pytest.mark.parametrize("name", ["adversarial", "conditional_adversarial"])
+@pytest.mark.parametrize("strength", [0.0, 0.3, 5.0])
+def test_the_encoder_receives_exactly_the_reversed_gradient(name, strength):
+    torch.manual_seed(0)
+    term = terms.get(name)(shape()).double()
+    batch = make_batch()
+    taps = [batch.tap.clone().requires_grad_(True), batch.target_tap.clone().requires_grad_(True)]
+    held = replace(batch, tap=taps[0], target_tap=taps[1], weight=torch.tensor(strength, dtype=torch.float64))
+    parameters = list(term.parameters())
+    received = torch.autograd.grad(term(held), [*taps, *parameters])
+
+    seen = [term.seen(taps[0], batch.predicted), term.seen(taps[1], batch.target_predicted)]
+    logits = term.discriminator(torch.cat(seen))
+    plain = functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64)) / 2
+    plain = plain + functional.binary_cross_entropy_with_logits(logits[B:], torch.ones(T, dtype=torch.float64)) / 2
+    descended = torch.autograd.grad(plain, [*taps, *parameters])
+
+    for ours, reference in zip(received[:2], descended[:2], strict=True):
+        torch.testing.assert_close(ours, -2 * strength * reference, rtol=1e-12, atol=1e-15)
+    for ours, reference in zip(received[2:], descended[2:], strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-15)
+
+
+def test_the_discriminators_gradient_agrees_with_finite_differences():
+    logits = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in (4, 6)]
+    assert torch.autograd.gradcheck(domain_cross_entropy, logits)
+
+
+def test_chance_level_is_ln_2():
+    assert float(domain_cross_entropy(torch.zeros(3), torch.zeros(5))) == pytest.approx(math.log(2))
+
+
+def test_domains_weigh_the_same_whatever_their_numbers():
+    small = domain_cross_entropy(torch.ones(1), torch.ones(1))
+    torch.testing.assert_close(small, domain_cross_entropy(torch.ones(9), torch.ones(1)))
+
+
+def test_reversal_is_the_identity_forward():
+    features = torch.randn(3, 2)
+    assert torch.equal(reverse_gradient(features, torch.tensor(2.0)), features)
+
+
+def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
+    def gradients(value):
+        torch.manual_seed(1)
+        objective = Objective(weights={"adversarial": Weight(value)}, shape=shape()).double()
+        batch = make_batch()
+        batch.tap.requires_grad_(True)
+        loss, _ = objective(batch, torch.zeros(()))
+        first = next(objective.parameters())
+        return torch.autograd.grad(loss, [batch.tap, first])
+
+    (tap, first), (tap_twice, first_twice) = gradients(1.0), gradients(2.0)
+    torch.testing.assert_close(tap_twice, 2 * tap)
+    assert torch.equal(first, first_twice)
+
+
+def test_accuracy_is_measured():
+    term = terms.get("adversarial")(shape())
+    with torch.no_grad():
+        for parameter in term.parameters():
+            parameter.zero_()
+        term.discriminator.layers[-1].bias.fill_(1.0)
+    term(make_batch(dtype=torch.float32))
+    assert float(term.accuracy) == 0.5
+
+
+def test_conditional_grows_with_the_arms():
+    term = terms.get("conditional_adversarial")(TermShape(n_arms=K, tap_width=W))
+    before = term.class_directions.clone()
+    term.grow()
+    assert term.class_directions.shape == (K + 1, term.projected_width)
+    assert torch.equal(term.class_directions[:K], before)

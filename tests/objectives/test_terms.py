@@ -1,0 +1,232 @@
+"""Every term against an independent account of it, and its gradient against finite differences."""
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from daband.errors import InvalidInput
+from daband.objectives import Batch, Objective, Term, Weight, terms
+from daband.objectives.class_confusion import class_confusion
+from daband.objectives.coral import coral
+from daband.objectives.mmd import mmd
+from daband.objectives.predicted_reward import predicted_reward
+from daband.objectives.pseudo_labels import pseudo_label_loss
+from daband.objectives.regression_error import regression_error
+from daband.objectives.source_regret import cross_entropy_regret, revealed_rewards, squared_regret
+from daband.objectives.target_diversity import target_diversity
+from daband.objectives.target_entropy import target_entropy
+from tests.objectives.batches import B, K, T, W, make_batch, shape
+
+
+def test_revealed_arms_by_both_rules():
+    arm, reward = torch.tensor([1, 2]), torch.tensor([1.0, 0.0])
+    known, rewards = revealed_rewards(arm, reward, n_arms=3, reveal="one_correct_arm")
+    assert known.tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert rewards.tolist() == [[0, 1, 0], [0, 0, 0]]
+    known, _ = revealed_rewards(arm, reward, n_arms=3, reveal="chosen_arm")
+    assert known.tolist() == [[0, 1, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("reveal", ["one_correct_arm", "chosen_arm"])
+def test_squared_regret_by_hand(reveal):
+    batch = make_batch()
+    expected = []
+    for predicted, arm, reward in zip(batch.predicted, batch.arm, batch.reward, strict=True):
+        everything = reveal == "one_correct_arm" and reward == 1
+        arms = range(K) if everything else [int(arm)]
+        expected.append(sum(float(predicted[a] - (reward if a == arm else 0)) ** 2 for a in arms))
+    value = squared_regret(batch.predicted, batch.arm, batch.reward, reveal=reveal)
+    assert float(value) == pytest.approx(np.mean(expected))
+
+
+def test_cross_entropy_by_hand():
+    batch = make_batch()
+    probabilities = np.exp(10 * batch.predicted.numpy())
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    expected = [
+        -math.log(row[arm]) if reward == 1 else -math.log(1 - min(row[arm], 1 - 1e-4))
+        for row, arm, reward in zip(probabilities, batch.arm.tolist(), batch.reward.tolist(), strict=True)
+    ]
+    value = cross_entropy_regret(batch.predicted, batch.arm, batch.reward, reveal="one_correct_arm", scale=10.0)
+    assert float(value) == pytest.approx(np.mean(expected))
+
+
+def test_cross_entropy_of_graded_rewards_is_least_at_the_reward():
+    arm, reward = torch.zeros(1, dtype=torch.int64), torch.tensor([0.7])
+
+    def loss(p):
+        predicted = torch.tensor([[p, 0.0]])
+        return float(cross_entropy_regret(predicted, arm, reward, reveal="chosen_arm", scale=10.0))
+
+    best = 0.5 + math.log(0.7 / 0.3) / 10
+    assert loss(best) < min(loss(best - 0.05), loss(best + 0.05))
+
+
+def test_a_sure_and_wrong_prediction_has_a_finite_loss_and_gradient():
+    predicted = torch.tensor([[50.0, 0.0]], requires_grad=True)
+    loss = cross_entropy_regret(predicted, torch.tensor([0]), torch.tensor([0.0]), reveal="one_correct_arm", scale=10.0)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(predicted.grad).all()
+
+
+def test_regression_error_by_hand():
+    value = regression_error(torch.tensor([[0.2, 0.9], [0.4, 0.1]]), torch.tensor([1, 0]), torch.tensor([1.0, 0.0]))
+    assert float(value) == pytest.approx((0.1 + 0.4) / 2)
+
+
+def test_predicted_reward_takes_the_policys_own_choice_and_both_indicators():
+    predicted, arm = torch.tensor([[0.2, 0.9], [-0.4, 0.1]]), torch.tensor([1, 0])
+    target = torch.tensor([[0.3, 0.2]])
+    arguments = {"target_predicted": target, "target_width": torch.tensor([[0.0, 0.5]])}
+    value = predicted_reward(predicted, arm, torch.tensor([1.0, 0.0]), reveal="one_correct_arm", **arguments)
+    assert float(value) == pytest.approx(0.2 + 0.4 / 2)  # the bonus makes arm 1 the target's choice
+    value = predicted_reward(predicted, arm, torch.tensor([0.75, 0.5]), reveal="chosen_arm", **arguments)
+    assert float(value) == pytest.approx(0.2 + (0.25 * 0.9 + 0.5 * 0.4) / 2)
+
+
+def test_coral_against_numpy():
+    batch = make_batch()
+    gap = np.cov(batch.tap.numpy().T) - np.cov(batch.target_tap.numpy().T)
+    assert float(coral(batch.tap, batch.target_tap)) == pytest.approx((gap**2).sum() / (4 * W**2))
+    assert float(coral(batch.tap, batch.tap)) == pytest.approx(0.0, abs=1e-12)
+    assert float(coral(batch.tap[:1], batch.target_tap)) == 0.0
+
+
+def test_mmd_against_a_double_loop():
+    batch = make_batch()
+    rows = torch.cat([batch.tap, batch.target_tap]).numpy()
+    distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
+    kernel = np.mean([np.exp(-distances / (distances.mean() * m)) for m in (0.25, 0.5, 1, 2, 4)], axis=0)
+    expected = kernel[:B, :B].mean() + kernel[B:, B:].mean() - 2 * kernel[:B, B:].mean()
+    assert float(mmd(batch.tap, batch.target_tap)) == pytest.approx(expected)
+    assert float(mmd(batch.tap, batch.tap)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_entropy_and_diversity_at_their_ends():
+    even, sure = torch.zeros(3, K), 100 * torch.eye(K)
+    assert float(target_entropy(even, scale=10.0)) == pytest.approx(math.log(K))
+    assert float(target_entropy(sure, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
+    assert float(target_diversity(sure, scale=10.0)) == pytest.approx(0.0, abs=1e-6)
+    assert float(target_diversity(sure[:1].repeat(5, 1), scale=10.0)) == pytest.approx(math.log(K), rel=1e-5)
+
+
+def test_class_confusion_is_zero_for_sure_and_greatest_for_even_predictions():
+    assert float(class_confusion(100 * torch.eye(K), scale=10.0)) == pytest.approx(0.0, abs=1e-6)
+    assert float(class_confusion(torch.zeros(5, K), scale=10.0)) == pytest.approx((K - 1) / K)
+
+
+def test_pseudo_labels_leave_unsure_contexts_out():
+    teacher = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
+    predicted = torch.tensor([[0.3, 0.1], [5.0, 9.0]])
+    expected = math.log(1 + math.exp(-2.0)) / 2
+    assert float(pseudo_label_loss(predicted, teacher, scale=10.0)) == pytest.approx(expected)
+    assert float(pseudo_label_loss(predicted, torch.zeros(2, 2), scale=10.0)) == 0.0
+
+
+@pytest.mark.parametrize("reveal", ["one_correct_arm", "chosen_arm"])
+@pytest.mark.parametrize("name", [name for name in terms if not terms.get(name).weighs_itself and name != "mmd"])
+def test_gradients_agree_with_finite_differences(name, reveal):
+    torch.manual_seed(0)
+    term = terms.get(name)(shape(reveal=reveal)).double()
+    batch = make_batch(target_teacher=torch.randn(T, K, dtype=torch.float64) * 2)
+    differentiable = ("predicted", "tap", "target_predicted", "target_tap")
+    held = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    inputs = [held[key].clone().requires_grad_(True) for key in differentiable]
+
+    def value(*tensors):
+        return term(Batch(**{**held, **dict(zip(differentiable, tensors, strict=True))})) + 0 * sum(
+            tensor.sum() for tensor in tensors
+        )
+
+    assert torch.autograd.gradcheck(value, inputs, atol=1e-6)
+
+
+def test_mmd_gradient_at_a_fixed_bandwidth():
+    rows = [torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 5)]
+    assert torch.autograd.gradcheck(lambda a, b: mmd(a, b, bandwidth=torch.tensor(2.0)), rows)
+
+
+@pytest.mark.parametrize("name", list(terms))
+def test_every_term_is_finite_in_float32_and_draws_nothing_while_running(name):
+    torch.manual_seed(0)
+    term = terms.get(name)(shape())
+    batch = make_batch(dtype=torch.float32)
+    before = torch.get_rng_state()
+    value = term(batch)
+    assert torch.equal(before, torch.get_rng_state())
+    assert value.ndim == 0
+    assert torch.isfinite(value)
+
+
+def test_weight_zero_is_the_term_removed_to_the_bit():
+    def gradients(weights):
+        torch.manual_seed(3)
+        objective = Objective(weights=weights, shape=shape())
+        state = torch.get_rng_state()
+        batch = make_batch(dtype=torch.float32)
+        batch.predicted.requires_grad_(True)
+        loss, values = objective(batch, torch.zeros(()))
+        (gradient,) = torch.autograd.grad(loss, batch.predicted)
+        return gradient, loss, sorted(values), state
+
+    only = {"source_squared": Weight(1.0), "regression_error": Weight(2.0)}
+    rest = {name: Weight(0.0) for name in terms if name not in only}
+    for ours, theirs in zip(gradients(only), gradients({**rest, **only}), strict=True):
+        assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
+
+
+def test_terms_that_need_the_target_are_left_out_while_there_is_none():
+    objective = Objective(weights={"source_squared": Weight(1.0), "adversarial": Weight(1.0)}, shape=shape())
+    empty = make_batch(dtype=torch.float32, target_predicted=torch.empty(0, K), target_tap=torch.empty(0, W))
+    _, values = objective(empty, torch.zeros(()))
+    assert list(values) == ["source_squared"]
+    assert objective.needs_target
+    assert not objective.needs_width
+
+
+def test_misspelt_terms_and_settings_are_refused():
+    with pytest.raises(InvalidInput, match="did you mean 'adversarial'"):
+        Objective(weights={"adversarail": Weight(0.0)}, shape=shape())
+    for wrong in ({"reveal": "labels"}, {"scale": 0.0}):
+        with pytest.raises(InvalidInput):
+            shape(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"value": -1.0}, {"value": math.nan}, {"shape": "cosine"}, {"start": -1}, {"steps": -1}]
+)
+def test_nonsense_weights_are_refused(wrong):
+    with pytest.raises(InvalidInput):
+        Weight(**wrong)
+
+
+def test_schedules():
+    at = lambda weight, step: float(weight.at(torch.tensor(float(step))))  # noqa: E731
+    assert at(Weight(2.0), 0) == 2.0
+    late = Weight(2.0, shape="step", start=10)
+    assert [at(late, step) for step in (9, 10)] == [0.0, 2.0]
+    ramp = Weight(2.0, shape="linear", start=10, steps=10)
+    assert [at(ramp, step) for step in (0, 10, 15, 20, 99)] == pytest.approx([0, 0, 1, 2, 2])
+    ganin = Weight(1.0, shape="sigmoid", steps=100)
+    assert at(ganin, 50) == pytest.approx(2 / (1 + math.exp(-5)) - 1)
+    assert not Weight(0.0)
+    assert Weight(0.1)
+
+
+def test_a_term_of_ones_own_is_one_class():
+    @terms.register("test_own_term")
+    class Own(Term):
+        def forward(self, batch):
+            return batch.predicted.mean()
+
+    try:
+        objective = Objective(weights={"test_own_term": Weight(2.0)}, shape=shape())
+        batch = make_batch()
+        loss, _ = objective(batch, torch.zeros(()))
+        assert float(loss) == pytest.approx(2 * float(batch.predicted.mean()))
+    finally:
+        terms._members.pop("test_own_term")

@@ -1,0 +1,242 @@
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import daband
+from daband.errors import DabandError, InvalidInput, TrainingDiverged
+from daband.objectives import Weight
+from daband.policies import DABand, NeuralLinUCB, Recipe, load, recipe_for, recipe_names
+from daband.policies.recipe import EncoderSettings, Learning, Memory, recipe_from
+
+SHAPE, ARMS = (5,), 3
+
+
+def small(**changes):
+    """A recipe that is quick on vectors of five numbers, with every kind of term."""
+    weights = {
+        "source_cross_entropy": Weight(1.0),
+        "regression_error": Weight(0.5),
+        "predicted_reward": Weight(0.05),
+        "adversarial": Weight(0.3, shape="sigmoid", steps=50),
+        "target_entropy": Weight(0.1),
+        "target_diversity": Weight(0.1),
+        "pseudo_labels": Weight(0.5, shape="step", start=5),
+    }
+    base = Recipe(
+        weights=weights,
+        encoder=EncoderSettings(name="mlp", options={"widths": (16,)}),
+        learning=Learning(steps=4, batch=16, earned=1.0),
+        memory=Memory(refit_after=32),
+    )
+    return replace(base, **changes)
+
+
+def make(kind=DABand, seed=0, **settings):
+    return kind(
+        **{"context_shape": SHAPE, "n_arms": ARMS, "seed": seed, "device": "cpu", "recipe": small(), **settings}
+    )
+
+
+def problem(n, seed=0, shift=0.0):
+    rng = np.random.default_rng(seed)
+    contexts = rng.normal(size=(n, *SHAPE)) + shift
+    labels = (np.abs(contexts[:, :ARMS] - shift)).argmax(axis=1)
+    return contexts.astype(np.float32), np.eye(ARMS)[labels]
+
+
+def trained(policy, episodes=3, target=True, start=0):
+    for episode in range(start, start + episodes):
+        contexts, rewards = problem(32, seed=episode)
+        policy.play(contexts, rewards)
+        if target:
+            policy.observe_target(problem(32, seed=1000 + episode, shift=1.0)[0])
+        policy.adapt()
+    return policy
+
+
+def fingerprint(policy):
+    return {name: array.tobytes() for name, array in policy._state().items()}
+
+
+def test_with_the_source_regret_alone_daband_is_neural_linucb_to_the_bit():
+    alone = small().source_alone()
+    zeroed = replace(small(), weights={name: Weight(0.0) for name in small().weights} | alone.weights)
+    ours, theirs, third = make(recipe=alone), make(NeuralLinUCB, recipe=alone), make(recipe=zeroed)
+    for policy in (ours, theirs, third):
+        trained(policy)
+    assert fingerprint(ours) == fingerprint(theirs) == fingerprint(third)
+
+
+def test_without_target_contexts_daband_warns_and_is_neural_linucb():
+    policy = make()
+    with pytest.warns(UserWarning, match="no target context"):
+        trained(policy, target=False)
+    reference = trained(make(NeuralLinUCB, recipe=small().source_alone()))
+    contexts, _ = problem(20, seed=99)
+    ours, theirs = policy.decide(contexts), reference.decide(contexts)
+    # R needs no target and stays on; without it the two are the same.
+    assert not np.array_equal(ours.mean, theirs.mean)
+    bare = replace(small(), weights={n: w for n, w in small().weights.items() if n != "regression_error"})
+    with pytest.warns(UserWarning, match="no target context"):
+        policy = trained(make(recipe=bare), target=False)
+    assert np.array_equal(policy.decide(contexts).mean, theirs.mean)
+
+
+def test_a_saved_policy_goes_on_as_if_it_never_stopped(tmp_path):
+    unbroken = trained(make(), episodes=6)
+    trained(make(), episodes=3).save(tmp_path / "p.safetensors")
+    resumed = trained(load(tmp_path / "p.safetensors"), episodes=3, start=3)
+    assert fingerprint(resumed) == fingerprint(unbroken)
+    assert isinstance(resumed, DABand)
+    assert resumed.recipe == unbroken.recipe
+
+
+def test_every_round_is_counted_once_however_often_it_is_replayed():
+    policy = trained(make(), episodes=5)
+    assert policy.counts.sum() == 5 * 32
+    policy.adapt(steps=50)
+    assert policy.counts.sum() == 5 * 32
+
+
+def test_a_refit_equals_a_head_built_from_the_present_features():
+    policy = trained(make(recipe=small(memory=Memory(refit_after=1))), episodes=3)
+    rows = [problem(32, seed=episode) for episode in range(3)]
+    latent = np.concatenate([policy.latent(contexts) for contexts, _ in rows])
+    arms, rewards = policy._memories.source.arms[:96].numpy(), policy._memories.source.rewards[:96].numpy()
+    for arm in range(ARMS):
+        z = latent[arms == arm]
+        gram = np.eye(64) + z.T @ z
+        np.testing.assert_allclose(policy._head.statistics.gram(arm), gram, atol=1e-6)
+        theta = np.linalg.solve(gram, z.T @ rewards[arms == arm])
+        np.testing.assert_allclose(policy._head.statistics.theta[arm], theta, atol=1e-6)
+
+
+def test_it_learns_what_linear_policies_cannot():
+    policy = make(recipe=small(learning=Learning(steps=32, batch=32), alpha=0.3), reveal="one_correct_arm")
+    trained(policy, episodes=25)
+    contexts, rewards = problem(300, seed=77)
+    linear = daband.LinUCB(context_shape=SHAPE, n_arms=ARMS, alpha=0.3)
+    trained(linear, episodes=25)
+    share = {p.name: rewards[np.arange(300), p.decide(contexts).arm].mean() for p in (policy, linear)}
+    assert share["daband"] > share["linucb"] + 0.15
+
+
+@pytest.mark.parametrize("reveal", ["one_correct_arm", "chosen_arm"])
+@pytest.mark.parametrize("arms", ["disjoint", "shared"])
+def test_both_arm_models_and_both_reveal_rules_train(arms, reveal):
+    rng = np.random.default_rng(0)
+    shape = (ARMS, *SHAPE) if arms == "shared" else SHAPE
+    policy = make(arms=arms, reveal=reveal)
+    for _ in range(3):
+        policy.play(rng.normal(size=(16, *shape)), rng.integers(0, 2, (16, ARMS)).astype(float))
+        policy.observe_target(rng.normal(size=(16, *shape)))
+        measured = policy.adapt()
+    assert math.isfinite(measured["loss"])
+    assert measured["skipped_steps"] == 0
+
+
+def test_pca_in_front_and_target_rounds_after_the_hand_over():
+    policy = make(transform=daband.PCA(2))
+    policy.prepare(problem(50)[0])
+    trained(policy)
+    contexts, rewards = problem(16, seed=5, shift=1.0)
+    policy.play(contexts, rewards, "target")
+    measured = policy.adapt()
+    assert math.isfinite(measured["loss"])
+    assert policy.counts.sum() == 3 * 32 + 16
+    only_target = make()
+    only_target.play(contexts, rewards, "target")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert math.isfinite(only_target.adapt()["loss"])
+
+
+def test_an_arm_added_later_can_be_chosen_and_saved(tmp_path):
+    policy = trained(make())
+    assert policy.add_arm() == ARMS
+    rng = np.random.default_rng(1)
+    policy.play(problem(32, seed=8)[0], rng.random((32, ARMS + 1)))
+    policy.adapt()
+    policy.save(tmp_path / "p.safetensors")
+    contexts, _ = problem(5)
+    assert np.array_equal(load(tmp_path / "p.safetensors").decide(contexts).mean, policy.decide(contexts).mean)
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training():
+    policy = trained(make())
+    learner = policy._learner
+    before = {name: tensor.clone() for name, tensor in learner.encoder.state_dict().items()}
+    average = {name: tensor.clone() for name, tensor in learner.average.state_dict().items()}
+    contexts = policy._memories.source.contexts
+    kept = contexts.clone()
+    contexts.fill_(math.nan)
+    assert policy.adapt(steps=2)["skipped_steps"] == 2
+    contexts.copy_(kept)
+    for now, then in ((learner.encoder.state_dict(), before), (learner.average.state_dict(), average)):
+        assert all(torch.equal(now[name], then[name]) for name in then)
+    assert policy.adapt(steps=1)["skipped_steps"] == 0
+    contexts.fill_(math.nan)
+    with pytest.raises(TrainingDiverged, match="learning rate"):
+        policy.adapt(steps=3)
+    assert issubclass(TrainingDiverged, DabandError)
+
+
+def test_recipes_survive_json_and_name_themselves():
+    for name in recipe_names():
+        for shape in ((3, 28, 28), (7,)):
+            recipe = recipe_for(name, context_shape=shape)
+            assert recipe_from(recipe.settings()) == recipe
+    assert set(recipe_for("nlinucb", context_shape=(7,)).weights) == {"source_cross_entropy"}
+    rpd = recipe_for("default-rpd", context_shape=(3, 28, 28)).weights
+    assert all(rpd[name] for name in ("regression_error", "predicted_reward", "adversarial"))
+
+
+def test_nonsense_is_refused():
+    for wrong, message in (
+        ({"recipe": "defualt"}, "unknown recipe"),
+        ({"recipe": {"weight": {}}}, "no setting 'weight'"),
+        ({"reveal": "labels"}, "reveal must be one of"),
+        ({"device": "tpu9"}, "device"),
+        ({"recipe": small(encoder=EncoderSettings(name="conv"))}, "images"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            make(**wrong)
+    for settings in ({"batch": 0}, {"learning_rate": 0.0}, {"averaging": 1.0}, {"scale": 0.0}, {"steps": -1}):
+        with pytest.raises(InvalidInput):
+            Learning(**settings)
+    for settings in ({"replay": "some"}, {"capacity": 0}, {"refit_growth": -1.0}):
+        with pytest.raises(InvalidInput):
+            Memory(**settings)
+
+
+def test_building_a_policy_leaves_other_peoples_random_numbers_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    make()
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_images_of_bytes_train_and_images_of_floats_may_follow():
+    rng = np.random.default_rng(0)
+    recipe = recipe_for("default", context_shape=(1, 16, 16))
+    recipe = replace(
+        recipe,
+        encoder=EncoderSettings(name="conv", options={"channels": (4,)}),
+        learning=replace(recipe.learning, steps=2, batch=8),
+    )
+    policy = DABand(context_shape=(1, 16, 16), n_arms=2, recipe=recipe, device="cpu")
+    images = rng.integers(0, 256, (20, 1, 16, 16), dtype=np.uint8)
+    policy.play(images, rng.integers(0, 2, (20, 2)).astype(float))
+    assert policy._memories.source.contexts.dtype == torch.uint8
+    policy.observe_target(images)
+    assert math.isfinite(policy.adapt()["loss"])
+    np.testing.assert_allclose(
+        policy.decide(images).mean, policy.decide((images / 255).astype(np.float32)).mean, atol=1e-5
+    )
+    policy.play((images / 255).astype(np.float32), rng.integers(0, 2, (20, 2)).astype(float))
+    assert math.isfinite(policy.adapt()["loss"])

@@ -1,0 +1,70 @@
+"""Each of the three ways to collapse, provoked in real training."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+
+import daband
+from daband.encoders import LatentSettings
+from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
+from daband.objectives import Weight
+from daband.policies import DABand, Recipe
+from daband.policies.recipe import EncoderSettings, Learning, Memory
+
+BASE = Recipe(
+    weights={"source_cross_entropy": Weight(1.0)},
+    encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),
+    learning=Learning(steps=16, batch=32, learning_rate=3e-3, averaging=0.0),
+    memory=Memory(refit_after=64),
+)
+
+
+def run(recipe, shift=0.5, episodes=28):
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(1280, 4)).astype(np.float32)
+    labels = np.abs(contexts[:, :3]).argmax(axis=1)
+    moved = contexts[::-1].copy() + np.float32(shift)
+    pair = daband.domains.from_arrays(source=(contexts, labels), target=moved, target_test=(moved, labels[::-1].copy()))
+    policy = DABand(context_shape=(4,), n_arms=3, recipe=recipe, reveal="one_correct_arm", device="cpu")
+    return daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=32)
+
+
+def weighed(**weights):
+    return BASE.with_weights(**weights)
+
+
+def test_healthy_training_says_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CollapseWarning)
+        run(weighed(coral=Weight(1.0)))
+
+
+def said_in(recipe, **settings):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(recipe, **settings)
+    return " ".join(str(entry.message) for entry in caught if entry.category is CollapseWarning)
+
+
+def test_a_perfect_discriminator_is_reported():
+    network = EncoderSettings(name="mlp", options={"statistics": "source", "widths": (16,)})
+    assert "discriminator perfect" in said_in(replace(weighed(adversarial=1e-6), encoder=network), shift=5.0)
+
+
+def test_target_contexts_all_going_to_one_arm_are_reported():
+    assert "one arm for the target" in said_in(weighed(target_entropy=20.0))
+
+
+def test_latents_that_became_one_point_are_reported():
+    latent = replace(BASE.encoder, latent=LatentSettings(dimension=8, hidden=16, tap="latent"))
+    assert "latent spread gone" in said_in(replace(weighed(mmd=2000.0), encoder=latent), shift=3.0)
+
+
+def test_every_sign_is_said_once():
+    watch = CollapseWatch(patience=2)
+    record = {"target_top_share": 1.0, "latent_spread": 0.5}
+    said = [watch.observe(record) for _ in range(4)]
+    assert [len(messages) for messages in said] == [0, 1, 0, 0]
+    assert "predicted_reward" in said[1][0]
+    assert watch.observe({}) == []
