@@ -12,6 +12,7 @@ ROOMS = [
     "cli", "checks",
 ]  # fmt: skip
 SURFACE = {
+    "DABand", "NeuralLinUCB", "Recipe", "TrainingDiverged", "recipe_for",
     "PCA", "CheckpointError", "DabandError", "DataError", "Decision", "Evaluation", "InvalidInput", "LinUCB",
     "NotFitted", "Policy", "Random", "Run", "continue_on_target", "domains", "evaluate", "load", "train",
 }  # fmt: skip

@@ -7,31 +7,50 @@
 >>> accuracy = daband.evaluate(policy, pair.target_test).accuracy
 """
 
+from typing import TYPE_CHECKING, Any
+
 from daband import domains
-from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted
+from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
 from daband.evaluation import Evaluation, evaluate
 from daband.linear import PCA
 from daband.policies import Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
+
+if TYPE_CHECKING:
+    from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PCA",
     "CheckpointError",
+    "DABand",
     "DabandError",
     "DataError",
     "Decision",
     "Evaluation",
     "InvalidInput",
     "LinUCB",
+    "NeuralLinUCB",
     "NotFitted",
     "Policy",
     "Random",
+    "Recipe",
     "Run",
+    "TrainingDiverged",
     "continue_on_target",
     "domains",
     "evaluate",
     "load",
+    "recipe_for",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # What needs torch is imported when it is first asked for.
+    if name in ("DABand", "NeuralLinUCB", "Recipe", "recipe_for"):
+        from daband import policies
+
+        return getattr(policies, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.evaluation.bound import (
+    LiveBound,
     Seen,
     best_joint_error,
     discriminator_divergence,
@@ -127,3 +128,35 @@ def test_unknown_regret_is_left_out_and_bad_shapes_are_refused():
         observable_bound(reward=np.ones(4), **{**common, "target": decisions(rng, 0, 2, 0.1)})
     with pytest.raises(InvalidInput, match="same hypotheses"):
         hypothesis_divergence(np.ones((2, 3)), np.ones((3, 3)))
+
+
+def test_the_live_bound_adds_episodes_up_and_goes_on_from_a_record():
+    rng = np.random.default_rng(0)
+    episodes = [
+        {
+            "source": decisions(rng, 6, 3, 0.2),
+            "reward": rng.integers(0, 2, 6).astype(float),
+            "regret": rng.random(6),
+            "target": decisions(rng, 5, 3, 0.2),
+            "accuracy": 0.75,
+        }
+        for _ in range(3)
+    ]
+    live = LiveBound(alpha=0.2)
+    records = [live.add(**episode) for episode in episodes]
+    parts = [
+        observable_bound(
+            source=e["source"],
+            reward=e["reward"],
+            wrong=e["reward"] < 1,
+            target=e["target"],
+            alpha=0.2,
+            divergence=1.0,
+            source_regret=float(e["regret"].sum()),
+        )
+        for e in episodes
+    ]
+    assert records[-1]["bound_total"] == pytest.approx(sum(part.total for part in parts))
+    assert records[-1]["bound_rounds"] == 18
+    resumed = LiveBound(alpha=0.2, last_record=records[1]).add(**episodes[2])
+    assert resumed == records[2]

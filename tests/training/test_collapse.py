@@ -37,7 +37,12 @@ def weighed(**weights):
 def test_healthy_training_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error", CollapseWarning)
-        run(weighed(coral=Weight(1.0)))
+        record = run(weighed(coral=Weight(1.0))).episodes[-1]
+    terms = [value for name, value in record.items() if name.startswith("bound_")]
+    assert len(terms) == 9
+    assert np.isfinite(terms).all()
+    assert record["bound_rounds"] == 28 * 32
+    assert record["bound_source_regret"] == record["regret"]
 
 
 def said_in(recipe, **settings):

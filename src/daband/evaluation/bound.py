@@ -11,6 +11,7 @@ confident and right policy has predicted rewards near N.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -20,12 +21,23 @@ from daband.errors import InvalidInput
 
 __all__ = [
     "BoundTerms",
+    "LiveBound",
     "Seen",
     "best_joint_error",
     "discriminator_divergence",
     "hypothesis_divergence",
     "observable_bound",
 ]
+
+
+_SUMMED = (
+    "source_regret",
+    "regression_error",
+    "divergence",
+    "predicted_reward_target",
+    "predicted_reward_source",
+    "exploration",
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,39 @@ def observable_bound(
         predicted_reward_source=float(share @ np.abs(chosen)),
         exploration=alpha * exploration,
     )
+
+
+class LiveBound:
+    """The observable terms, added up episode by episode, as the fields ``bound_*`` of a training record."""
+
+    def __init__(self, *, alpha: float, last_record: Mapping[str, float] | None = None) -> None:
+        self.alpha = alpha
+        # A resumed run goes on from what its last record says.
+        self._sums = {name: float((last_record or {}).get(f"bound_{name}", 0.0)) for name in ("rounds", *_SUMMED)}
+
+    def add(
+        self, *, source: Seen, reward: FloatArray, regret: FloatArray, target: Seen, accuracy: float | None
+    ) -> dict[str, float]:
+        """Add an episode and return the sums so far.
+
+        Source decisions come with rewards in [0, 1] and regrets, both (N,); the discriminator's accuracy where there is
+        one.
+        """
+        terms = observable_bound(
+            source=source,
+            reward=reward,
+            wrong=1.0 - reward,
+            target=target,
+            alpha=self.alpha,
+            divergence=0.0 if accuracy is None else discriminator_divergence(accuracy),
+            source_regret=float(regret.sum()),
+        )
+        for name in self._sums:
+            value = float(getattr(terms, name))
+            self._sums[name] += 0.0 if math.isnan(value) else value
+        total = math.fsum(self._sums[name] for name in _SUMMED)
+        sums = {f"bound_{name}": value for name, value in self._sums.items()}
+        return {**sums, "bound_total": total, "bound_informative": float(total < self._sums["rounds"])}
 
 
 def discriminator_divergence(accuracy: float) -> float:

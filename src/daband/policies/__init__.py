@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear import PCA, Decision
 from daband.policies.checkpoint import read_checkpoint, read_notes
 from daband.policies.contract import Played, Policy, policies
-from daband.policies.daband import DABand
 from daband.policies.linucb import LinUCB
-from daband.policies.neural_linucb import NeuralLinUCB
 from daband.policies.random import Random
-from daband.policies.recipe import Recipe, recipe_for, recipe_names
+
+if TYPE_CHECKING:
+    from daband.policies.daband import DABand
+    from daband.policies.neural_linucb import NeuralLinUCB
+    from daband.policies.recipe import Recipe, recipe_for, recipe_names
 
 __all__ = [
     "DABand",
@@ -31,6 +34,22 @@ __all__ = [
     "recipe_for",
     "recipe_names",
 ]
+
+
+_NEED_TORCH = {
+    "DABand": "daband",
+    "NeuralLinUCB": "neural_linucb",
+    "Recipe": "recipe",
+    "recipe_for": "recipe",
+    "recipe_names": "recipe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Importing torch takes seconds, and the linear policies have no need of it.
+    if name in _NEED_TORCH:
+        return getattr(importlib.import_module(f"daband.policies.{_NEED_TORCH[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def build(settings: dict[str, Any]) -> Policy:

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, PayingDomain
 from daband.errors import InvalidInput
+from daband.evaluation.bound import LiveBound, Seen
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
-from daband.policies import Policy
+from daband.policies import Played, Policy
 from daband.training.run_folder import History, RunFolder
 
 __all__ = ["Run", "continue_on_target", "train"]
@@ -163,11 +164,16 @@ def _run(
     watch = CollapseWatch()
     for episode in range(len(history.episodes), phase.episodes):
         start, stop = phase.bounds(episode)
-        _play_episode(policy, phase, start, stop, history)
+        played = _play_episode(policy, phase, start, stop, history)
+        glimpse = None
         if phase.glimpsed is not None and start < phase.glimpsed.rounds_available:
             until = min(stop, phase.glimpsed.rounds_available)
-            policy.observe_target(phase.glimpsed.batch(start, until, seed=phase.seed))
-        record = _record(episode, history, policy.adapt())
+            glimpse = phase.glimpsed.batch(start, until, seed=phase.seed)
+            policy.observe_target(glimpse)
+        measured = policy.adapt()
+        if measured and played is not None and glimpse is not None:
+            measured = {**measured, **_bound_so_far(policy, played, glimpse, history, measured)}
+        record = _record(episode, history, measured)
         for message in watch.observe(record):
             warnings.warn(message, CollapseWarning, stacklevel=3)
         history.episodes.append(record)
@@ -181,8 +187,26 @@ def _run(
     return Run(*columns, history.episodes, history.seconds)
 
 
-def _play_episode(policy: Policy, phase: _Phase, start: int, stop: int, history: History) -> None:
+def _bound_so_far(
+    policy: Policy, played: Played, glimpse: AnyArray, history: History, measured: Mapping[str, float]
+) -> dict[str, float]:
+    """The observable terms of the target-regret bound, summed over all episodes up to this one."""
+    last = history.episodes[-1] if history.episodes else None
+    live = LiveBound(alpha=float(policy.settings().get("alpha", 0.0)), last_record=last)
+    target = policy.decide(glimpse, "target", rule="ucb")
+    low, high = policy.reward_range
+    return live.add(
+        source=Seen(played.arm, played.mean, played.width),
+        reward=(played.reward - low) / (high - low),
+        regret=history.regret[-1][-len(played.arm) :],
+        target=Seen(target.arm, target.mean, target.width),
+        accuracy=measured.get("discriminator_accuracy"),
+    )
+
+
+def _play_episode(policy: Policy, phase: _Phase, start: int, stop: int, history: History) -> Played | None:
     rounds = phase.domain.rounds(start, stop, seed=phase.seed)
+    played = None
     if isinstance(rounds, LoggedRounds):
         policy.update(rounds.contexts, rounds.arms, rounds.rewards, phase.domain_name)
         arm, reward, propensity = rounds.arms, rounds.rewards, rounds.propensities
@@ -195,6 +219,7 @@ def _play_episode(policy: Policy, phase: _Phase, start: int, stop: int, history:
     history.reward.append(reward)
     history.regret.append(regret)
     history.propensity.append(propensity)
+    return played
 
 
 def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
