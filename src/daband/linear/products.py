@@ -16,7 +16,7 @@ _CHUNK_BYTES = 32 << 20
 
 
 def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
-    """left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
+    """Left (m, d) times right (n, d) transposed, in the scale of ``unit_scale``: uint8 counts as 0..1.
 
     Values are widened tile by tile, into one small buffer. ``uint8`` contexts are multiplied exactly: as float32 over
     so few dimensions at a time that the whole numbers fit, and summed in float64, with the scale last. That is faster
