@@ -40,7 +40,8 @@ def test_run_is_shown_again_without_work(tmp_path):
 
 def test_presets_and_methods_and_version(tmp_path):
     assert "demo" in daband("presets", folder=tmp_path).stdout
-    assert daband("methods", folder=tmp_path).stdout.split()[:2] == ["linucb", "linucb-p"]
+    methods = daband("methods", folder=tmp_path).stdout.split()
+    assert methods == ["daband", "daband-p", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "random"]
     assert daband("--version", folder=tmp_path).stdout.startswith("daband 0.")
 
 

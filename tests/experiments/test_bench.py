@@ -20,7 +20,13 @@ FIELDS = {
 @pytest.fixture
 def small():
     return Experiment(
-        pair="synthetic", pair_options={"tiny": True}, episodes=3, episode_length=8, seeds=(0, 1), components=3
+        pair="synthetic",
+        pair_options={"tiny": True},
+        episodes=3,
+        episode_length=8,
+        seeds=(0, 1),
+        compare=("random", "linucb", "linucb-p"),
+        components=3,
     )
 
 

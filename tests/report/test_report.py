@@ -12,7 +12,13 @@ from daband.report import markdown_table, read_records, summarise, write_report
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     small = Experiment(
-        pair="synthetic", pair_options={"tiny": True}, episodes=3, episode_length=8, seeds=(0, 1, 2), components=3
+        pair="synthetic",
+        pair_options={"tiny": True},
+        episodes=3,
+        episode_length=8,
+        seeds=(0, 1, 2),
+        components=3,
+        compare=("random", "linucb", "linucb-p"),
     )
     bench(small.runs(), out)
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,10 +68,16 @@ def _common(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("runs/demo"),
-    jobs: Jobs = 1,
+    jobs: Jobs = min(3, os.cpu_count() or 1),
+    seeds: Seeds = None,
 ) -> None:
-    """See it work: compare methods on data that comes with the package, show a table, write a report."""
-    _compare(load_experiment("demo"), out, None, None, jobs, "demo")
+    """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes."""
+    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
+    console.print(
+        "LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and are then judged"
+    )
+    console.print("on digits over photographs (MNIST-M), of which they saw images but never a reward.")
+    _compare(load_experiment("demo"), out, None, numbers, jobs, "demo")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 from daband.domains import Pair
@@ -38,10 +39,7 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: dict[str, Any]
         raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r} (its settings: {', '.join(known)})")
     transform = None
     if with_pca:
-        dims = 1
-        for size in pair.context_shape:
-            dims *= size
-        transform = PCA(min(components, dims))
+        transform = PCA(min(components, math.prod(pair.context_shape)))
     shape: dict[str, Any] = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "arms": pair.arms}
     if "reveal" in known and "reveal" not in arguments:
         arguments["reveal"] = "one_correct_arm" if pair.one_correct_arm else "chosen_arm"

@@ -70,7 +70,7 @@ class Experiment(_Settings):
     episodes: Episodes = 300
     episode_length: int = Field(default=64, ge=1)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    compare: tuple[str, ...] = ("random", "linucb", "linucb-p")
+    compare: tuple[str, ...] = ("random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
     components: int = Field(default=64, ge=1)
     policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -1,8 +1,9 @@
 """Recipes: every setting of a neural policy in frozen groups, and the named ones.
 
 ``paper`` is Algorithm 1 as printed. ``default`` is what works, ``default-rpd`` the same with R, P and D all on, so that
-leaving one out says something. ``nlinucb`` is the default with the source regret alone. How the defaults were found,
-and what was looked at for that, stands in ``docs/results/recipe-research.md``.
+leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower network, fewer steps,
+shorter ramps. ``nlinucb`` and ``small-nlinucb`` are these two with the source regret alone. How the defaults were
+found, and what was looked at for that, stands in ``docs/results/recipe-research.md``.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def family_of(context_shape: tuple[int, ...]) -> str:
 
 def recipe_names() -> list[str]:
     """The names that ``recipe_for`` knows."""
-    return ["default", "default-rpd", "nlinucb", "paper"]
+    return ["default", "default-rpd", "nlinucb", "paper", "small", "small-nlinucb"]
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
@@ -155,6 +156,9 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     image = family_of(context_shape) == "image"
     if name == "paper":
         return _paper(image)
+    if name in ("small", "small-nlinucb"):
+        small = _small_image() if image else _small_vector()
+        return small if name == "small" else small.source_alone()
     default = _default_image() if image else _default_vector()
     if name == "default":
         return default
@@ -188,6 +192,24 @@ def _default_vector() -> Recipe:
         learning=Learning(steps=32, earned=8.0),
         alpha=0.2,
     )
+
+
+def _small_image() -> Recipe:
+    default = _default_image()
+    ramp, teach = 500, 700  # steps; there are some 1,600 in the demo, against 19,200 in the paper's budget
+    return replace(
+        default.with_weights(
+            adversarial=Weight(1.0, shape="sigmoid", steps=ramp),
+            pseudo_labels=Weight(0.5, shape="step", start=teach),
+        ),
+        encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, latent=LatentSettings(hidden=64)),
+        learning=replace(default.learning, learning_rate=2e-3, steps=16, batch=32, averaging=0.98),
+    )
+
+
+def _small_vector() -> Recipe:
+    default = _default_vector()
+    return replace(default, learning=replace(default.learning, steps=16, batch=32, averaging=0.98))
 
 
 def _paper(image: bool) -> Recipe:
