@@ -55,9 +55,8 @@ def one_run(name: str, seed: int, arguments: argparse.Namespace, left: Callable[
     started = time.perf_counter()
     pair = daband.domains.load("digit", form=arguments.form)
     kind, settings = variant(name)
-    policy = policies.get(kind)(
-        context_shape=pair.context_shape, n_arms=pair.n_arms, reveal="one_correct_arm", seed=seed, **settings
-    )
+    sizes: dict[str, Any] = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "reveal": "one_correct_arm"}
+    policy = policies.get(kind)(**sizes, seed=seed, **settings)
     seen: list[dict[str, float]] = []
 
     def watch(record: dict[str, float]) -> None:

@@ -30,7 +30,7 @@ def main() -> None:
         if rng.random() < 0.8:  # one in five rewards is never seen
             late.append((round_id, person, decision.arm, clicked))
         if len(late) >= 25:  # the others come in batches, out of order
-            rng.shuffle(late)  # type: ignore[arg-type]
+            rng.shuffle(late)
             people = np.concatenate([person for _, person, _, _ in late])
             arms = np.concatenate([arm for _, _, arm, _ in late])
             rewards = [reward for _, _, _, reward in late]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
@@ -23,7 +25,8 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
     than products in float64 as well.
     """
     exact = left.dtype == right.dtype == np.uint8
-    kind, columns = (np.float32, _EXACT_COLUMNS) if exact else (np.float64, _WIDE_COLUMNS)
+    kind: type[np.floating[Any]] = np.float32 if exact else np.float64
+    columns = _EXACT_COLUMNS if exact else _WIDE_COLUMNS
     total = np.zeros((len(left), len(right)))
     wide = left.astype(kind)
     dim = left.shape[1]
