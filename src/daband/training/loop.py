@@ -225,8 +225,6 @@ def _play_episode(policy: Policy, phase: _Phase, start: int, stop: int, history:
 def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
     before = history.episodes[-1]["regret"] if history.episodes else 0.0
     regret = history.regret[-1]
-    if history.episodes and len(history.regret) == 1:  # resumed: the first piece holds every round so far
-        before = 0.0
     total = None if before is None or np.isnan(regret).any() else before + float(regret.sum())
     return {
         "episode": episode + 1,
