@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,3 +149,14 @@ def _made_up() -> pl.DataFrame:
     columns |= {name: list(generator.choice(genotypes, size=n)) for name in _GENETIC}
     columns["VKORC1 -1639 consensus"] = list(genotype)
     return pl.DataFrame(columns)
+
+
+def _register(source: str, target: str) -> None:
+    @register_pair(f"warfarin/{source}-{target}", about=replace(_ABOUT, summary=f"warfarin dose, {source} to {target}"))
+    def one_pair(*, tiny: bool = False, passes: int = 1) -> Pair:
+        return warfarin(tiny=tiny, source=source, target=target, passes=passes)
+
+
+# Patients of unknown race are no population; they can be asked for by name.
+for _source, _target in permutations(("white", "asian", "black"), 2):
+    _register(_source, _target)
