@@ -11,6 +11,8 @@ __all__ = ["write_bytes", "write_text"]
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a whole file or nothing: to a temporary name beside it, flushed to disk, then renamed."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(2, "the folder does not exist", str(path.parent))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

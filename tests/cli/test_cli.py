@@ -54,6 +54,7 @@ def test_presets_and_methods_and_version(tmp_path):
         (("bench", "synthetic", "--seeds", "one"), "must look like"),
         (("bench", "synthetic", "--set", "nothing=1"), "unknown setting"),
         (("report", "nowhere"), "no results.json"),
+        (("run", "[/foo]"), "unknown preset '[/foo]'"),
         (("run", "synthetic", "--set", "episodes=99999"), "passes"),
     ],
 )

@@ -69,3 +69,13 @@ def test_bad_input():
         daband.evaluate(policy, pair.target_test, rule="thompson")
     with pytest.raises(InvalidInput, match="arms"):
         daband.evaluate(daband.LinUCB(context_shape=pair.context_shape, n_arms=99), pair.target_test)
+
+
+@pytest.mark.parametrize("kind", [daband.Random, daband.LinUCB])
+def test_the_batch_size_changes_nothing(kind):
+    """Also where choices are drawn: at random, or among ties."""
+    pair, _ = trained()
+    policy = kind(context_shape=pair.context_shape, n_arms=pair.n_arms)
+    results = [daband.evaluate(policy, pair.target_test, batch_size=size) for size in (1, 7, 1024)]
+    assert results[0] == results[1] == results[2]
+    assert min(results[0].arm_counts) > 0

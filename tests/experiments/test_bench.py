@@ -60,6 +60,23 @@ def test_a_second_call_does_no_work(small, tmp_path):
     assert {event.kind for event in events} == {"found"}
 
 
+def test_a_later_call_for_other_methods_keeps_the_earlier_results(small, tmp_path):
+    bench(small.runs(["random", "linucb"]), tmp_path)
+    bench(small.runs(["linucb-p"]), tmp_path)
+    assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
+    assert len(read_results(tmp_path)) == 6
+    changed = small.model_copy(update={"methods": {"linucb": {"alpha": 0.7}}})
+    bench(changed.runs(["linucb"]), tmp_path)  # another alpha stands in for the first, it is not averaged with it
+    assert [record["method"] for record in read_results(tmp_path)].count("linucb") == 2
+
+
+def test_nothing_to_run_and_runs_named_twice(small, tmp_path):
+    assert len(bench(small.runs(["linucb", "linucb"], [0]), tmp_path)) == 1
+    with pytest.raises(InvalidInput, match="nothing to run"):
+        bench(small.runs([]), tmp_path)
+    assert len(read_results(tmp_path)) == 1
+
+
 def test_a_failed_run_does_not_lose_the_others(small, tmp_path):
     broken = small.model_copy(update={"methods": {"linucb": {"ridge": -1.0}}})
     for jobs in (1, 2):
@@ -95,7 +112,7 @@ class TestSettings:
 
         assert set(pairs.names()) <= set(preset_names())
         for name in preset_names():
-            assert load_experiment(name).pair in pairs
+            assert all(pair in pairs for pair in load_experiment(name).pairs())
 
     def test_overrides(self):
         changed = load_experiment("synthetic", ["episodes=7", "methods.linucb.alpha=0.5", "rule=greedy", "seeds=[3]"])

@@ -34,6 +34,30 @@ def test_huge_and_odd_ids_survive(saved):
             policy.update(np.ones((1, 3)), [0], [0.0], ids=[known])
 
 
+def test_every_length_of_header_loads(tmp_path):
+    """A header's length may begin with the byte that begins a pickle."""
+    policy = daband.LinUCB(context_shape=(1,), n_arms=2)
+    for padding in range(0, 300, 7):
+        policy.save(tmp_path / "p", notes={"padding": "x" * padding})
+        daband.load(tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("policy/primal.theta", lambda array: array[:1]),
+        ("policy/primal.inverse", lambda array: array * np.nan),
+        ("policy/primal.n_pending", lambda array: array + 33),
+        ("policy/primal.counts", lambda array: array.astype(np.float64)),
+        ("transform/axes", lambda array: array[:, :2]),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_before_compiled_code_sees_them(saved, name, change):
+    _rewritten(saved, lambda _, arrays: arrays.update({name: change(arrays[name])}))
+    with pytest.raises(CheckpointError, match="does not hold"):
+        daband.load(saved)
+
+
 @pytest.mark.parametrize("keep", [0, 4, 20, 200, -1])
 def test_truncated(saved, keep):
     content = saved.read_bytes()

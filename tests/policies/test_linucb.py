@@ -174,6 +174,66 @@ class TestWhatGoesIn:
             np.testing.assert_array_equal(policy.decide(buffer).width, same.decide(buffer).width)
 
 
+@pytest.mark.parametrize("dim", [3, 8, 32, 50])
+def test_single_rounds_go_on_to_the_last_bit_after_loading(dim, tmp_path):
+    rng = np.random.default_rng(dim)
+    policy = daband.LinUCB(context_shape=(dim,), n_arms=3, alpha=0.5)
+
+    def rounds(which, generator, n):
+        out = []
+        for _ in range(n):
+            context = generator.normal(size=(1, dim))
+            decision = which.select(context)
+            which.update(context, decision.arm, generator.random(1))
+            out.append((decision.arm[0], *decision.mean[0], *decision.width[0]))
+        return out
+
+    rounds(policy, rng, 60)
+    policy.save(tmp_path / "p")
+    loaded = daband.load(tmp_path / "p")
+    assert rounds(policy, np.random.default_rng(1), 40) == rounds(loaded, np.random.default_rng(1), 40)
+
+
+def test_contexts_too_large_for_the_dual_form_change_nothing(tmp_path):
+    policy = make(form="dual", context_shape=(4,), n_arms=2)
+    rng = np.random.default_rng(0)
+    policy.update(rng.normal(size=(300, 4)), [0, 1] * 150, rng.random(300))
+    policy.save(tmp_path / "before")
+    with pytest.raises(InvalidInput, match=r"contexts are too large against ridge=1"):
+        policy.update(np.r_[rng.normal(size=(299, 4)), np.full((3, 4), 1e9)], [0] * 299 + [1] * 3, np.ones(302))
+    policy.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alpha", "abc"), ("alpha", None), ("ridge", None), ("epsilon", [1]), ("context_shape", "abc"),
+     ("context_shape", (float("nan"),)), ("context_shape", (np.float32(2.5),))],
+)  # fmt: skip
+def test_settings_of_the_wrong_type_are_refused_by_name(name, value):
+    with pytest.raises(InvalidInput, match=name):
+        make(**{name: value})
+
+
+def test_masked_arrays_and_odd_ids_are_refused():
+    policy = make()
+    with pytest.raises(InvalidInput, match="contexts is a masked array"):
+        policy.select(np.ma.masked_invalid(np.array([[np.nan, 1.0, 2.0]], np.float32)))
+    for ids in (5, "abc", b"xyz"):
+        with pytest.raises(InvalidInput, match="ids"):
+            policy.update(np.ones((3, 3)), [0, 1, 2], [0, 0, 0], ids=ids)
+
+
+def test_a_shared_transform_is_fitted_for_each_policy_alone():
+    pca = daband.PCA(2)
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    first, second = make(transform=pca), make(transform=pca)
+    first.prepare(x[:10])
+    second.prepare(x[10:])
+    assert not pca.fitted
+    assert not np.allclose(first.transform.axes, second.transform.axes)
+
+
 def test_regret_is_sublinear_on_a_linear_problem():
     rng = np.random.default_rng(0)
     theta = rng.normal(size=(3, 4))

@@ -83,7 +83,7 @@ def test_a_crash_between_any_two_writes(tmp_path, monkeypatch):
     whole = run(tmp_path / "whole")
     wanted = _without_seconds(tmp_path / "whole")
     real = os.replace
-    writes = 1 + 4 * 3  # the settings once, three files an episode
+    writes = 1 + 5 * 3  # the settings once; three files at the start and after every episode
     for crash in range(writes):
         folder = tmp_path / f"crash{crash}"
         count = iter(range(1000))
@@ -121,3 +121,57 @@ def test_a_finished_run_is_read_not_repeated(tmp_path):
     assert second.seconds == first.seconds
     probe = pair.target.batch(0, 20, seed=0)
     np.testing.assert_array_equal(policy.decide(probe).mean, same.decide(probe).mean)
+
+
+def test_interrupted_and_called_again_with_the_same_policy(tmp_path):
+    """As in a notebook: the policy has learned since the last save, and must not learn those rounds twice."""
+    pair = daband.domains.load("synthetic", tiny=True)
+
+    def make():
+        return daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
+
+    def stop(record):
+        if record["episode"] == 3:
+            raise KeyboardInterrupt
+
+    policy = make()
+    settings = {"source": pair.source, "episodes": 8, "episode_length": 10, "directory": tmp_path / "a"}
+    with pytest.raises(KeyboardInterrupt):
+        daband.train(policy, **settings, progress=stop)
+    again = daband.train(policy, **settings)
+    whole = daband.train(make(), source=pair.source, episodes=8, episode_length=10)
+    np.testing.assert_array_equal(again.arm, whole.arm)
+    assert again.arm.dtype == np.int64
+    assert policy.counts.sum() == 80
+
+
+def test_a_folder_knows_its_data_and_its_phase(tmp_path):
+    pair = daband.domains.load("synthetic", tiny=True)
+    other = daband.domains.load("synthetic", tiny=True, data_seed=5)
+
+    def make():
+        return daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
+
+    daband.train(make(), source=pair.source, episodes=2, episode_length=20, directory=tmp_path)
+    for call in (
+        lambda: daband.train(make(), source=other.source, episodes=2, episode_length=20, directory=tmp_path),
+        lambda: daband.continue_on_target(
+            make(), target=pair.target_paying, rounds=40, episode_length=20, directory=tmp_path
+        ),
+    ):
+        with pytest.raises(daband.InvalidInput, match="other settings"):
+            call()
+
+
+@pytest.mark.parametrize("damage", ["rounds.npz", "episodes.jsonl"])
+def test_a_damaged_folder_says_what_to_do(damage, tmp_path):
+    pair = daband.domains.load("synthetic", tiny=True)
+
+    def run():
+        policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms)
+        daband.train(policy, source=pair.source, episodes=2, episode_length=20, directory=tmp_path)
+
+    run()
+    (tmp_path / damage).write_bytes(b"garbage")
+    with pytest.raises(daband.CheckpointError, match="remove the folder to start anew"):
+        run()

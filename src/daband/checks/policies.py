@@ -50,6 +50,9 @@ def _experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     policy.play(_contexts(rng, 12, arms), rng.random((12, _ARMS)))
     late = _contexts(rng, 5, arms)
     policy.update(late, policy.select(late).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
+    for _ in range(9):  # and round by round, which may take another way through the code
+        single = _contexts(rng, 1, arms)
+        policy.update(single, policy.select(single).arm, rng.random(1))
     policy.observe_target(_contexts(rng, 6, arms))
     policy.adapt(steps=2)
     return policy

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -18,6 +19,7 @@ from daband.cli.progress import watch
 from daband.cli.ranges import whole_numbers
 from daband.errors import DabandError, InvalidInput
 from daband.experiments import (
+    BenchError,
     Experiment,
     bench,
     continue_run,
@@ -178,6 +180,10 @@ def _compare(
     try:
         with watch(specs, console) as listener:
             records = bench(specs, out, jobs=jobs, on_event=listener)
+    except BenchError as error:
+        if error.records:
+            console.print(_table(title, summarise(error.records)))
+        raise
     except KeyboardInterrupt:
         Console(stderr=True).print(
             f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
@@ -233,5 +239,5 @@ def main() -> None:
     try:
         app()
     except DabandError as error:
-        Console(stderr=True).print(f"[bold red]Error:[/bold red] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)

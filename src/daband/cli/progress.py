@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from daband.experiments import Event, RunSpec
@@ -37,7 +38,7 @@ def watch(specs: Sequence[RunSpec], console: Console) -> Iterator[Callable[[Even
                 bar.remove_task(lines.pop(key))
             bar.advance(total)
             if event.kind == "failed":
-                console.print(f"[red]failed[/red]  {name}: {event.detail['error']}", highlight=False)
+                console.print(f"[red]failed[/red]  {name}: {escape(event.detail['error'])}", highlight=False)
             elif not console.is_terminal:
                 accuracy = event.detail["target_accuracy"]
                 console.print(f"{event.kind}  {event.spec.pair}  {name}: target accuracy {accuracy:.4f}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from daband.arrays import FloatArray, IntArray
 from daband.domains import EvaluationDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
@@ -59,11 +60,13 @@ def evaluate(
         raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
     if rule not in ("ucb", "greedy"):
         raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
-    if batch_size < 1:
-        raise InvalidInput(f"batch_size must be at least 1, got {batch_size}")
-    regrets, classes, arms = [], [], []
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidInput(f"batch_size must be a whole number >= 1, got {batch_size!r}")
+    regrets: list[FloatArray] = []
+    classes: list[IntArray] = []
+    arms: list[IntArray] = []
     for contexts, expected in domain.batches(batch_size):
-        arm = policy.decide(contexts, as_domain, rule=rule).arm
+        arm = policy.decide(contexts, as_domain, rule=rule, ahead=sum(map(len, arms))).arm
         regrets.append(expected.max(axis=1) - expected[np.arange(len(arm)), arm])
         classes.append(expected.argmax(axis=1))
         arms.append(arm)

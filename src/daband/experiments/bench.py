@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daband.errors import DabandError
+from daband.errors import DabandError, InvalidInput
 from daband.experiments.run import Record, execute, finished_record
 from daband.experiments.settings import RunSpec
 from daband.files import write_text
@@ -25,7 +25,11 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 
 
 class BenchError(DabandError, RuntimeError):
-    """Some runs failed; the others are finished and kept."""
+    """Some runs failed; the others are finished and kept: ``records`` has them."""
+
+    def __init__(self, message: str, records: Sequence[Record] = ()) -> None:
+        super().__init__(message)
+        self.records = list(records)
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,12 @@ def bench(
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time, and write ``results.json`` after each.
 
-    All methods of a seed see the same contexts in the same order and are paid from the same table of rewards.
+    All methods of a seed see the same contexts in the same order and are paid from the same table of rewards. Where
+    ``out`` holds finished runs of other methods or seeds of the same experiment, ``results.json`` keeps them.
     """
+    specs = list({spec.folder_name: spec for spec in specs}.values())
+    if not specs:
+        raise InvalidInput("there is nothing to run: no method or no seed was given")
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     listener = on_event or (lambda _: None)
@@ -59,6 +67,7 @@ def bench(
         else:
             records[spec.folder_name] = known
             listener(Event("found", spec, known))
+    companions = _companions(specs, out)
     failures: list[str] = []
     work = _in_turn(todo, out, listener) if jobs <= 1 or len(todo) <= 1 else _in_processes(todo, out, jobs, listener)
     for spec, outcome in work:
@@ -68,12 +77,13 @@ def bench(
             continue
         records[spec.folder_name] = outcome
         listener(Event("finished", spec, outcome))
-        _write(out, specs, records)
-    _write(out, specs, records)
+        _write(out, specs, records, companions)
+    _write(out, specs, records, companions)
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command goes on "
-            f"from there. First: {failures[0]}"
+            f"from there. First: {failures[0]}",
+            [records[spec.folder_name] for spec in specs if spec.folder_name in records],
         )
     return [records[spec.folder_name] for spec in specs]
 
@@ -84,9 +94,39 @@ def read_results(out: str | Path) -> list[Record]:
     return records
 
 
-def _write(out: Path, specs: Sequence[RunSpec], records: dict[str, Record]) -> None:
+def _write(out: Path, specs: Sequence[RunSpec], records: dict[str, Record], companions: Sequence[Record]) -> None:
     ready = [records[spec.folder_name] for spec in specs if spec.folder_name in records]
-    write_text(out / "results.json", json.dumps(ready, indent=2) + "\n")
+    write_text(out / "results.json", json.dumps([*companions, *ready], indent=2) + "\n")
+
+
+def _companions(specs: Sequence[RunSpec], out: Path) -> list[Record]:
+    """Finished runs in ``out`` of the same experiment, but of a method or seed that is not asked for now."""
+    asked = {(spec.pair, spec.method, spec.variant) for spec in specs}
+    budgets = {_budget(spec) for spec in specs}
+    settings = {(spec.pair, spec.method, spec.variant): _without_seed(spec) for spec in specs}
+    found = []
+    for done in sorted(out.glob("*/done")):
+        folder = done.parent
+        if folder.name in {spec.folder_name for spec in specs}:
+            continue
+        try:
+            other = RunSpec(**json.loads((folder / "config.json").read_text())["run"])
+            record = json.loads((folder / "result.json").read_text())
+        except (OSError, ValueError, KeyError):  # not a run of ours
+            continue
+        key = (other.pair, other.method, other.variant)
+        if _budget(other) in budgets and (key not in asked or settings[key] == _without_seed(other)):
+            found.append(record)
+    return found
+
+
+def _budget(spec: RunSpec) -> str:
+    fields = {"pair", "pair_options", "components", "episodes", "episode_length", "rule", "selection"}
+    return spec.model_dump_json(include=fields)
+
+
+def _without_seed(spec: RunSpec) -> str:
+    return spec.model_dump_json(exclude={"seed"})
 
 
 def _in_turn(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Record | Exception]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray, taken_over
+from daband.errors import InvalidInput
 from daband.linear.primal import PrimalRidge
 from daband.linear.products import ContextStore, inner_products
 
@@ -37,21 +38,35 @@ class _InverseFactor:
             out[start:stop] = block[: stop - start, :stop] @ products[:stop]
         return out
 
-    def extend(self, v: FloatArray, inner: FloatArray, rewards: FloatArray, members: IntArray) -> None:
-        """Take in m rounds: v (n, m) of their contexts, inner (m, m) their products plus the ridge."""
+    def extension(self, v: FloatArray, inner: FloatArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The rows of T and the weights that m more rounds add; nothing changes yet.
+
+        v (n, m) is that of their contexts, inner (m, m) their products plus the ridge.
+        """
         corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
         left = -corner @ self._transposed_apply(v)
-        self.weights = np.concatenate([self.weights, corner @ (rewards - v.T @ self.weights)])
+        return np.concatenate([left, np.tril(corner)], axis=1), corner @ (rewards - v.T @ self.weights)
+
+    def extend(self, rows: FloatArray, weights: FloatArray, members: IntArray) -> None:
+        """Take in what ``extension`` returned."""
+        self.weights = np.concatenate([self.weights, weights])
         self.members.extend(int(index) for index in members)
-        rows = np.concatenate([left, np.tril(corner)], axis=1)
         old = self.n
-        self.n += len(rewards)
+        self.n += len(rows)
         for offset in range(len(rows)):
             block, row = divmod(old + offset, _BLOCK)
             if block == len(self.blocks):
                 self.blocks.append(np.zeros((_BLOCK, (block + 1) * _BLOCK)))
             width = min(rows.shape[1], (block + 1) * _BLOCK)
             self.blocks[block][row, :width] = rows[offset, :width]
+
+    def truncate(self, n: int) -> None:
+        """Forget all rounds but the first ``n``."""
+        self.n = n
+        self.members, self.weights = self.members[:n], self.weights[:n]
+        self.blocks = self.blocks[: -(-n // _BLOCK)]
+        if n % _BLOCK:
+            self.blocks[-1][n % _BLOCK :] = 0.0
 
     def _transposed_apply(self, v: FloatArray) -> FloatArray:
         """(T' v)' for v (n, m), that is (m, n)."""
@@ -126,18 +141,27 @@ class DualRidge:
         """Absorb a batch of rounds: contexts (B, d), the head of each and its reward."""
         known = self._last[1] if self._last is not None and self._last[0] is contexts else None
         self._last = None
-        if known is not None:
-            self._update_block(contexts, heads, rewards, known)
-            return
-        for start in range(0, len(contexts), _BLOCK):
-            part = contexts[start : start + _BLOCK]
-            stored = self.store.products(part).T
-            self._update_block(part, heads[start : start + _BLOCK], rewards[start : start + _BLOCK], stored)
+        before, sizes = len(self.store), [factor.n for factor in self._factors]
+        try:
+            if known is not None:
+                self._update_block(contexts, heads, rewards, known)
+                return
+            for start in range(0, len(contexts), _BLOCK):
+                part = contexts[start : start + _BLOCK]
+                stored = self.store.products(part).T
+                self._update_block(part, heads[start : start + _BLOCK], rewards[start : start + _BLOCK], stored)
+        except np.linalg.LinAlgError:
+            self._truncate(before, sizes)
+            raise InvalidInput(
+                f"contexts are too large against ridge={self.ridge:g} for exact arithmetic (the largest has squared "
+                f"norm {float(_squares(contexts).max()):.3g}); scale them down or raise the ridge"
+            ) from None
 
     def refit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Forget everything and fit these rounds, each counted once."""
-        self.__init__(self.n_heads, self.dim, self.ridge)  # type: ignore[misc]
-        self.update(contexts, heads, rewards)
+        fresh = DualRidge(self.n_heads, self.dim, self.ridge)
+        fresh.update(contexts, heads, rewards)
+        self.__dict__.update(fresh.__dict__)
 
     def to_primal(self) -> PrimalRidge:
         """The same regressions in the space of contexts."""
@@ -165,31 +189,50 @@ class DualRidge:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
-        self._heads = state["heads"].tolist()
-        self._rewards = state["rewards"].tolist()
-        self.store = ContextStore(self.dim)
-        if len(self._heads):
-            self.store.append(state["contexts"])
-        self._factors = []
-        for head in range(int(state["n_heads"][0])):
+        n = len(state["heads"])
+        heads = taken_over(state, "heads", np.zeros(n, np.int64))
+        if state["n_heads"].tolist() != [self.n_heads] or (n and not (0 <= heads.min() <= heads.max() < self.n_heads)):
+            raise ValueError(f"the rounds must belong to heads 0..{self.n_heads - 1}")
+        rewards = taken_over(state, "rewards", np.zeros(n))
+        store = ContextStore(self.dim)
+        if n:
+            store.append(taken_over(state, "contexts", np.empty((n, self.dim), state["contexts"].dtype)))
+        factors = []
+        for head in range(self.n_heads):
             factor = _InverseFactor()
-            factor.members = np.flatnonzero(state["heads"] == head).tolist()
+            factor.members = np.flatnonzero(heads == head).tolist()
             factor.n = len(factor.members)
-            factor.weights = state[f"weights.{head}"].copy()
-            factor.blocks = [state[f"factor.{head}.{i}"].copy() for i in range(-(-factor.n // _BLOCK))]
-            self._factors.append(factor)
+            factor.weights = taken_over(state, f"weights.{head}", np.zeros(factor.n))
+            factor.blocks = [
+                taken_over(state, f"factor.{head}.{index}", np.empty((_BLOCK, (index + 1) * _BLOCK)))
+                for index in range(-(-factor.n // _BLOCK))
+            ]
+            factors.append(factor)
+        self._heads, self._rewards = heads.tolist(), rewards.tolist()
+        self.store, self._factors = store, factors
 
     def _update_block(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, stored: FloatArray) -> None:
         first = len(self.store)
+        grown = []
         for head in np.unique(heads):
             rows = np.flatnonzero(heads == head)
             factor = self._factors[head]
             part = contexts[rows]
             inner = inner_products(part, part) + self.ridge * np.eye(len(rows))
-            factor.extend(factor.apply(stored[factor.members][:, rows]), inner, rewards[rows], first + rows)
+            v = factor.apply(stored[factor.members][:, rows])
+            grown.append((factor, factor.extension(v, inner, rewards[rows]), first + rows))
+        for factor, extension, members in grown:
+            factor.extend(*extension, members)
         self.store.append(contexts)
         self._heads.extend(int(head) for head in heads)
         self._rewards.extend(float(reward) for reward in rewards)
+
+    def _truncate(self, n: int, sizes: list[int]) -> None:
+        """Go back to the first ``n`` rounds, ``sizes`` of them in each head."""
+        for factor, size in zip(self._factors, sizes, strict=True):
+            factor.truncate(size)
+        self._heads, self._rewards = self._heads[:n], self._rewards[:n]
+        self.store.truncate(n)
 
 
 def _squares(contexts: AnyArray) -> FloatArray:

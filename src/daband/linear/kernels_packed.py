@@ -191,12 +191,15 @@ def update_one(
         for k in range(_PANEL):
             c = own[k] * scale
             half = 0.5 * c
-            line = matrix[at : at + n]
-            for j in range(_PANEL):
-                line[j] -= half * own[j]
+            line = matrix[at + k * n : at + (k + 1) * n]
             for j in range(_PANEL, n):
                 line[j] -= c * own[j]
-            at += n
+            # One value for both places of a block on the diagonal: rounding must not tell them apart.
+            for j in range(k, _PANEL):
+                value = line[j] - half * own[j]
+                line[j] = value
+                matrix[at + j * n + k] = value
+        at += _PANEL * n
     n_pending[head] += 1
     counts[head] += 1
     since_refresh[head] += 1

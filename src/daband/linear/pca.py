@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, unit_scale
+from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, taken_over, unit_scale
 from daband.errors import InvalidInput, NotFitted
 
 __all__ = ["PCA"]
@@ -27,9 +27,9 @@ class PCA:
     """
 
     def __init__(self, n_components: int, *, seed: int = 0) -> None:
-        if not isinstance(n_components, int) or n_components < 1:
+        if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
             raise InvalidInput(f"n_components must be a whole number >= 1, got {n_components!r}")
-        self.n_components = n_components
+        self.n_components = int(n_components)
         self.seed = seed
         self._centre: FloatArray | None = None
         self._axes: FloatArray | None = None
@@ -52,6 +52,8 @@ class PCA:
     def fit(self, *contexts: ArrayLike) -> PCA:
         """Fit on batches of contexts (n_i, *C), all together."""
         batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
+        if any(batch.ndim < 2 for batch in batches):
+            raise InvalidInput("contexts must have shape (n, *C)")
         if not batches or sum(len(batch) for batch in batches) < 2:
             raise InvalidInput("PCA needs at least two contexts")
         flat = [batch.reshape(len(batch), -1) for batch in batches if len(batch)]
@@ -93,7 +95,9 @@ class PCA:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
         if state:
-            self._centre, self._axes = state["centre"].copy(), state["axes"].copy()
+            centre = taken_over(state, "centre", np.zeros(state["centre"].shape))
+            axes = taken_over(state, "axes", np.zeros((self.n_components, centre.size)))
+            self._centre, self._axes = centre, axes
 
     def _exact(self, flat: Sequence[AnyArray], centre: FloatArray) -> FloatArray:
         scatter = np.zeros((len(centre), len(centre)))

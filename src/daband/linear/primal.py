@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, taken_over, unit_scale
 from daband.linear.kernels import kernels, packed
 
 __all__ = ["PrimalRidge"]
@@ -151,16 +151,18 @@ class PrimalRidge:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
-        self.counts = state["counts"].copy()
-        self.theta = state["theta"].copy()
-        self._inverse = state["inverse"].copy()
+        self.counts = taken_over(state, "counts", self.counts)
+        self.theta = taken_over(state, "theta", self.theta)
+        self._inverse = taken_over(state, "inverse", self._inverse)
         self._packed = None
         self._inverse_stale.clear()
-        self._gram = state["gram"].copy()
-        self._moment = state["moment"].copy()
-        self._pending = state["pending"].copy()
-        self._n_pending = state["n_pending"].copy()
-        self._since_refresh = state["since_refresh"].copy()
+        self._gram = taken_over(state, "gram", self._gram)
+        self._moment = taken_over(state, "moment", self._moment)
+        self._pending = taken_over(state, "pending", self._pending)
+        self._n_pending = taken_over(state, "n_pending", self._n_pending)
+        self._since_refresh = taken_over(state, "since_refresh", self._since_refresh)
+        if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
+            raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
 
     def _changed(self, heads: IntArray) -> None:
         """These heads' inverses are about to change in their square form."""
@@ -199,8 +201,12 @@ class PrimalRidge:
             return
         inverse = self._inverse[head]
         u = z @ inverse
-        inner = np.eye(len(z)) + u @ z.T
-        whiten = np.linalg.inv(np.linalg.cholesky(inner))
+        try:
+            whiten = np.linalg.inv(np.linalg.cholesky(np.eye(len(z)) + u @ z.T))
+        except np.linalg.LinAlgError:  # only when contexts are huge against the ridge; the long way round is sturdier
+            self._sum_up(head, z, rewards)
+            self._invert(head)
+            return
         root = whiten @ u
         self.theta[head] += root.T @ (whiten @ (rewards - z @ self.theta[head]))
         inverse -= root.T @ root  # a matrix with its own transpose: symmetric to the last bit

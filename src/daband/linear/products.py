@@ -90,6 +90,12 @@ class ContextStore:
             return np.zeros((len(contexts), 0))
         return np.concatenate([inner_products(contexts, chunk) for chunk in self.chunks()], axis=1)
 
+    def truncate(self, n: int) -> None:
+        """Forget all rows but the first ``n``."""
+        keep = -(-n // self._rows_per_chunk) if n else 0
+        self._chunks = self._chunks[:keep]
+        self._filled = n - (keep - 1) * self._rows_per_chunk if keep else 0
+
     def array(self) -> AnyArray:
         """All rows as one array (a copy)."""
         return np.concatenate(self.chunks()) if self._chunks else np.zeros((0, self.dim))

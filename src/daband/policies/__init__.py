@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daband.errors import CheckpointError, InvalidInput
+from daband.errors import CheckpointError
 from daband.linear import PCA, Decision
 from daband.policies.checkpoint import read_checkpoint, read_notes
 from daband.policies.contract import Played, Policy, policies
@@ -69,6 +69,6 @@ def load(path: str | Path) -> Policy:
     try:
         policy = build(settings)
         policy.restore(arrays)
-    except (KeyError, TypeError, ValueError, IndexError, InvalidInput) as error:
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
     return policy

@@ -51,10 +51,13 @@ def read_notes(path: str | Path) -> dict[str, str]:
 def _header(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            start = file.read(8)
+            start = file.read(9)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if start[:1] == b"\x80" or start[:4] == b"PK\x03\x04":
+    if len(start) < 9:
+        raise CheckpointError(f"{path} is truncated: a safetensors file has more than {len(start)} bytes")
+    # A safetensors file begins with the length of its header, which may look like a pickle's mark, and then with "{".
+    if start[8:] != b"{" and (start[:1] == b"\x80" or start[:4] == b"PK\x03\x04"):
         raise CheckpointError(
             f"{path} is a pickle or a zip archive, not a daband policy; pickles can run code and are never opened"
         )

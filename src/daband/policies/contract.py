@@ -10,6 +10,7 @@ Whatever arrives is checked in full before anything changes, so an error leaves 
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -72,7 +73,7 @@ class Policy(ABC):
         self.reward_range = _checked_range(reward_range)
         if transform is not None and not isinstance(transform, PCA):
             raise InvalidInput(f"transform must be a daband.PCA or None, got {type(transform).__name__}")
-        self.transform = transform
+        self.transform = copy.copy(transform)  # fitted for this policy alone
         self.seed = _checked_whole("seed", seed, least=0)
         self.rounds_decided = 0
         self._seen = SeenIds()
@@ -102,17 +103,19 @@ class Policy(ABC):
         available: ArrayLike | None = None,
         *,
         rule: str | None = None,
+        ahead: int = 0,
     ) -> Decision:
         """``select`` without counting the rounds as played: the policy is the same afterwards.
 
         ``rule`` "ucb" or "greedy" stands in for the policy's own way to explore, with no randomness but for ties.
+        ``ahead`` says how many rounds would have been played before these; random draws go by a round's number.
         """
         if rule not in (None, "ucb", "greedy"):
             raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
         checked = self._checked_contexts(contexts)
         self._check_domain(domain)
         mask = None if available is None else self._checked_mask(available, len(checked))
-        return self._decide(self._transformed(checked), domain, mask, self.rounds_decided, rule)
+        return self._decide(self._transformed(checked), domain, mask, self.rounds_decided + ahead, rule)
 
     def update(
         self,
@@ -356,12 +359,12 @@ def _check_finite(contexts: AnyArray) -> None:
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     try:
-        dims = tuple(int(dim) for dim in shape)
+        dims = tuple(shape)
     except TypeError:
         raise InvalidInput(f"context_shape must be a tuple of whole numbers, got {shape!r}") from None
-    if not dims or min(dims) < 1 or any(isinstance(dim, float) for dim in shape):
-        raise InvalidInput(f"context_shape must hold whole numbers >= 1, got {tuple(shape)}")
-    return dims
+    if not dims or not all(isinstance(dim, int | np.integer) and dim >= 1 for dim in dims):
+        raise InvalidInput(f"context_shape must hold whole numbers >= 1, got {shape!r}")
+    return tuple(int(dim) for dim in dims)
 
 
 def _checked_whole(name: str, value: int, *, least: int) -> int:

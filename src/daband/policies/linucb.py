@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
 from daband.policies.contract import Played, Policy, policies
 
@@ -24,7 +24,8 @@ class LinUCB(Policy):
     """LinUCB, exact.
 
     Args:
-        context_shape: the shape of one context; it is flattened.
+        context_shape: the shape of one context; it is flattened. Keep features of like size: against ridge 1, values in
+            the millions leave no room for exact arithmetic.
         n_arms: how many arms there are; more can be added later.
         alpha: how much of the width is added to the predicted reward.
         ridge: the weight of the penalty on the regression's coefficients; A starts as ``ridge * I``.
@@ -64,8 +65,8 @@ class LinUCB(Policy):
             n_arms=self.n_arms,
             dim=math.prod(self.feature_shape),
             arms=arms,
-            ridge=float(ridge),
-            exploration=Exploration(explore, float(alpha), float(epsilon)),
+            ridge=checked_number("ridge", ridge),
+            exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
             seed=self.seed,
             form=form,
         )

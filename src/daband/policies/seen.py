@@ -21,6 +21,8 @@ class SeenIds:
 
     def checked(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
         """The ids as Python values; an error if there are not ``n``, or if one is of another type or was seen."""
+        if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
+            raise InvalidInput(f"ids must be a list or array with a name per round, got {ids!r}")
         names = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         if len(names) != n:
             raise InvalidInput(f"ids must name each of the {n} rounds, got {len(names)}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -46,6 +47,20 @@ def read_records(folder: str | Path) -> list[Record]:
         raise DataError(f"{path} is not JSON: {error}") from None
     if not records:
         raise DataError(f"{path} holds no finished run yet")
+    wanted = (
+        "pair",
+        "method",
+        "variant",
+        "seed",
+        "target_accuracy",
+        "target_accuracy_macro",
+        "source_regret",
+        "rounds",
+    )
+    if not isinstance(records, list) or not all(
+        isinstance(record, dict) and all(name in record for name in wanted) for record in records
+    ):
+        raise DataError(f"{path} is not a list of results that daband wrote")
     return records
 
 
@@ -82,8 +97,11 @@ def regret_curves(folder: str | Path, records: Sequence[Record]) -> dict[str, Fl
     curves: dict[str, list[FloatArray]] = {}
     for record in records:
         path = Path(folder) / record["folder"] / "rounds.npz"
-        with np.load(path, allow_pickle=False) as table:
-            regret = table["regret"]
+        try:
+            with np.load(path, allow_pickle=False) as table:
+                regret = table["regret"]
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            raise DataError(f"{path} cannot be read ({error}); `daband bench` makes the run again") from None
         if np.isfinite(regret).all():
             curves.setdefault(record["method"], []).append(np.cumsum(regret))
     return {method: np.stack([row[: min(map(len, rows))] for row in rows]) for method, rows in curves.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 import warnings
@@ -77,7 +78,7 @@ def train(
         progress: called after every episode with its record.
     """
     _check(policy, source, target, episodes, episode_length)
-    phase = _Phase("source", source, target, episodes, episode_length, policy.seed if seed is None else seed)
+    phase = _Phase("source", source, target, episodes, episode_length, _order_seed(policy, seed))
     return _run(policy, phase, directory, config, save_every, progress)
 
 
@@ -116,9 +117,17 @@ def continue_on_target(
     rounds = min(rounds, target.rounds_available)
     _check(policy, target, None, 1, min(episode_length, rounds), what="target")
     episodes = math.ceil(rounds / episode_length)
-    order_seed = policy.seed if seed is None else seed
+    order_seed = _order_seed(policy, seed)
     phase = _Phase("target", target, None, episodes, episode_length, order_seed, rounds)
     return _run(policy, phase, directory, config, save_every, progress)
+
+
+def _order_seed(policy: Policy, seed: int | None) -> int:
+    if seed is None:
+        return policy.seed
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise InvalidInput(f"seed must be a whole number >= 0, got {seed!r}")
+    return int(seed)
 
 
 @dataclass(frozen=True)
@@ -140,7 +149,24 @@ class _Phase:
 
     def settings(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        return {"episodes": self.episodes, "episode_length": self.episode_length, "seed": self.seed}
+        return {
+            "domain": self.domain_name,
+            "episodes": self.episodes,
+            "episode_length": self.episode_length,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "data": self._fingerprint(),
+        }
+
+    def _fingerprint(self) -> str:
+        """A short mark of the data, so that a folder of other data is not taken for this run's."""
+        last = self.bounds(self.episodes - 1)[1]
+        mark = hashlib.sha256(f"{len(self.domain)} {self.domain.context_shape}".encode())
+        for start in (0, max(0, last - 4)):
+            rounds = self.domain.rounds(start, min(start + 4, last), seed=self.seed)
+            mark.update(np.ascontiguousarray(rounds.contexts).tobytes())
+            mark.update(np.ascontiguousarray(rounds.rewards).tobytes())
+        return mark.hexdigest()[:16]
 
 
 def _run(
@@ -252,6 +278,8 @@ def _check(
     episode_length: int,
     what: str = "source",
 ) -> None:
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     for name, value in (("episodes", episodes), ("episode_length", episode_length)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidInput(f"{name} must be a whole number >= 1, got {value!r}")
@@ -268,10 +296,11 @@ def _check(
             )
     if source.n_arms != policy.n_arms:
         raise InvalidInput(f"{what} has {source.n_arms} arms, the policy {policy.n_arms}")
+    fitting = source.rounds_available // episode_length
     if episodes * episode_length > source.rounds_available:
         raise InvalidInput(
             f"{episodes} episodes of {episode_length} are {episodes * episode_length} rounds, but the source has "
-            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for at most "
-            f"{source.rounds_available // episode_length} episodes, or for "
-            f"passes={math.ceil(episodes * episode_length / len(source))}"
+            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for "
+            + (f"at most {fitting} episodes" if fitting else f"a shorter episode_length than {episode_length}")
+            + f", or for passes={math.ceil(episodes * episode_length / len(source))}"
         )

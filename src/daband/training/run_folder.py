@@ -12,11 +12,12 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.errors import InvalidInput
+from daband.errors import CheckpointError, InvalidInput
 from daband.files import write_bytes, write_text
 from daband.policies import Policy, read_notes
 from daband.policies.checkpoint import read_checkpoint
@@ -40,7 +41,7 @@ class History:
     def column(self, name: str) -> AnyArray:
         """One column of all rounds."""
         pieces: list[AnyArray] = getattr(self, name)
-        return np.concatenate(pieces) if pieces else np.zeros(0)
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64 if name == "arm" else np.float64)
 
 
 class RunFolder:
@@ -48,6 +49,8 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInput(f"directory {self.path} is a file")
         self.path.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -82,20 +85,28 @@ class RunFolder:
         policy.save(self.policy_file, notes={**notes, "rounds": str(len(history.column("arm")))})
 
     def resume(self, policy: Policy) -> History:
-        """Bring ``policy`` to the last saved episode and return what happened up to it."""
+        """Bring ``policy`` to the last saved episode and return what happened up to it.
+
+        A fresh folder saves the policy as it is, so that going on always starts from a known state: also for a caller
+        who was interrupted and tries again with a policy that has learned in the meantime.
+        """
         history = History()
         if not self.policy_file.exists():
+            self.save(policy, history)
             return history
-        notes = read_notes(self.policy_file)
         _, arrays = read_checkpoint(self.policy_file)
-        policy.restore(arrays)
-        rounds = int(notes["rounds"])
-        with np.load(self.path / "rounds.npz", allow_pickle=False) as table:
-            for name in _COLUMNS:
-                getattr(history, name).append(table[name][:rounds])
-        lines = (self.path / "episodes.jsonl").read_text().splitlines()[: int(notes["episodes"])]
-        history.episodes = [json.loads(line) for line in lines]
-        history.seconds = float(notes["seconds"])
+        try:
+            notes = read_notes(self.policy_file)
+            rounds = int(notes["rounds"])
+            with np.load(self.path / "rounds.npz", allow_pickle=False) as table:
+                for name in _COLUMNS:
+                    getattr(history, name).append(table[name][:rounds])
+            lines = (self.path / "episodes.jsonl").read_text().splitlines()[: int(notes["episodes"])]
+            history.episodes = [json.loads(line) for line in lines]
+            history.seconds = float(notes["seconds"])
+            policy.restore(arrays)
+        except (OSError, KeyError, ValueError, RuntimeError, BadZipFile) as error:
+            raise CheckpointError(f"{self.path} is damaged ({error}); remove the folder to start anew") from error
         return history
 
 
