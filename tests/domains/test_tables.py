@@ -28,6 +28,7 @@ def frame(n=40, *, seed=0, shift=0.0):
 
 
 COLUMNS = Columns(context=("income", "city", "member"), categorical=("city",), label="offer")
+LOGGED = {"label": "offer", "arm": "shown", "reward": "clicked", "propensity": "chance"}
 
 
 def test_numbers_and_categories_become_contexts():
@@ -155,6 +156,12 @@ def test_wrong_columns_are_named(columns, message):
         ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "either a label column or"),
         ({"context": ("income",), "label": "offer", "categorical": ("city",)}, "not one of the context columns"),
         ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs all"),
+        ({"context": ("income", "offer"), "label": "offer"}, "context has 'offer', which columns.label names"),
+        ({"context": ("a", "b"), "categorical": ("b",), "label": "b"}, "context has 'b', which columns.label names"),
+        ({"context": ("income", "b"), "rewards": ("a", "b")}, "context has 'b', which columns.rewards names"),
+        ({"context": ("income", "shown"), **LOGGED}, "context has 'shown', which columns.arm names"),
+        ({"context": ("income", "clicked"), **LOGGED}, "context has 'clicked', which columns.reward names"),
+        ({"context": ("income", "chance"), **LOGGED}, "context has 'chance', which columns.propensity names"),
     ],
 )
 def test_columns_that_make_no_sense(fields, message):

@@ -32,7 +32,7 @@ class Columns:
     ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot. What pays is told
     in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column per
     arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity``; a log still needs ``label`` or
-    ``rewards`` for the test.
+    ``rewards`` for the test. None of these may be a context.
     """
 
     context: tuple[str, ...]
@@ -58,6 +58,11 @@ class Columns:
         logged = [self.arm, self.reward, self.propensity]
         if any(logged) and not all(logged):
             raise InvalidInput("a log needs all of columns.arm, columns.reward and columns.propensity")
+        for role in ("label", "rewards", "arm", "reward", "propensity"):
+            named = getattr(self, role)
+            told = [name for name in (named if role == "rewards" else (named,)) if name in self.context]
+            if told:
+                raise InvalidInput(f"columns.context has {told[0]!r}, which columns.{role} names: no policy may see it")
 
 
 def from_table(
