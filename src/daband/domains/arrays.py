@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband.domains.arguments import whole
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, PayingDomain
 from daband.errors import InvalidInput
 
@@ -18,11 +19,9 @@ class ArrayContexts(Contexts):
 
     def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
         array = _checked_contexts(contexts, name, per_arm)
-        if passes < 1:
-            raise InvalidInput(f"passes must be at least 1, got {passes}")
         self._contexts = array
         self.context_shape = array.shape[2:] if per_arm else array.shape[1:]
-        self.passes = passes
+        self.passes = whole("passes", passes, least=1)
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -57,7 +56,7 @@ class ArraySource(PayingDomain):
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
             raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, the rewards have {self.n_arms}")
         self.context_shape = self._stream.context_shape
-        self.passes = passes
+        self.passes = self._stream.passes
 
     def __len__(self) -> int:
         return len(self._stream)
@@ -131,8 +130,12 @@ def from_arrays(
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     per_arm = arms == "shared"
     pays = as_numpy(source[1], "source rewards")
-    if n_arms is None:
-        n_arms = pays.shape[1] if pays.ndim == 2 else (int(pays.max()) + 1 if pays.size else 0)
+    if n_arms is not None:
+        n_arms = whole("n_arms", n_arms, least=1)
+    elif pays.ndim == 2:
+        n_arms = pays.shape[1]
+    else:  # what cannot be labels is refused by ArraySource
+        n_arms = int(pays.max()) + 1 if pays.size and pays.dtype.kind in "biu" else 0
     paying = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
     stream = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
     test = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
