@@ -148,8 +148,13 @@ def from_arrays(
     for what, holder in (("source", paying), ("target_test", test), ("target_paying", later)):
         if holder is not None and holder.n_arms != n_arms:
             raise InvalidInput(f"{what} has rewards for {holder.n_arms} arms, expected {n_arms}")
-    if per_arm and np.shape(as_numpy(source[0], "source contexts"))[1] != n_arms:
-        raise InvalidInput(f"shared arms need source contexts (n, {n_arms}, *C)")
+    if per_arm:
+        held = {"source": paying._stream._contexts, "target": stream._contexts, "target_test": test._contexts}
+        if later is not None:
+            held["target_paying"] = later._stream._contexts
+        for what, contexts in held.items():
+            if contexts.shape[1] != n_arms:
+                raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {contexts.shape}")
     names = tuple(str(arm) for arm in range(n_arms)) if class_names is None else tuple(class_names)
     if len(names) != n_arms:
         raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
