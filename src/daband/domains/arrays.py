@@ -122,6 +122,9 @@ def from_arrays(
         arms: "disjoint" (one context a round) or "shared" (one context per arm: contexts are (n, K, *C)).
         passes: how many times each source and target context may be shown.
         name: what reports call the pair.
+
+    Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
+    checks made here. Labels and rewards are copied.
     """
     if arms not in ("disjoint", "shared"):
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")

@@ -79,6 +79,8 @@ def from_log(
         one_correct_arm: whether a reward of 1 in the log means that every other arm would have paid 0.
         passes: how many times each source and target context may be shown.
         name: what reports call the pair.
+
+    Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
     """
     if not (isinstance(source, tuple) and len(source) == 4):
         raise InvalidInput("source must be a tuple (contexts, arms, rewards, propensities)")
