@@ -190,6 +190,18 @@ def test_missing_labels_rewards_and_rows():
         from_table(source=frame(), target=frame()[:0], target_test=frame(), columns=COLUMNS)
 
 
+@pytest.mark.parametrize("side", ["source", "target", "target_test"])
+@pytest.mark.parametrize("column", ["income", "pay green"])
+def test_an_infinite_number_is_named_not_taken_as_missing(side, column):
+    given = {"source": frame(), "target": frame(seed=1), "target_test": frame(seed=2)}
+    given[side] = given[side].with_columns(
+        pl.when(pl.int_range(pl.len()) == 4).then(-float("inf")).otherwise(column).alias(column)
+    )
+    columns = Columns(context=("income",), rewards=("pay blue", "pay green"))
+    with pytest.raises(DataError, match=f"column '{column}' has an infinite value"):
+        from_table(**given, columns=columns)
+
+
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(DataError, match=r"broken\.parquet cannot be read"):
