@@ -156,7 +156,9 @@ def numbers(frame: pl.DataFrame, name: str) -> FloatArray:
         )
     values: FloatArray = np.array(column.cast(_polars().Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
     if np.isinf(values).any():
-        raise DataError(f"column {name!r} has an infinite value; put a number there, or leave it empty if it is missing")
+        raise DataError(
+            f"column {name!r} has an infinite value; put a number there, or leave it empty if it is missing"
+        )
     return values
 
 

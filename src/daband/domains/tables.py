@@ -112,28 +112,20 @@ def from_table(
     if columns.label and test_frame is not None and not columns.arm:
         require_classes(test[1], classes, where="the target's table")
     paying = (contexts.copy(), _pays(target_frame, columns, classes, "target")) if has_rewards else None
+    rest: dict[str, Any] = {
+        "target": contexts,
+        "target_test": test,
+        "target_paying": paying,
+        "n_arms": len(classes),
+        "class_names": classes,
+        "passes": passes,
+        "name": name,
+    }
     if columns.arm is None:
-        pair = from_arrays(
-            source=(transform.apply(source_frame), _pays(source_frame, columns, classes, "source")),
-            target=contexts,
-            target_test=test,
-            target_paying=paying,
-            n_arms=len(classes),
-            class_names=classes,
-            passes=passes,
-            name=name,
-        )
+        pays = _pays(source_frame, columns, classes, "source")
+        pair = from_arrays(source=(transform.apply(source_frame), pays), **rest)
     else:
-        pair = from_log(
-            source=_log(source_frame, transform, columns, classes),
-            target=contexts,
-            target_test=test,
-            target_paying=paying,
-            n_arms=len(classes),
-            class_names=classes,
-            passes=passes,
-            name=name,
-        )
+        pair = from_log(source=_log(source_frame, transform, columns, classes), **rest)
     about = About(summary="tables given by the user", licence="the user's own")
     return replace(pair, about=about, feature_names=transform.feature_names)
 
