@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from daband.checks.pairs import check_pair
+from daband.checks.reach import reachable
 from daband.domains import ArrayContexts, from_arrays
 from daband.errors import InvalidInput
 
@@ -29,6 +30,22 @@ def test_labels_and_tables_make_sound_pairs():
     )
     check_pair(per_arm)
     assert per_arm.context_shape == (4,)
+
+
+@pytest.mark.parametrize("side", ["source", "target", "target_test", "target_paying"])
+def test_shared_arms_need_a_context_per_arm_on_every_side(side):
+    sizes = {"source": 30, "target": 20, "target_test": 10, "target_paying": 20}
+    contexts = {name: np.zeros((n, 4 if name == side else 3, 4)) for name, n in sizes.items()}
+    given = {name: (contexts[name], GENERATOR.random((n, 3))) for name, n in sizes.items() if name != "target"}
+    with pytest.raises(InvalidInput, match=rf"shared arms need {side} contexts \(n, 3, \*C\), got \(\d+, 4, 4\)"):
+        from_arrays(**given, target=contexts["target"], arms="shared")
+
+
+def test_contexts_are_not_copied():
+    pair = made(target=X_TARGET, target_paying=(X_TARGET, np.arange(20) % 3))
+    for domain, given in ((pair.source, X), (pair.target, X_TARGET), (pair.target_paying, X_TARGET)):
+        assert any(found is given for found in reachable(domain))
+    assert "not copied" in from_arrays.__doc__
 
 
 def test_torch_tensors_are_welcome():
@@ -65,10 +82,24 @@ def test_impossible_rounds(start, stop):
         ({"target_test": (X_TEST, Y_TEST + 3)}, "target_test has label"),
         ({"class_names": ["one"]}, "1 names for 3 arms"),
         ({"arms": "many"}, "'disjoint' or 'shared'"),
+        ({"source": (X, np.where(Y == 1, np.nan, Y))}, "source labels must be integers"),
+        ({"source": (X, np.where(Y == 1, np.nan, Y)), "n_arms": 3}, "source labels must be integers"),
+        ({"target_test": (X_TEST, np.full(10, np.nan))}, "target_test labels must be integers"),
         ({"passes": 0}, "passes must be at least 1"),
+        ({"passes": "2"}, "passes must be a whole number, got '2'"),
+        ({"passes": 1.5}, "passes must be a whole number, got 1.5"),
+        ({"passes": True}, "passes must be a whole number, got True"),
+        ({"n_arms": "3"}, "n_arms must be a whole number, got '3'"),
+        ({"n_arms": 3.0}, "n_arms must be a whole number, got 3.0"),
+        ({"n_arms": 0}, "n_arms must be at least 1, got 0"),
         ({"arms": "shared"}, r"\(n, K, \*C\)"),
     ],
 )
 def test_wrong_arrays_are_named(changed, message):
     with pytest.raises(InvalidInput, match=message):
         made(**changed)
+
+
+def test_numpy_integers_are_whole_numbers():
+    pair = made(n_arms=np.int64(3), passes=np.int32(2))
+    assert (type(pair.n_arms), pair.source.rounds_available, pair.target.rounds_available) == (int, 60, 40)

@@ -192,6 +192,13 @@ def test_a_class_missing_on_one_side_is_named(tmp_path, write_images):
         from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen")
 
 
+@pytest.mark.parametrize("passes", ["2", 1.5])
+def test_passes_of_folders_is_a_whole_number(tmp_path, write_images, passes):
+    write_images(tmp_path, ["cup", "pen"], 2)
+    with pytest.raises(InvalidInput, match="passes must be a whole number"):
+        from_image_folder(source=tmp_path, target=tmp_path, passes=passes)
+
+
 def test_folders_that_are_not_there_or_have_no_classes(tmp_path):
     with pytest.raises(DataError, match="is not a folder"):
         from_image_folder(source=tmp_path / "gone", target=tmp_path)

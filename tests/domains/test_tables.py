@@ -28,6 +28,7 @@ def frame(n=40, *, seed=0, shift=0.0):
 
 
 COLUMNS = Columns(context=("income", "city", "member"), categorical=("city",), label="offer")
+LOGGED = {"label": "offer", "arm": "shown", "reward": "clicked", "propensity": "chance"}
 
 
 def test_numbers_and_categories_become_contexts():
@@ -155,6 +156,12 @@ def test_wrong_columns_are_named(columns, message):
         ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "either a label column or"),
         ({"context": ("income",), "label": "offer", "categorical": ("city",)}, "not one of the context columns"),
         ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs all"),
+        ({"context": ("income", "offer"), "label": "offer"}, "context has 'offer', which columns.label names"),
+        ({"context": ("a", "b"), "categorical": ("b",), "label": "b"}, "context has 'b', which columns.label names"),
+        ({"context": ("income", "b"), "rewards": ("a", "b")}, "context has 'b', which columns.rewards names"),
+        ({"context": ("income", "shown"), **LOGGED}, "context has 'shown', which columns.arm names"),
+        ({"context": ("income", "clicked"), **LOGGED}, "context has 'clicked', which columns.reward names"),
+        ({"context": ("income", "chance"), **LOGGED}, "context has 'chance', which columns.propensity names"),
     ],
 )
 def test_columns_that_make_no_sense(fields, message):
@@ -181,6 +188,18 @@ def test_missing_labels_rewards_and_rows():
         )
     with pytest.raises(DataError, match="target table has no rows"):
         from_table(source=frame(), target=frame()[:0], target_test=frame(), columns=COLUMNS)
+
+
+@pytest.mark.parametrize("side", ["source", "target", "target_test"])
+@pytest.mark.parametrize("column", ["income", "pay green"])
+def test_an_infinite_number_is_named_not_taken_as_missing(side, column):
+    given = {"source": frame(), "target": frame(seed=1), "target_test": frame(seed=2)}
+    given[side] = given[side].with_columns(
+        pl.when(pl.int_range(pl.len()) == 4).then(-float("inf")).otherwise(column).alias(column)
+    )
+    columns = Columns(context=("income",), rewards=("pay blue", "pay green"))
+    with pytest.raises(DataError, match=f"column '{column}' has an infinite value"):
+        from_table(**given, columns=columns)
 
 
 def test_files_that_cannot_be_read(tmp_path):

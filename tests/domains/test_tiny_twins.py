@@ -33,6 +33,20 @@ def test_passes_is_passed_on(name):
     assert pair.target.rounds_available == 3 * len(pair.target)
 
 
+@pytest.mark.parametrize(("family", "count"), [("amazon", 12), ("office_caltech", 12), ("warfarin", 6)])
+def test_ordered_pairs_are_those_of_the_family(family, count):
+    ordered = [name for name in pairs if name.startswith(f"{family}/")]
+    assert len(ordered) == count
+    for name in ordered:
+        source, _, target = name.partition("/")[2].partition("-")
+        entry = pairs.get(name)
+        assert entry.options() == ["passes"]
+        assert f"{source} to {target}" in entry.about.summary
+        named, asked = load(name, tiny=True, passes=2), load(family, tiny=True, source=source, target=target, passes=2)
+        assert named.name == asked.name == name
+        np.testing.assert_array_equal(named.source.batch(0, 99, seed=0), asked.source.batch(0, 99, seed=0))
+
+
 @pytest.mark.parametrize("name", ["s2rda49", "signs", "visda17", "amazon", "office_caltech"])
 def test_tiny_twins_can_be_learned_and_shift(name):
     """A nearest-mean rule fitted on the source does well there, worse on the target, and better than chance."""

@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 console = Console()
 
+_PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": "red"}
 
 
@@ -114,7 +115,7 @@ def get_command(
 @app.command("show")
 def show_command(
     name: Annotated[str, typer.Argument(help="The pair.")],
-    out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .svg, .pdf or .jpg.")] = None,
     tiny: Annotated[bool, typer.Option(help="The small twin, which needs no data.")] = False,
     options: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the pair: key=value, e.g. --set form=embedded.")
@@ -123,6 +124,8 @@ def show_command(
     """Write a picture with examples of both domains side by side."""
     from daband.report.pair_figure import draw_pair
 
+    if out is not None and out.suffix.lower() not in _PICTURES:
+        raise InvalidInput(f"--out must end in {', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}, got {str(out)!r}")
     pair = load(name, tiny=tiny, **dict(_option(text) for text in options or ()))
     path = draw_pair(pair, out or Path(f"{name.replace('/', '-')}.png"))
     console.print(

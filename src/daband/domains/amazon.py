@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 
 from daband.domains.arrays import from_arrays
 from daband.domains.contract import About, Pair
 from daband.domains.feature_files import read_features
-from daband.domains.pairs import describe, register_pair
+from daband.domains.pairs import describe, register_ordered_pairs, register_pair
 from daband.domains.places import need
 from daband.domains.splits import require_classes, split_half
 from daband.domains.tiny_twins import tiny_vectors
@@ -71,17 +70,9 @@ def amazon(*, tiny: bool = False, source: str = "books", target: str = "dvd", pa
     return describe(pair, _ABOUT, f"sentiment of product reviews, {source} to {target}")
 
 
-def _register(source: str, target: str) -> None:
-    about = replace(
-        _ABOUT,
-        summary=f"sentiment of product reviews, {source} to {target}",
-        needs=tuple(f"{_FOLDER}/{domain}_400.mat" for domain in (source, target)),
-    )
-
-    @register_pair(f"amazon/{source}-{target}", about=about)
-    def one_pair(*, tiny: bool = False, passes: int = 1) -> Pair:
-        return amazon(tiny=tiny, source=source, target=target, passes=passes)
+def _about(source: str, target: str) -> About:
+    needs = tuple(f"{_FOLDER}/{domain}_400.mat" for domain in (source, target))
+    return replace(_ABOUT, summary=f"sentiment of product reviews, {source} to {target}", needs=needs)
 
 
-for _source, _target in permutations(_DOMAINS, 2):
-    _register(_source, _target)
+register_ordered_pairs("amazon", amazon, domains=_DOMAINS, about=_about)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband.domains.arguments import whole
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, PayingDomain
 from daband.errors import InvalidInput
 
@@ -18,11 +19,9 @@ class ArrayContexts(Contexts):
 
     def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
         array = _checked_contexts(contexts, name, per_arm)
-        if passes < 1:
-            raise InvalidInput(f"passes must be at least 1, got {passes}")
         self._contexts = array
         self.context_shape = array.shape[2:] if per_arm else array.shape[1:]
-        self.passes = passes
+        self.passes = whole("passes", passes, least=1)
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -57,7 +56,7 @@ class ArraySource(PayingDomain):
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
             raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, the rewards have {self.n_arms}")
         self.context_shape = self._stream.context_shape
-        self.passes = passes
+        self.passes = self._stream.passes
 
     def __len__(self) -> int:
         return len(self._stream)
@@ -123,6 +122,9 @@ def from_arrays(
         arms: "disjoint" (one context a round) or "shared" (one context per arm: contexts are (n, K, *C)).
         passes: how many times each source and target context may be shown.
         name: what reports call the pair.
+
+    Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
+    checks made here. Labels and rewards are copied.
     """
     if arms not in ("disjoint", "shared"):
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
@@ -131,8 +133,12 @@ def from_arrays(
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     per_arm = arms == "shared"
     pays = as_numpy(source[1], "source rewards")
-    if n_arms is None:
-        n_arms = pays.shape[1] if pays.ndim == 2 else (int(pays.max()) + 1 if pays.size else 0)
+    if n_arms is not None:
+        n_arms = whole("n_arms", n_arms, least=1)
+    elif pays.ndim == 2:
+        n_arms = pays.shape[1]
+    else:  # what cannot be labels is refused by ArraySource
+        n_arms = int(pays.max()) + 1 if pays.size and pays.dtype.kind in "biu" else 0
     paying = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
     stream = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
     test = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
@@ -145,8 +151,13 @@ def from_arrays(
     for what, holder in (("source", paying), ("target_test", test), ("target_paying", later)):
         if holder is not None and holder.n_arms != n_arms:
             raise InvalidInput(f"{what} has rewards for {holder.n_arms} arms, expected {n_arms}")
-    if per_arm and np.shape(as_numpy(source[0], "source contexts"))[1] != n_arms:
-        raise InvalidInput(f"shared arms need source contexts (n, {n_arms}, *C)")
+    if per_arm:
+        held = {"source": paying._stream._contexts, "target": stream._contexts, "target_test": test._contexts}
+        if later is not None:
+            held["target_paying"] = later._stream._contexts
+        for what, contexts in held.items():
+            if contexts.shape[1] != n_arms:
+                raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {contexts.shape}")
     names = tuple(str(arm) for arm in range(n_arms)) if class_names is None else tuple(class_names)
     if len(names) != n_arms:
         raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband.domains.arguments import whole
 from daband.domains.arrays import ArrayEvaluation
 from daband.domains.contract import About, Contexts, Pair, PayingDomain
 from daband.errors import InvalidInput
@@ -24,9 +25,7 @@ class CallableContexts(Contexts):
     """``length`` contexts drawn by ``draw(generator, n)``, a block at a time, the same ones whenever asked."""
 
     def __init__(self, draw: Draw, *, length: int, data_seed: int, name: str = "target") -> None:
-        if length < 1:
-            raise InvalidInput(f"length must be at least 1, got {length}")
-        self._length = length
+        self._length = whole("length", length, least=1)
         self._name = name
         self._draw = draw
         self._data_seed = data_seed
@@ -143,6 +142,7 @@ def from_callable(
         raise InvalidInput("source must be a tuple of two functions (draw, pay)")
     if not callable(target):
         raise InvalidInput(f"target must be a function, got {type(target).__name__}")
+    n_arms, data_seed = whole("n_arms", n_arms, least=1), whole("data_seed", data_seed, least=0)
     paying = CallableSource(*source, n_arms=n_arms, length=length, data_seed=data_seed)
     stream = CallableContexts(target, length=length, data_seed=data_seed + 1)
     test = ArrayEvaluation(*target_test, n_arms=n_arms)

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from daband.arrays import IntArray
+from daband.domains.arguments import whole
 from daband.domains.contract import About, Pair
 from daband.domains.image_domains import ImageContexts, ImageEvaluation, ImageSource
 from daband.domains.images import Framing, ImageStore
 from daband.domains.splits import require_classes, split_half
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError
 
 __all__ = ["ImageList", "Reading", "from_image_folder", "pair_of_images", "scan_classes"]
 
@@ -114,8 +115,7 @@ def pair_of_images(
     about: About,
 ) -> Pair:
     """A pair of lists of image files; ``target_paying`` lists the files of ``target`` with their classes."""
-    if passes < 1:
-        raise InvalidInput(f"passes must be at least 1, got {passes}")
+    passes = whole("passes", passes, least=1)
     for where, images in (("the source", source), ("the target's test", target_test)):
         require_classes(images.labels, class_names, where=where)
     n_arms, normalise = len(class_names), reading.normalise

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband.domains.arguments import whole
 from daband.domains.arrays import ArrayContexts, from_arrays
 from daband.domains.contract import LoggedDomain, Pair
 from daband.errors import InvalidInput
@@ -28,6 +29,7 @@ class ArrayLog(LoggedDomain):
         n_arms: int,
         passes: int = 1,
     ) -> None:
+        self.n_arms = whole("n_arms", n_arms, least=1)
         self._contexts = ArrayContexts(contexts, passes=passes, name="source contexts")
         self._arms = _column(arms, len(self._contexts), "source arms")
         if self._arms.dtype.kind not in "biu":
@@ -40,9 +42,8 @@ class ArrayLog(LoggedDomain):
         wrong = np.flatnonzero(~((self._propensities > 0) & (self._propensities <= 1)))
         if len(wrong):
             raise InvalidInput(f"propensities lie in (0, 1], row {wrong[0]} has {self._propensities[wrong[0]]}")
-        self.n_arms = n_arms
         self.context_shape = self._contexts.context_shape
-        self.passes = passes
+        self.passes = self._contexts.passes
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -78,6 +79,8 @@ def from_log(
         one_correct_arm: whether a reward of 1 in the log means that every other arm would have paid 0.
         passes: how many times each source and target context may be shown.
         name: what reports call the pair.
+
+    Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
     """
     if not (isinstance(source, tuple) and len(source) == 4):
         raise InvalidInput("source must be a tuple (contexts, arms, rewards, propensities)")

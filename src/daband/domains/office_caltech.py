@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from daband.arrays import FloatArray
 from daband.domains.arrays import from_arrays
 from daband.domains.contract import About, Pair
 from daband.domains.feature_files import read_features
-from daband.domains.pairs import describe, register_pair
+from daband.domains.pairs import describe, register_ordered_pairs, register_pair
 from daband.domains.places import need
 from daband.domains.splits import require_classes, split_half
 from daband.domains.tiny_twins import tiny_vectors
@@ -98,17 +97,9 @@ def _root_shares(counts: FloatArray) -> FloatArray:
     return shares
 
 
-def _register(source: str, target: str) -> None:
-    about = replace(
-        _ABOUT,
-        summary=f"objects by SURF words, {source} to {target}",
-        needs=tuple(f"{_FOLDER}/{domain}.mat" for domain in (source, target)),
-    )
-
-    @register_pair(f"office_caltech/{source}-{target}", about=about)
-    def one_pair(*, tiny: bool = False, passes: int = 1) -> Pair:
-        return office_caltech(tiny=tiny, source=source, target=target, passes=passes)
+def _about(source: str, target: str) -> About:
+    needs = tuple(f"{_FOLDER}/{domain}.mat" for domain in (source, target))
+    return replace(_ABOUT, summary=f"objects by SURF words, {source} to {target}", needs=needs)
 
 
-for _source, _target in permutations(_DOMAINS, 2):
-    _register(_source, _target)
+register_ordered_pairs("office_caltech", office_caltech, domains=_DOMAINS, about=_about)

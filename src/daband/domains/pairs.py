@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 from daband.domains.contract import About, Pair
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["PairEntry", "describe", "load", "pairs", "register_pair"]
+__all__ = ["PairEntry", "describe", "load", "pairs", "register_ordered_pairs", "register_pair"]
 
 Build = Callable[..., Pair]
 
@@ -44,6 +45,24 @@ def register_pair(name: str, *, about: About) -> Callable[[Build], Build]:
         return build
 
     return enter
+
+
+def register_ordered_pairs(
+    family: str, build: Build, *, domains: Sequence[str], about: Callable[[str, str], About]
+) -> None:
+    """Register ``family/source-target`` for every two of the domains, in both orders.
+
+    ``build`` is the family's own function, which takes ``source`` and ``target``; ``about`` says what there is to know
+    of one source and target.
+    """
+
+    def enter(source: str, target: str) -> None:
+        @register_pair(f"{family}/{source}-{target}", about=about(source, target))
+        def one_pair(*, tiny: bool = False, passes: int = 1) -> Pair:
+            return build(tiny=tiny, source=source, target=target, passes=passes)
+
+    for source, target in permutations(domains, 2):
+        enter(source, target)
 
 
 def describe(pair: Pair, about: About, summary: str | None = None) -> Pair:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from daband.domains.arrays import from_arrays
 from daband.domains.contract import About, Pair
 from daband.domains.image_folder import ImageList, Reading, pair_of_images, scan_classes
 from daband.domains.images import Framing
-from daband.domains.pairs import describe, register_pair
+from daband.domains.pairs import register_pair
 from daband.domains.places import find, need
 from daband.domains.splits import split_half
-from daband.domains.tiny_twins import tiny_images
+from daband.domains.tiny_twins import tiny_image_pair
 from daband.errors import DataError
 
 __all__ = ["s2rda49"]
@@ -48,18 +47,7 @@ def s2rda49(*, tiny: bool = False, passes: int = 1, workers: int | None = None, 
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     if tiny:
-        here, seen, held = tiny_images(n_arms=10, per_class=10, side=32, seed=6)
-        pair = from_arrays(
-            source=here,
-            target=seen[0],
-            target_test=held,
-            target_paying=seen,
-            n_arms=10,
-            class_names=_CLASSES,
-            passes=passes,
-            name="s2rda49",
-        )
-        return describe(pair, _ABOUT)
+        return tiny_image_pair(name="s2rda49", class_names=_CLASSES, about=_ABOUT, passes=passes, seed=6)
     root = need(_ROOTS, pair="s2rda49")
     lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
     if lists[0] is not None and lists[1] is not None:

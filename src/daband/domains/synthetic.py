@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
+from daband.domains.arguments import finite, whole
 from daband.domains.arrays import ArrayContexts, ArrayEvaluation, ArraySource
 from daband.domains.contract import About, Pair
 from daband.domains.pairs import register_pair
@@ -45,8 +46,7 @@ class Shift:
 
     def __post_init__(self) -> None:
         for name in ("rotation", "translation", "scale", "frequency"):
-            if not np.isfinite(getattr(self, name)):
-                raise InvalidInput(f"shift.{name} must be a finite number, got {getattr(self, name)}")
+            finite(f"shift.{name}", getattr(self, name))
         if self.scale <= 0:
             raise InvalidInput(f"shift.scale must be positive, got {self.scale}")
 
@@ -83,7 +83,8 @@ def synthetic(
     if tiny:
         n_arms, dimension, n_contexts = 3, 8, 160
     _check(rewards=rewards, arms=arms, n_arms=n_arms, dimension=dimension, n_contexts=n_contexts, noise=noise)
-    dial = shift if isinstance(shift, Shift) else _shift_of(shift or {})
+    whole("data_seed", data_seed, least=0)
+    dial = shift if isinstance(shift, Shift) else _shift_of({} if shift is None else shift)
     # Each part has a generator of its own, so that changing one option leaves what the others draw as it was.
     keys = ("world", "source", "target", "test")
     draw = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
@@ -179,11 +180,13 @@ def _realise(generator: np.random.Generator, expected: FloatArray, noise: float)
 
 
 def _shift_of(fields: Mapping[str, float]) -> Shift:
+    if not isinstance(fields, Mapping):
+        raise InvalidInput(f"shift must be a Shift or a mapping, got {fields!r}")
     try:
         return Shift(**fields)
     except TypeError:
         known = ", ".join(Shift.__dataclass_fields__)
-        raise InvalidInput(f"shift has the fields {known}, got {', '.join(fields)}") from None
+        raise InvalidInput(f"shift has the fields {known}, got {', '.join(map(str, fields))}") from None
 
 
 def _check(*, rewards: str, arms: str, n_arms: int, dimension: int, n_contexts: int, noise: float) -> None:
@@ -192,9 +195,8 @@ def _check(*, rewards: str, arms: str, n_arms: int, dimension: int, n_contexts: 
     if arms not in ("disjoint", "shared"):
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
     for name, value, least in (("n_arms", n_arms, 2), ("dimension", dimension, 2), ("n_contexts", n_contexts, 1)):
-        if value < least:
-            raise InvalidInput(f"{name} must be at least {least}, got {value}")
+        whole(name, value, least=least)
     if dimension < n_arms:
         raise InvalidInput(f"dimension must be at least n_arms={n_arms}, got {dimension}")
-    if not 0.0 <= noise <= 1.0:
+    if not 0.0 <= finite("noise", noise) <= 1.0:
         raise InvalidInput(f"noise is a share between 0 and 1, got {noise}")

@@ -146,7 +146,7 @@ class TableTransform:
 
 
 def numbers(frame: pl.DataFrame, name: str) -> FloatArray:
-    """A numeric column as floats (n,), NaN where missing or infinite; a column of text is an error."""
+    """A numeric column as floats (n,), NaN where missing; text and infinite values are errors."""
     column = _column(frame, name)
     if not (column.dtype.is_numeric() or column.dtype == _polars().Boolean or column.null_count() == len(column)):
         example = next((value for value in column if value is not None), None)
@@ -155,7 +155,10 @@ def numbers(frame: pl.DataFrame, name: str) -> FloatArray:
             "list it in `categorical`, or clean it"
         )
     values: FloatArray = np.array(column.cast(_polars().Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
-    values[np.isinf(values)] = np.nan
+    if np.isinf(values).any():
+        raise DataError(
+            f"column {name!r} has an infinite value; put a number there, or leave it empty if it is missing"
+        )
     return values
 
 

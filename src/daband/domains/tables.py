@@ -32,7 +32,7 @@ class Columns:
     ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot. What pays is told
     in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column per
     arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity``; a log still needs ``label`` or
-    ``rewards`` for the test.
+    ``rewards`` for the test. None of these may be a context.
     """
 
     context: tuple[str, ...]
@@ -58,6 +58,11 @@ class Columns:
         logged = [self.arm, self.reward, self.propensity]
         if any(logged) and not all(logged):
             raise InvalidInput("a log needs all of columns.arm, columns.reward and columns.propensity")
+        for role in ("label", "rewards", "arm", "reward", "propensity"):
+            named = getattr(self, role)
+            told = [name for name in (named if role == "rewards" else (named,)) if name in self.context]
+            if told:
+                raise InvalidInput(f"columns.context has {told[0]!r}, which columns.{role} names: no policy may see it")
 
 
 def from_table(
@@ -107,28 +112,20 @@ def from_table(
     if columns.label and test_frame is not None and not columns.arm:
         require_classes(test[1], classes, where="the target's table")
     paying = (contexts.copy(), _pays(target_frame, columns, classes, "target")) if has_rewards else None
+    rest: dict[str, Any] = {
+        "target": contexts,
+        "target_test": test,
+        "target_paying": paying,
+        "n_arms": len(classes),
+        "class_names": classes,
+        "passes": passes,
+        "name": name,
+    }
     if columns.arm is None:
-        pair = from_arrays(
-            source=(transform.apply(source_frame), _pays(source_frame, columns, classes, "source")),
-            target=contexts,
-            target_test=test,
-            target_paying=paying,
-            n_arms=len(classes),
-            class_names=classes,
-            passes=passes,
-            name=name,
-        )
+        pays = _pays(source_frame, columns, classes, "source")
+        pair = from_arrays(source=(transform.apply(source_frame), pays), **rest)
     else:
-        pair = from_log(
-            source=_log(source_frame, transform, columns, classes),
-            target=contexts,
-            target_test=test,
-            target_paying=paying,
-            n_arms=len(classes),
-            class_names=classes,
-            passes=passes,
-            name=name,
-        )
+        pair = from_log(source=_log(source_frame, transform, columns, classes), **rest)
     about = About(summary="tables given by the user", licence="the user's own")
     return replace(pair, about=about, feature_names=transform.feature_names)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domains.arrays import from_arrays
+from daband.domains.contract import About, Pair
+from daband.domains.pairs import describe
 
-__all__ = ["tiny_images", "tiny_vectors"]
+__all__ = ["tiny_image_pair", "tiny_images", "tiny_vectors"]
 
 
 def tiny_images(*, n_arms: int, per_class: int, side: int, seed: int) -> tuple[tuple[AnyArray, IntArray], ...]:
@@ -30,6 +35,22 @@ def tiny_images(*, n_arms: int, per_class: int, side: int, seed: int) -> tuple[t
         noisy = np.clip(images + generator.normal(0.0, 0.05, size=images.shape), 0.0, 1.0)
         parts.append((np.round(noisy * 255).astype(np.uint8), labels.astype(np.int64)))
     return tuple(parts)
+
+
+def tiny_image_pair(*, name: str, class_names: Sequence[str], about: About, passes: int, seed: int) -> Pair:
+    """A pair of ``tiny_images``, 10 a class and 32 pixels a side: the twin of a pair of photographs."""
+    here, seen, held = tiny_images(n_arms=len(class_names), per_class=10, side=32, seed=seed)
+    pair = from_arrays(
+        source=here,
+        target=seen[0],
+        target_test=held,
+        target_paying=seen,
+        n_arms=len(class_names),
+        class_names=class_names,
+        passes=passes,
+        name=name,
+    )
+    return describe(pair, about)
 
 
 def tiny_vectors(

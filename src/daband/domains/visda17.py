@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from daband.domains.arrays import from_arrays
 from daband.domains.contract import About, Pair
 from daband.domains.image_folder import ImageList, Reading, pair_of_images, scan_classes
 from daband.domains.images import Framing
-from daband.domains.pairs import describe, register_pair
+from daband.domains.pairs import register_pair
 from daband.domains.places import need
 from daband.domains.splits import split_half
-from daband.domains.tiny_twins import tiny_images
+from daband.domains.tiny_twins import tiny_image_pair
 from daband.errors import DataError
 
 __all__ = ["read_image_list", "visda17"]
@@ -55,18 +54,7 @@ def visda17(*, tiny: bool = False, passes: int = 1, workers: int | None = None, 
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     if tiny:
-        here, seen, held = tiny_images(n_arms=12, per_class=10, side=32, seed=5)
-        pair = from_arrays(
-            source=here,
-            target=seen[0],
-            target_test=held,
-            target_paying=seen,
-            n_arms=12,
-            class_names=_CLASSES,
-            passes=passes,
-            name="visda17",
-        )
-        return describe(pair, _ABOUT)
+        return tiny_image_pair(name="visda17", class_names=_CLASSES, about=_ABOUT, passes=passes, seed=5)
     root = need(_ROOTS, pair="visda17")
     source, target = (_split(root / folder) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")

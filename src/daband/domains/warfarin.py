@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from daband.domains.contract import About, Pair
-from daband.domains.pairs import describe, register_pair
+from daband.domains.pairs import describe, register_ordered_pairs, register_pair
 from daband.domains.places import need
 from daband.domains.tables import Columns, from_table, read_table
 from daband.errors import DataError, InvalidInput
@@ -151,12 +150,9 @@ def _made_up() -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _register(source: str, target: str) -> None:
-    @register_pair(f"warfarin/{source}-{target}", about=replace(_ABOUT, summary=f"warfarin dose, {source} to {target}"))
-    def one_pair(*, tiny: bool = False, passes: int = 1) -> Pair:
-        return warfarin(tiny=tiny, source=source, target=target, passes=passes)
+def _about(source: str, target: str) -> About:
+    return replace(_ABOUT, summary=f"warfarin dose, {source} to {target}")
 
 
 # Patients of unknown race are no population; they can be asked for by name.
-for _source, _target in permutations(("white", "asian", "black"), 2):
-    _register(_source, _target)
+register_ordered_pairs("warfarin", warfarin, domains=("white", "asian", "black"), about=_about)
