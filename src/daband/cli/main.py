@@ -28,7 +28,7 @@ from daband.experiments import (
     method_names,
     preset_names,
 )
-from daband.report import MethodSummary, summarise, write_report
+from daband.report import MethodSummary, summarise, with_spread, write_report
 
 __all__ = ["app", "main"]
 
@@ -197,26 +197,23 @@ def _compare(
 
 
 def _table(title: str, rows: list[MethodSummary]) -> Table:
-    table = Table(title=f"{title}: the target, zero-shot, after learning from source rewards alone")
+    table = Table(title=f"{title}: target, zero-shot, after source rewards alone")
     several = len({row.pair for row in rows}) > 1
     if several:
         table.add_column("pair")
     table.add_column("method", no_wrap=True)
-    for heading in ("target accuracy", "over classes", "source regret", "rounds", "seeds", "s/run"):
-        table.add_column(heading, justify="right")
+    for heading in ("target accuracy", "by class", "source regret", "rounds", "seeds", "s"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for pair in dict.fromkeys(row.pair for row in rows):
         mine = [row for row in rows if row.pair == pair]
         best = max(row.accuracy for row in mine)
         for row in mine:
-            regret = (
-                "unknown" if row.source_regret is None else f"{row.source_regret:.0f} ± {row.source_regret_spread:.0f}"
-            )
             table.add_row(
                 *([pair] if several else []),
                 row.method,
-                f"{row.accuracy:.3f} ± {row.accuracy_spread:.3f}",
+                with_spread(row.accuracy, row.accuracy_spread, len(row.seeds), 3),
                 f"{row.accuracy_macro:.3f}",
-                regret,
+                with_spread(row.source_regret, row.source_regret_spread, len(row.seeds), 0),
                 f"{row.rounds:,}",
                 str(len(row.seeds)),
                 f"{row.seconds:.1f}",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from daband.files import write_text
 from daband.report.figures import comparison_figure, save_figure
-from daband.report.summary import MethodSummary, read_records, regret_curves, summarise
+from daband.report.summary import MethodSummary, read_records, regret_curves, summarise, with_spread
 
 __all__ = ["markdown_table", "write_report"]
 
@@ -74,12 +74,11 @@ def _block(pair: str, rows: Sequence[MethodSummary], picture: bytes) -> str:
 
 def _cells(row: MethodSummary) -> tuple[str, ...]:
     name = row.method if row.variant == "default" else f"{row.method} ({row.variant})"
-    regret = "unknown" if row.source_regret is None else f"{row.source_regret:.1f} ± {row.source_regret_spread:.1f}"
     return (
         name,
-        f"{row.accuracy:.4f} ± {row.accuracy_spread:.4f}",
+        with_spread(row.accuracy, row.accuracy_spread, len(row.seeds), 4),
         f"{row.accuracy_macro:.4f}",
-        regret,
+        with_spread(row.source_regret, row.source_regret_spread, len(row.seeds), 1),
         f"{row.rounds:,}",
         str(len(row.seeds)),
         f"{row.seconds:.1f}",

@@ -14,7 +14,7 @@ import numpy as np
 from daband.arrays import FloatArray
 from daband.errors import DataError
 
-__all__ = ["MethodSummary", "read_records", "regret_curves", "summarise"]
+__all__ = ["MethodSummary", "read_records", "regret_curves", "summarise", "with_spread"]
 
 Record = dict[str, Any]
 
@@ -34,6 +34,13 @@ class MethodSummary:
     source_regret_spread: float
     rounds: int
     seconds: float
+
+
+def with_spread(value: float | None, spread: float, seeds: int, digits: int) -> str:
+    """A mean as people read it: with its spread where there is one, "unknown" where there is no value."""
+    if value is None:
+        return "unknown"
+    return f"{value:.{digits}f}" if seeds < 2 else f"{value:.{digits}f} ± {spread:.{digits}f}"
 
 
 def read_records(folder: str | Path) -> list[Record]:
