@@ -86,6 +86,9 @@ class Term(nn.Module):
     needs_width: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     weighs_itself: ClassVar[bool] = False
+    holds_constants: ClassVar[bool] = False
+    """Whether something computed from the batch is held constant (a bandwidth), so that the gradient is not the
+    derivative of the value, on purpose."""
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ class Mmd(Term):
     """MMD on the tap."""
 
     needs_target = True
+    holds_constants = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return mmd(batch.tap, batch.target_tap)

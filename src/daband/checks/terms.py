@@ -1,0 +1,140 @@
+"""What every term of the objective must do. Each check takes the term's class.
+
+    from daband.checks import check_term
+    check_term(MyTerm)
+
+A check raises ``AssertionError`` with what it saw. All run over every registered term in daband's own tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
+
+__all__ = ["TERM_CHECKS", "check_term"]
+
+_ROUNDS, _TARGETS, _ARMS, _TAP = 7, 6, 4, 5
+_SHAPE = TermShape(n_arms=_ARMS, tap_width=_TAP, reveal="one_correct_arm")
+_WITH_GRADIENT = ("predicted", "tap", "target_predicted", "target_tap")
+
+
+def _batch(*, arms: int = _ARMS) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    return Batch(
+        predicted=draw(_ROUNDS, arms),
+        arm=torch.arange(_ROUNDS) % arms,
+        reward=(torch.arange(_ROUNDS) % 2).double(),
+        tap=draw(_ROUNDS, _TAP),
+        target_predicted=draw(_TARGETS, arms),
+        target_width=0.1 * draw(_TARGETS, arms),
+        target_tap=draw(_TARGETS, _TAP) + 0.5,
+        target_teacher=3 * draw(_TARGETS, arms),
+        weight=torch.ones((), dtype=torch.float64),
+        earned=torch.ones((), dtype=torch.float64),
+    )
+
+
+def _made(kind: type[Term]) -> Term:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return kind(_SHAPE).double()
+
+
+def _gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
+    leaves = {name: getattr(batch, name).clone().requires_grad_() for name in _WITH_GRADIENT}
+    value = term(replace(batch, **leaves))
+    grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    return dict(zip(leaves, grads, strict=True))
+
+
+def check_value_is_a_finite_scalar(kind: type[Term]) -> None:
+    """The value is one finite number, the same each time."""
+    term = _made(kind)
+    first, second = term(_batch()), term(_batch())
+    assert first.shape == (), f"the value has shape {tuple(first.shape)}"
+    assert torch.isfinite(first), f"the value is {first.item()}"
+    assert torch.equal(first, second), "the same batch gives another value"
+
+
+def check_something_learns_from_it(kind: type[Term]) -> None:
+    """Some input of the encoder gets a finite gradient that is not zero."""
+    grads = [grad for grad in _gradients(_made(kind), _batch()).values() if grad is not None]
+    assert all(torch.isfinite(grad).all() for grad in grads), "a gradient is not finite"
+    assert any((grad != 0).any() for grad in grads), "no gradient reaches the encoder"
+
+
+def check_gradient_is_the_derivative(kind: type[Term]) -> None:
+    """The gradient agrees with finite differences, but for terms that say why theirs does not."""
+    if kind.weighs_itself or kind.holds_constants:
+        return
+    term, batch = _made(kind), _batch()
+    grads = _gradients(term, batch)
+    step = 1e-6
+    for name, grad in grads.items():
+        if grad is None:
+            continue
+        values = getattr(batch, name)
+        direction = torch.cos(torch.arange(values.numel(), dtype=torch.float64)).view_as(values) + 0.3
+        ahead, behind = (term(replace(batch, **{name: values + sign * step * direction})) for sign in (1, -1))
+        slope = float((ahead - behind) / (2 * step))
+        claimed = float((grad * direction).sum())
+        assert abs(slope - claimed) <= 1e-5 * (1 + abs(slope)), f"{name}: slope {slope:g}, gradient {claimed:g}"
+
+
+def check_no_target_is_no_trouble(kind: type[Term]) -> None:
+    """A term that does not need the target works without one."""
+    if kind.needs_target:
+        return
+    empty = {name: getattr(_batch(), name)[:0] for name in ("target_predicted", "target_width", "target_teacher")}
+    value = _made(kind)(replace(_batch(), **empty, target_tap=_batch().target_tap[:0]))
+    assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
+
+
+def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
+    """An objective with the term at weight 0 equals one without it, to the bit."""
+    names = [name for name in terms if terms.get(name) is kind]
+    assert names, "the term is not registered"
+    other = next(name for name in ("source_squared", "source_cross_entropy") if name != names[0])
+    step = torch.zeros(())
+    results = []
+    for weights in ({other: Weight(1.0)}, {other: Weight(1.0), names[0]: Weight(0.0)}):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            objective = Objective(weights=weights, shape=_SHAPE).double()
+            total, values = objective(_batch(), step)
+            results.append((total, sorted(values), torch.rand(1)))
+    assert torch.equal(results[0][0], results[1][0]), "the loss differs"
+    assert results[0][1] == results[1][1], "the term is computed at weight 0"
+    assert torch.equal(results[0][2], results[1][2]), "random numbers were drawn for a term of weight 0"
+
+
+def check_arms_can_be_added(kind: type[Term]) -> None:
+    """After ``grow`` the term takes one more arm."""
+    term = _made(kind)
+    with torch.random.fork_rng(devices=[]):
+        term.grow()
+    assert torch.isfinite(term.double()(_batch(arms=_ARMS + 1)))
+
+
+TERM_CHECKS: tuple[Callable[[type[Term]], None], ...] = (
+    check_value_is_a_finite_scalar,
+    check_something_learns_from_it,
+    check_gradient_is_the_derivative,
+    check_no_target_is_no_trouble,
+    check_weight_zero_is_the_term_removed,
+    check_arms_can_be_added,
+)
+
+
+def check_term(kind: type[Term]) -> None:
+    """Run every check; the first that fails raises ``AssertionError``."""
+    for check in TERM_CHECKS:
+        check(kind)

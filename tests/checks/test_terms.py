@@ -1,0 +1,42 @@
+"""Every registered term passes every public check; and the checks find terms that are wrong."""
+
+import pytest
+import torch
+
+from daband.checks import TERM_CHECKS, check_term
+from daband.objectives import Term, terms
+
+
+@pytest.mark.parametrize("check", TERM_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("name", terms.names())
+def test_conformance(name, check):
+    check(terms.get(name))
+
+
+class Deaf(Term):
+    def forward(self, batch):
+        return batch.predicted.detach().sum() + 0 * batch.predicted.sum()
+
+
+class Wrong(Term):
+    def forward(self, batch):
+        twice = batch.predicted.sum()
+        return twice + (twice - twice.detach())  # the gradient is twice the derivative
+
+
+class Endless(Term):
+    def forward(self, batch):
+        return batch.predicted.sum() / 0
+
+
+@pytest.mark.parametrize(("kind", "message"), [(Deaf, "no gradient"), (Wrong, "slope"), (Endless, "the value is inf")])
+def test_the_checks_find_what_is_wrong(kind, message):
+    with pytest.raises(AssertionError, match=message):
+        check_term(kind)
+
+
+def test_torch_is_left_alone():
+    before = torch.random.get_rng_state()
+    for name in terms.names():
+        check_term(terms.get(name))
+    assert torch.equal(before, torch.random.get_rng_state())
