@@ -150,7 +150,7 @@ def presets() -> None:
         if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
             continue
         experiment = load_experiment(name)
-        seeds = f"{min(experiment.seeds)}-{max(experiment.seeds)}"
+        seeds = ", ".join(map(str, experiment.seeds))
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
         table.add_row(name, experiment.pair, rounds, ", ".join(experiment.compare), seeds)
     console.print(table)
