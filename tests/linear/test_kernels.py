@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from daband.linear import kernels_numba, kernels_numpy
 
@@ -73,6 +74,12 @@ def test_episodes_agree(model, direct):
     np.testing.assert_array_equal(out[0][2], out[1][2])
     for i in (0, 1, 3):
         np.testing.assert_allclose(out[0][i], out[1][i], rtol=1e-9, atol=1e-12)
+
+
+def test_the_normal_distribution_function():
+    x = np.linspace(-12, 12, 60).reshape(6, 10)
+    np.testing.assert_allclose(kernels_numba.normal_cdf(x), kernels_numpy.normal_cdf(x), rtol=1e-13)
+    np.testing.assert_allclose(kernels_numpy.normal_cdf(x), stats.norm.cdf(x), rtol=1e-12)
 
 
 def test_everything_works_without_numba():

@@ -230,3 +230,13 @@ def episode_shared(
                 g = row[j * n_arms + a]
                 mean[j, a] += g * residual
                 variance[j, a] = max(variance[j, a] - g * g * scale[i], 0.0)
+
+
+@njit(cache=True)
+def normal_cdf(x: Any) -> Any:
+    """The standard normal distribution function of every entry of a matrix."""
+    out = np.empty_like(x)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i, j] = 0.5 * math.erfc(-x[i, j] / math.sqrt(2.0))
+    return out

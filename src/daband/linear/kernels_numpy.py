@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -143,3 +144,12 @@ def episode_shared(
         scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
         flat_mean[later] += rows[i, later] * (rewards[i, arm] - mean[i, arm]) * scale[i]
         flat_variance[later] = np.maximum(flat_variance[later] - rows[i, later] ** 2 * scale[i], 0.0)
+
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+
+def normal_cdf(x: FloatArray) -> FloatArray:
+    """The standard normal distribution function of every entry of a matrix."""
+    values: FloatArray = 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
+    return values

@@ -111,7 +111,7 @@ class PrimalRidge:
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Absorb a batch of rounds: contexts (B, d), the head of each and its reward."""
         z = unit_scale(contexts)
-        if len(z) == 1 and packed is not None:
+        if len(z) == 1 and packed is not None and self.n_heads > 1:  # one head serves shared arms: scored as a batch
             self._update_one(z[0], int(heads[0]), float(rewards[0]))
             return
         self._changed(heads)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from daband.arrays import BoolArray, FloatArray, IntArray
+from daband.linear.kernels import kernels
 
 __all__ = ["gaussians", "probability_of_best"]
 
@@ -57,13 +58,5 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) ->
     t = (knots[:-1] + half)[:, None] + half[:, None] * _NODES
     density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
     for c, s in zip(centre, spread, strict=True):
-        density *= _normal_cdf((t - c) / s)
+        density *= kernels.normal_cdf((t - c) / s)
     return min(max(float(half @ (density @ _WEIGHTS)), 0.0), 1.0)
-
-
-_erfc = np.frompyfunc(math.erfc, 1, 1)
-
-
-def _normal_cdf(x: FloatArray) -> FloatArray:
-    values: FloatArray = 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
-    return values
