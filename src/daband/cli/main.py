@@ -15,6 +15,7 @@ from rich.table import Table
 
 import daband
 from daband.cli import data
+from daband.cli.interrupts import interruptible
 from daband.cli.progress import watch
 from daband.cli.ranges import whole_numbers
 from daband.errors import DabandError, InvalidInput
@@ -178,16 +179,15 @@ def _compare(
             raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
     specs = experiment.runs(chosen, seeds)
     try:
-        with watch(specs, console) as listener:
+        with watch(specs, console) as drawing, interruptible(drawing) as listener:
             records = bench(specs, out, jobs=jobs, on_event=listener)
     except BenchError as error:
         if error.records:
             console.print(_table(title, summarise(error.records)))
         raise
     except KeyboardInterrupt:
-        Console(stderr=True).print(
-            f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
-        )
+        message = f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
+        Console(stderr=True).print(escape(message), highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
     console.print(_table(title, summarise(records)))
     if report:
