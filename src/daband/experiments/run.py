@@ -1,23 +1,49 @@
-"""One run of an experiment, from settings to a finished folder."""
+"""One run of an experiment, from settings to a finished folder: prepared, trained, concluded."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daband.domains import load
+from daband.domains import Pair, load
 from daband.evaluation import evaluate
 from daband.experiments.methods import build_policy
 from daband.experiments.settings import RunSpec
 from daband.files import write_text
-from daband.training import train
+from daband.policies import Policy
+from daband.training import Run, train
 
-__all__ = ["execute", "finished_record"]
+__all__ = ["Prepared", "conclude", "execute", "finished_record", "prepare"]
 
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to be trained."""
+
+    spec: RunSpec
+    pair: Pair
+    policy: Policy
+    folder: Path
+
+    def training(self) -> dict[str, Any]:
+        """What ``train`` is told besides the policy."""
+        spec, source = self.spec, self.pair.source
+        whole = max(1, source.rounds_available // spec.episode_length)
+        return {
+            "source": source,
+            "target": self.pair.target,
+            "episodes": whole if spec.episodes == "all" else spec.episodes,
+            "episode_length": spec.episode_length,
+            "seed": spec.seed,
+            "directory": self.folder,
+            "config": {"run": spec.model_dump(mode="json")},
+        }
 
 
 def finished_record(spec: RunSpec, out: Path) -> Record | None:
@@ -36,25 +62,23 @@ def execute(
     known = finished_record(spec, out)
     if known is not None:
         return known
-    folder = out / spec.folder_name
+    prepared = prepare(spec, out)
+    run = train(prepared.policy, **prepared.training(), save_every=save_every, progress=progress)
+    return conclude(prepared, run)
+
+
+def prepare(spec: RunSpec, out: Path) -> Prepared:
+    """Load the pair and build the policy of a run."""
     pair = load(spec.pair, **spec.pair_options)
     policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
-    run = train(
-        policy,
-        source=pair.source,
-        target=pair.target,
-        episodes=max(1, pair.source.rounds_available // spec.episode_length)
-        if spec.episodes == "all"
-        else spec.episodes,
-        episode_length=spec.episode_length,
-        seed=spec.seed,
-        directory=folder,
-        config={"run": spec.model_dump(mode="json")},
-        save_every=save_every,
-        progress=progress,
-    )
+    return Prepared(spec, pair, policy, out / spec.folder_name)
+
+
+def conclude(prepared: Prepared, run: Run) -> Record:
+    """Evaluate a trained policy, write what is left to write, and mark the folder as done."""
+    spec, pair, folder = prepared.spec, prepared.pair, prepared.folder
     started = time.perf_counter()
-    result = evaluate(policy, pair.target_test, rule=spec.rule)
+    result = evaluate(prepared.policy, pair.target_test, rule=spec.rule)
     record = {
         "pair": spec.pair,
         "method": spec.method,
