@@ -1,4 +1,4 @@
-"""Evaluation: zero-shot regret and accuracy of a fixed policy, the bound's terms, and signs of collapse."""
+"""Evaluation: zero-shot regret and accuracy of a fixed policy, paired tests, the bound's terms, signs of collapse."""
 
 from daband.evaluation.bound import (
     BoundTerms,
@@ -10,6 +10,7 @@ from daband.evaluation.bound import (
     observable_bound,
 )
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
+from daband.evaluation.paired import Paired, compare_paired, holm
 from daband.evaluation.zero_shot import Evaluation, evaluate
 
 __all__ = [
@@ -18,10 +19,13 @@ __all__ = [
     "CollapseWatch",
     "Evaluation",
     "LiveBound",
+    "Paired",
     "Seen",
     "best_joint_error",
+    "compare_paired",
     "discriminator_divergence",
     "evaluate",
+    "holm",
     "hypothesis_divergence",
     "observable_bound",
 ]

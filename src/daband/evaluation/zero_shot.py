@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from daband.arrays import FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import EvaluationDomain
 from daband.errors import InvalidInput
+from daband.linear import Decision
 from daband.policies import Policy
 
 __all__ = ["Evaluation", "evaluate"]
@@ -44,6 +46,7 @@ def evaluate(
     rule: str = "ucb",
     as_domain: str = "target",
     batch_size: int = 1024,
+    observe: Callable[[AnyArray, FloatArray, Decision], None] | None = None,
 ) -> Evaluation:
     """Evaluate a policy as it stands; it is the same afterwards.
 
@@ -53,6 +56,7 @@ def evaluate(
         rule: "ucb" keeps the exploration bonus, as the paper's Definition of the policy does; "greedy" drops it.
         as_domain: what the policy is told the contexts come from.
         batch_size: contexts at a time.
+        observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
     """
     if not isinstance(domain, EvaluationDomain):
         raise InvalidInput(f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}")
@@ -66,10 +70,13 @@ def evaluate(
     classes: list[IntArray] = []
     arms: list[IntArray] = []
     for contexts, expected in domain.batches(batch_size):
-        arm = policy.decide(contexts, as_domain, rule=rule, ahead=sum(map(len, arms))).arm
+        decision = policy.decide(contexts, as_domain, rule=rule, ahead=sum(map(len, arms)))
+        arm = decision.arm
         regrets.append(expected.max(axis=1) - expected[np.arange(len(arm)), arm])
         classes.append(expected.argmax(axis=1))
         arms.append(arm)
+        if observe is not None:
+            observe(contexts, expected, decision)
     regret, best = np.concatenate(regrets), np.concatenate(classes)
     per_class: list[float | None] = []
     for arm_number in range(domain.n_arms):

@@ -1,0 +1,83 @@
+"""Paired comparison: is one method better than another on the same seeds, and how sure is that?
+
+Methods of one seed see the same contexts in the same order and are paid from the same table, so their results are
+compared seed by seed: what a seed does to both drops out of the difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from daband.errors import InvalidInput
+
+__all__ = ["Paired", "compare_paired", "holm"]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """How much ``first`` is above ``second``, over pairs of results with the same seed.
+
+    With a single pair nothing can be said of the spread: ``low``, ``high`` and ``p_value`` are then NaN.
+    """
+
+    n: int
+    """How many pairs there are."""
+    difference: float
+    """The mean of ``first - second``."""
+    low: float
+    """The lower end of the 95% interval of the mean difference (Student's t)."""
+    high: float
+    """The upper end."""
+    p_value: float
+    """Two-sided paired t test of "there is no difference"."""
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """All fields, with None for what is not known, as JSON can hold it."""
+        return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
+
+
+def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
+    """Compare two lists of results, (n,) each, whose i-th entries belong together (the same seed).
+
+    Differences that are all the same have no spread: the interval is that one number, and the p-value is 0 for a
+    number other than 0 and 1 for 0.
+    """
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
+        raise InvalidInput(f"paired results must be two lists of one length >= 1, got shapes {a.shape} and {b.shape}")
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise InvalidInput("paired results must be finite numbers")
+    n, differences = len(a), a - b
+    mean = float(differences.mean())
+    if n == 1:
+        return Paired(1, mean, math.nan, math.nan, math.nan)
+    rounding = 8 * np.finfo(np.float64).eps * max(float(np.abs(a).max()), float(np.abs(b).max()))
+    error = float(differences.std(ddof=1)) / math.sqrt(n)
+    if error <= rounding:
+        return Paired(n, mean, mean, mean, 1.0 if abs(mean) <= rounding else 0.0)
+    from scipy.special import stdtr, stdtrit
+
+    reach = float(stdtrit(n - 1, 0.975)) * error
+    p_value = 2.0 * float(stdtr(n - 1, -abs(mean) / error))
+    return Paired(n, mean, mean - reach, mean + reach, p_value)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given: below 0.05, the whole family errs with at most that probability.
+
+    NaN (nothing could be tested) stays NaN and does not count as a test.
+    """
+    values = np.asarray(p_values, np.float64)
+    known = np.flatnonzero(~np.isnan(values))
+    if ((values[known] < 0) | (values[known] > 1)).any():
+        raise InvalidInput(f"p-values must lie in [0, 1], got {list(p_values)}")
+    adjusted = values.copy()
+    largest = 0.0
+    for rank, index in enumerate(known[np.argsort(values[known], kind="stable")]):
+        largest = max(largest, min(1.0, (len(known) - rank) * float(values[index])))
+        adjusted[index] = largest
+    return [float(value) for value in adjusted]
