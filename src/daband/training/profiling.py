@@ -39,6 +39,7 @@ class Stopwatch:
         self._inside: list[str] = []
         self._hooked: list[tuple[object, str]] = []
         self._mark = 0.0
+        self._running = False
         self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
 
     def __enter__(self) -> Stopwatch:
@@ -46,10 +47,12 @@ class Stopwatch:
             setattr(holder, method, self._wrapped(part, getattr(holder, method)))
             self._hooked.append((holder, method))
         self._mark = time.perf_counter()
+        self._running = True
         return self
 
     def __exit__(self, *_: object) -> None:
         self._charge()
+        self._running = False
         while self._hooked:
             delattr(*self._hooked.pop())
 
@@ -60,7 +63,7 @@ class Stopwatch:
 
     def shares(self) -> dict[str, float]:
         """The share of each part in all seconds."""
-        if self._hooked:
+        if self._running:
             self._charge()
         total = sum(self.seconds.values())
         return {part: seconds / total if total else 0.0 for part, seconds in self.seconds.items()}
