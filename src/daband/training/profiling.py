@@ -10,12 +10,9 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from daband.files import write_text
 from daband.policies import Policy
@@ -31,11 +28,13 @@ _LARGEST = 40_000_000
 class Stopwatch:
     """Wall seconds in the parts of a policy, while it is entered.
 
-    The parts of a policy wait for the device at their ends, so that the seconds are right on a GPU, too.
+    The parts of a policy wait for the device at their ends, so that the seconds are right on a GPU, too. ``label`` is
+    entered with the name of each part that runs.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, label: Callable[[str], AbstractContextManager[object]] = nullcontext) -> None:
         self._policy = policy
+        self._label = label
         self._inside: list[str] = []
         self._hooked: list[tuple[object, str]] = []
         self._mark = 0.0
@@ -80,7 +79,7 @@ class Stopwatch:
             self._charge()
             self._inside.append(part)
             try:
-                with record_function(f"daband: {part}"):
+                with self._label(f"daband: {part}"):
                     return call(*arguments, **keywords)
             finally:
                 self._charge()
@@ -97,10 +96,12 @@ class Profile:
     """
 
     def __init__(self, policy: Policy, path: Path, *, skipped: int = 2) -> None:
-        self.stopwatch = Stopwatch(policy)
+        from torch.profiler import record_function  # a linear policy runs without torch
+
+        self.stopwatch = Stopwatch(policy, label=record_function)
         self.path = path
         self._skipped = skipped
-        self._profiler: profile | None = None
+        self._profiler: Any = None
         self._seen = 0
 
     @contextmanager
@@ -124,6 +125,9 @@ class Profile:
             self._start()
 
     def _start(self) -> None:
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
