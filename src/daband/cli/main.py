@@ -19,6 +19,7 @@ from daband.cli.ablate import ablate
 from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
 from daband.cli.ranges import spans, whole_numbers
 from daband.cli.running import Records, run_all
+from daband.cli.sweep import sweep
 from daband.errors import DabandError, InvalidInput
 from daband.experiments import (
     Experiment,
@@ -107,6 +108,7 @@ def bench_command(
 
 
 app.command()(ablate)
+app.command()(sweep)
 
 
 @app.command("continue")
