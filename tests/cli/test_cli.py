@@ -40,6 +40,20 @@ def test_run_is_shown_again_without_work(tmp_path):
     assert "found" in second.stdout
 
 
+def test_a_profiled_run_says_where_its_time_went_and_leaves_a_trace(tmp_path):
+    command = ("run", "synthetic", "--method", "nlinucb", "--profile", "--out", "runs", *SMALL)
+    done = daband(*command, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("step", "features", "head", "host", "Trace:", "target accuracy"):
+        assert word in done.stdout
+    (trace,) = (tmp_path / "runs").glob("*/trace.json")
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert (trace.parent / "done").exists()
+    again = daband(*command, folder=tmp_path)
+    assert again.returncode != 0
+    assert "choose another --out" in again.stderr.replace("\n", " ")
+
+
 def test_presets_and_methods_and_version(tmp_path):
     presets = daband("presets", folder=tmp_path).stdout
     for name in ("demo", "digit", "visda17", "s2rda49", "signs", "amazon", "office_caltech", "warfarin", "paper-digit"):
