@@ -20,6 +20,7 @@ from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
 from daband.cli.running import Records, run_all
+from daband.cli.sweep import sweep
 from daband.errors import DabandError, InvalidInput
 from daband.experiments import (
     Experiment,
@@ -113,6 +114,7 @@ def bench_command(
 
 
 app.command()(ablate)
+app.command()(sweep)
 
 
 @app.command("continue")
