@@ -15,14 +15,15 @@ from rich.table import Table
 
 import daband
 from daband.cli import data
-from daband.cli.interrupts import interruptible
-from daband.cli.progress import watch
-from daband.cli.ranges import whole_numbers
+from daband.cli.ablate import ablate
+from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
+from daband.cli.profile import profiled
+from daband.cli.ranges import spans, whole_numbers
+from daband.cli.running import Records, run_all
+from daband.cli.sweep import sweep
 from daband.errors import DabandError, InvalidInput
 from daband.experiments import (
-    BenchError,
     Experiment,
-    bench,
     continue_run,
     finished_runs,
     load_experiment,
@@ -44,13 +45,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 console = Console()
 
-Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
-Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
-]
 
 
 def _version(asked: bool) -> None:
@@ -89,11 +84,16 @@ def run(
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the time goes, and write a trace of one episode.")
+    ] = False,
     overrides: Overrides = None,
 ) -> None:
     """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one goes on."""
     experiment = load_experiment(name, overrides or ())
-    folder = out or Path("runs") / f"{_stem(name)}-single"
+    folder = out or Path("runs") / f"{stem(name)}-single"
+    if profile:
+        profiled(experiment.runs([method], [seed]), folder, console=console)
     _compare(experiment, folder, [method], [seed], 1, name, report=False)
 
 
@@ -103,14 +103,18 @@ def bench_command(
     methods: Methods = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
-    out: Annotated[Path | None, typer.Option(help="Where the runs and results.json go.")] = None,
+    out: Out = None,
     overrides: Overrides = None,
 ) -> None:
     """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     numbers = None if seeds is None else whole_numbers(seeds, "seeds")
-    _compare(experiment, out or Path("runs") / _stem(name), chosen, numbers, jobs, name)
+    _compare(experiment, out or Path("runs") / stem(name), chosen, numbers, jobs, name)
+
+
+app.command()(ablate)
+app.command()(sweep)
 
 
 @app.command("continue")
@@ -146,15 +150,15 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder that `daband be
 @app.command()
 def presets() -> None:
     """List the presets: what `run` and `bench` take as NAME."""
-    table = Table("preset", "pair", "rounds", "methods", "seeds")
+    table = Table("preset", "what", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
     for name in preset_names():
         if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
             continue
         experiment = load_experiment(name)
-        seeds = ", ".join(map(str, experiment.seeds))
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
-        table.add_row(name, experiment.pair, rounds, ", ".join(experiment.compare), seeds)
+        table.add_row(name, experiment.describe(), rounds, spans(experiment.seeds))
     console.print(table)
+    console.print("Presets named paper-* have the paper's own hyperparameters.", style="dim")
 
 
 @app.command()
@@ -178,18 +182,12 @@ def _compare(
         if method not in method_names():
             raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
     specs = experiment.runs(chosen, seeds)
-    try:
-        with watch(specs, console) as drawing, interruptible(drawing) as listener:
-            records = bench(specs, out, jobs=jobs, on_event=listener)
-    except BenchError as error:
-        if error.records:
-            console.print(_table(title, summarise(error.records)))
-        raise
-    except KeyboardInterrupt:
-        message = f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
-        Console(stderr=True).print(escape(message), highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None
-    console.print(_table(title, summarise(records)))
+
+    def show(records: Records) -> None:
+        console.print(_table(title, summarise(records)))
+
+    records = run_all(specs, out, console=console, jobs=jobs, on_failure=show)
+    show(records)
     if report:
         console.print(f"Runs:   {out}\nReport: {write_report(out)}")
     else:
@@ -225,10 +223,6 @@ def _table(title: str, rows: list[MethodSummary]) -> Table:
             mean = [row.accuracy for row in rows if row.method == method]
             table.add_row("mean of pairs", method, f"{sum(mean) / len(mean):.3f}", "", "", "", "", "")
     return table
-
-
-def _stem(name: str) -> str:
-    return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
 
 
 def main() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from daband.errors import InvalidInput
 
-__all__ = ["whole_numbers"]
+__all__ = ["spans", "whole_numbers"]
 
 
 def whole_numbers(text: str, name: str) -> list[int]:
@@ -21,3 +22,14 @@ def whole_numbers(text: str, name: str) -> list[int]:
             raise InvalidInput(f"{name}: the range {part.strip()!r} runs backwards")
         numbers.extend(range(first, last + 1))
     return list(dict.fromkeys(numbers))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7"; the other way round of ``whole_numbers``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

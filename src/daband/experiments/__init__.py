@@ -3,6 +3,7 @@
 from daband.experiments.bench import BenchError, Event, bench, read_results
 from daband.experiments.continued import continue_run, finished_runs
 from daband.experiments.methods import build_policy, method_names
+from daband.experiments.profiled import Profiled, profile_run
 from daband.experiments.run import execute
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
 
@@ -10,6 +11,7 @@ __all__ = [
     "BenchError",
     "Event",
     "Experiment",
+    "Profiled",
     "RunSpec",
     "bench",
     "build_policy",
@@ -19,5 +21,6 @@ __all__ = [
     "load_experiment",
     "method_names",
     "preset_names",
+    "profile_run",
     "read_results",
 ]

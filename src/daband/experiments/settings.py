@@ -6,6 +6,7 @@ import difflib
 import fnmatch
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -55,7 +56,7 @@ class RunSpec(_Settings):
     @property
     def folder_name(self) -> str:
         """Where the run is kept below an experiment's folder."""
-        variant = "" if self.variant == "default" else f"-{self.variant}"
+        variant = "" if self.variant == "default" else f"-{re.sub(r'[^A-Za-z0-9=,._-]+', '-', self.variant)}"
         return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
 
 
@@ -63,8 +64,10 @@ class Experiment(_Settings):
     """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name fits.
 
     ``policy`` holds settings for every method, ``methods`` settings for one: ``[methods.linucb]``, ``alpha = 0.1``.
+    ``summary`` says in a line what it is, ``grid`` what ``daband sweep`` goes through unless it is told.
     """
 
+    summary: str = ""
     pair: str
     pair_options: dict[str, Any] = Field(default_factory=dict)
     episodes: Episodes = 300
@@ -76,6 +79,7 @@ class Experiment(_Settings):
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     rule: str = "ucb"
     selection: str = "none"
+    grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
     def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Every run; of each pair seed after seed, so that methods can be compared early."""
@@ -85,7 +89,7 @@ class Experiment(_Settings):
                 pair_options=self.pair_options,
                 method=method,
                 variant="default",
-                policy={**_PAPER_ALPHA.get(method, {}), **self.policy, **self.methods.get(method, {})},
+                policy=self.policy_of(method),
                 components=self.components,
                 episodes=self.episodes,
                 episode_length=self.episode_length,
@@ -97,6 +101,16 @@ class Experiment(_Settings):
             for seed in (self.seeds if seeds is None else seeds)
             for method in (self.compare if methods is None else methods)
         ]
+
+    def policy_of(self, method: str) -> dict[str, Any]:
+        """What the policy of a method is told: settings for all, and its own on top."""
+        return {**_PAPER_ALPHA.get(method, {}), **self.policy, **self.methods.get(method, {})}
+
+    def describe(self) -> str:
+        """A line that says what it is: its own summary, or the pair's."""
+        if self.summary or "*" in self.pair:
+            return self.summary
+        return pairs.get(self.pair).about.summary
 
     def pairs(self) -> list[str]:
         """The names of the pairs that ``pair`` stands for."""

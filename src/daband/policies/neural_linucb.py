@@ -6,7 +6,6 @@ also all of DABand: the two differ in the weights of the objective's terms and i
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from daband.objectives import REVEALS
 from daband.policies.contract import Played, Policy, policies
 from daband.policies.learner import Learner
 from daband.policies.memory import ContextMemory, Memories, RoundMemory
-from daband.policies.recipe import Recipe, recipe_for, recipe_from
+from daband.policies.recipe import Recipe, resolve_recipe
 
 __all__ = ["NeuralLinUCB", "device_named"]
 
@@ -38,7 +37,8 @@ class NeuralLinUCB(Policy):
     Args:
         context_shape: the shape of one context.
         n_arms: how many arms there are; more can be added later.
-        recipe: a name ("nlinucb", "default", "default-rpd", "paper"), a ``Recipe``, or what ``Recipe.settings`` gave.
+        recipe: a name ("nlinucb", "default", "default-rpd", "paper"), a ``Recipe``, what ``Recipe.settings`` gave, or a
+            change of a named one: ``{"base": "paper", "weights": {"adversarial": 5}}``.
         reveal: what a reward tells: "chosen_arm" (of that arm alone), or "one_correct_arm" where exactly one arm pays 1
             and all others 0, without noise, so that a reward of 1 tells of every arm. Never guessed.
         alpha: how much of the width is added to the predicted reward; the recipe's own by default.
@@ -83,7 +83,8 @@ class NeuralLinUCB(Policy):
             raise InvalidInput(f"reveal must be one of {', '.join(REVEALS)}, got {reveal!r}")
         self.reveal = reveal
         self.device_setting = device
-        self.recipe = self._resolved(recipe)
+        chosen = self.default_recipe if recipe is None else recipe
+        self.recipe = resolve_recipe(chosen, context_shape=self.feature_shape)
         self._device = device_named(device)
         self._learner = Learner(
             recipe=self.recipe,
@@ -131,6 +132,10 @@ class NeuralLinUCB(Policy):
             "epsilon": exploration.epsilon,
             "device": self.device_setting,
         }
+
+    def timed_parts(self) -> list[tuple[str, object, str]]:
+        head = [("head", self._head, method) for method in ("decide", "learn", "play", "refit")]
+        return [("step", self._learner, "adapt"), ("features", self._learner, "encode"), *head]
 
     # What Policy asks for.
 
@@ -213,15 +218,6 @@ class NeuralLinUCB(Policy):
         self._refitted_at = int(state["refitted_at"][0])
 
     # Its own parts.
-
-    def _resolved(self, recipe: str | Recipe | Mapping[str, Any] | None) -> Recipe:
-        if isinstance(recipe, Recipe):
-            return recipe_from(json.loads(json.dumps(recipe.settings())))  # what is saved is what is used
-        if isinstance(recipe, Mapping):
-            return recipe_from(recipe)
-        name = self.default_recipe if recipe is None else recipe
-        found = recipe_for(name, context_shape=self.feature_shape)
-        return recipe_from(json.loads(json.dumps(found.settings())))
 
     def _fresh_memories(self, n_arms: int | None = None) -> Memories:
         lead = (self.n_arms if n_arms is None else n_arms,) if self.arms == "shared" else ()

@@ -2,12 +2,17 @@
 
 ``paper`` is Algorithm 1 as printed. ``default`` is what works, ``default-rpd`` the same with R, P and D all on, so that
 leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower network, fewer steps,
-shorter ramps. ``nlinucb`` and ``small-nlinucb`` are these two with the source regret alone. How the defaults were
-found, and what was looked at for that, stands in ``docs/results/recipe-research.md``.
+shorter ramps. ``nlinucb``, ``small-nlinucb`` and ``paper-nlinucb`` are these with the source regret alone. How the
+defaults were found, and what was looked at for that, stands in ``docs/results/recipe-research.md``.
+
+A recipe can also be said as a change of a named one, as JSON and TOML can hold it:
+``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -17,7 +22,17 @@ from daband.encoders.disturbance import Disturbance
 from daband.errors import InvalidInput
 from daband.objectives import Weight
 
-__all__ = ["EncoderSettings", "Learning", "Memory", "Recipe", "family_of", "recipe_for", "recipe_from", "recipe_names"]
+__all__ = [
+    "EncoderSettings",
+    "Learning",
+    "Memory",
+    "Recipe",
+    "family_of",
+    "recipe_for",
+    "recipe_from",
+    "recipe_names",
+    "resolve_recipe",
+]
 
 
 @dataclass(frozen=True)
@@ -114,12 +129,69 @@ class Recipe:
         """The same with the source regret alone: Neural-LinUCB."""
         return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
 
+    def changed(self, changes: Mapping[str, Any]) -> Recipe:
+        """The same with some settings changed; they are named and grouped as in ``settings()``.
+
+        A weight may be a number, which keeps the term's schedule, or a table with some of ``Weight``'s fields. A
+        weight of 0 removes the term. An unknown name is an error that suggests the nearest.
+        """
+        settings = self.settings()
+        changes = dict(changes)
+        weights = changes.pop("weights", {})
+        if not isinstance(weights, Mapping):
+            raise InvalidInput(f"a recipe's weights must be a table of terms, got {weights!r}")
+        for name, change in weights.items():
+            before = settings["weights"].get(name, asdict(Weight()))
+            new = change if isinstance(change, Mapping) else {"value": change}
+            settings["weights"][name] = _overlaid(before, new, f"weights.{name}")
+        return recipe_from(_overlaid(settings, changes, ""))
+
+
+def resolve_recipe(recipe: str | Recipe | Mapping[str, Any], *, context_shape: tuple[int, ...]) -> Recipe:
+    """The recipe that is meant: by name, as a ``Recipe``, as what ``settings()`` gave, or as a change of a named one.
+
+    A mapping with ``base`` is the recipe of that name with everything else in the mapping changed (``changed``).
+    """
+    if isinstance(recipe, str):
+        recipe = recipe_for(recipe, context_shape=context_shape)
+    elif isinstance(recipe, Mapping):
+        changes = dict(recipe)
+        base = changes.pop("base", None)
+        if base is None:
+            return recipe_from(recipe)
+        recipe = recipe_for(str(base), context_shape=context_shape).changed(changes)
+    elif not isinstance(recipe, Recipe):
+        raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
+    return recipe_from(json.loads(json.dumps(recipe.settings())))  # what is saved is what is used
+
+
+def _overlaid(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``before`` with ``changes`` on it, group by group; a network's own options may be new, all else must be there."""
+    after = dict(before)
+    for name, value in changes.items():
+        path = f"{where}.{name}" if where else name
+        if name not in before and where != "encoder.options":
+            near = difflib.get_close_matches(name, before, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidInput(f"a recipe has no setting {path!r}{hint} (known here: {', '.join(before)})")
+        if isinstance(before.get(name), Mapping):
+            if not isinstance(value, Mapping):
+                raise InvalidInput(f"a recipe's {path!r} is a group of settings, got {value!r}")
+            after[name] = _overlaid(before[name], value, path)
+            continue
+        if isinstance(before.get(name), int | float) and not isinstance(value, int | float):
+            raise InvalidInput(f"a recipe's {path!r} is a number, got {value!r}")
+        after[name] = value
+    return after
+
 
 def recipe_from(settings: Mapping[str, Any]) -> Recipe:
     """A recipe from what ``Recipe.settings`` returned; an unknown name is an error."""
     for name in settings:
         if name not in {known.name for known in fields(Recipe)}:
             raise InvalidInput(f"a recipe has no setting {name!r}")
+    if "weights" not in settings:
+        raise InvalidInput("a recipe needs weights; to change a named one, say which: base = 'default', for one")
     try:
         encoder, learning = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
         if "latent" in encoder:
@@ -148,14 +220,14 @@ def family_of(context_shape: tuple[int, ...]) -> str:
 
 def recipe_names() -> list[str]:
     """The names that ``recipe_for`` knows."""
-    return ["default", "default-rpd", "nlinucb", "paper", "small", "small-nlinucb"]
+    return ["default", "default-rpd", "nlinucb", "paper", "paper-nlinucb", "small", "small-nlinucb"]
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     """The named recipe for contexts of this shape: one per encoder family and none per data set."""
     image = family_of(context_shape) == "image"
-    if name == "paper":
-        return _paper(image)
+    if name in ("paper", "paper-nlinucb"):
+        return _paper(image) if name == "paper" else _paper(image).source_alone()
     if name in ("small", "small-nlinucb"):
         small = _small_image() if image else _small_vector()
         return small if name == "small" else small.source_alone()

@@ -1,0 +1,76 @@
+"""``daband ablate``: what R, P and D are worth, alone and together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
+from daband.cli.ranges import whole_numbers
+from daband.cli.running import Records, run_all
+from daband.experiments import load_experiment
+from daband.experiments.ablation import BASES, AblationRow, ablation_rows, ablation_runs, write_ablation
+from daband.report import with_spread
+
+__all__ = ["ablate"]
+
+
+def ablate(
+    name: Name,
+    base: Annotated[
+        list[str] | None, typer.Option(help=f"The recipe to take apart: {' or '.join(BASES)}; both by default.")
+    ] = None,
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    out: Out = None,
+    overrides: Overrides = None,
+) -> None:
+    """Leave out R, P and D in all eight combinations, with paired tests against the full method."""
+    console = Console()
+    experiment = load_experiment(name, overrides or ())
+    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
+    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=numbers)
+    folder = out or Path("runs") / f"{stem(name)}-ablation"
+
+    def show(records: Records) -> None:
+        rows = ablation_rows(records)
+        for pair in dict.fromkeys(row.pair for row in rows):
+            for kind in dict.fromkeys(row.base for row in rows):
+                console.print(_table(pair, kind, [row for row in rows if (row.pair, row.base) == (pair, kind)]))
+        write_ablation(folder, rows)
+
+    show(run_all(specs, folder, console=console, jobs=jobs, on_failure=show))
+    console.print(f"Runs, results.json and ablation.json: {folder}", soft_wrap=True, highlight=False)
+
+
+def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
+    table = Table(
+        title=f"{pair}: R, P and D of the recipe {base}", caption="difference: to RPD, the full method, by seed"
+    )
+    table.add_column("on", no_wrap=True)
+    for heading in ("accuracy", "to RPD", "95% interval", "p", "p (Holm)", "seeds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    best = max(row.accuracy for row in rows)
+    for row in rows:
+        cells = ["", "", "", ""]
+        if row.paired is not None:
+            known = row.paired.n > 1
+            cells = [
+                f"{row.paired.difference:+.3f}",
+                f"{row.paired.low:+.3f} to {row.paired.high:+.3f}" if known else "",
+                p_text(row.paired.p_value) if known else "",
+                "" if row.p_holm is None else p_text(row.p_holm),
+            ]
+        accuracy = with_spread(row.accuracy, row.accuracy_spread, len(row.seeds), 3)
+        style = "bold" if row.accuracy == best else ""
+        table.add_row(row.letters, accuracy, *cells, str(len(row.seeds)), style=style)
+    return table
+
+
+def p_text(value: float) -> str:
+    """A p-value as people read it."""
+    return "<.0001" if value < 1e-4 else f"{value:.4f}".removeprefix("0") if value < 1 else "1"

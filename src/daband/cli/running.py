@@ -1,0 +1,46 @@
+"""Running a list of runs from a command: live progress, Ctrl-C, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from daband.cli.interrupts import interruptible
+from daband.cli.progress import watch
+from daband.experiments import BenchError, RunSpec, bench
+
+__all__ = ["run_all", "said_when_interrupted"]
+
+Records = list[dict[str, Any]]
+
+
+def run_all(
+    specs: Sequence[RunSpec],
+    out: Path,
+    *,
+    console: Console,
+    jobs: int = 1,
+    on_failure: Callable[[Records], None],
+) -> Records:
+    """Execute the runs with progress on the console. Where some fail, ``on_failure`` shows those that did not."""
+    try:
+        with watch(specs, console) as drawing, interruptible(drawing) as listener:
+            return bench(specs, out, jobs=jobs, on_event=listener)
+    except BenchError as error:
+        if error.records:
+            on_failure(error.records)
+        raise
+    except KeyboardInterrupt:
+        raise said_when_interrupted(out) from None
+
+
+def said_when_interrupted(out: Path) -> typer.Exit:
+    """Say that what is finished is kept, and how to leave."""
+    message = f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
+    Console(stderr=True).print(escape(message), highlight=False, soft_wrap=True)
+    return typer.Exit(130)
