@@ -77,7 +77,8 @@ class DomainNorm(nn.Module):
 
     def forward(self, features: torch.Tensor, *, n_source: int) -> torch.Tensor:
         """Normalise rows ``[:n_source]`` as source and the rest as target; same shape out as in."""
-        source, target = features[:n_source], features[n_source:]
+        # Split, not sliced: the gradient of a slice is a full-size tensor of zeros, that of a split one concatenation.
+        source, target = torch.split(features, [n_source, len(features) - n_source])
         # One value per channel has no spread to estimate; the running statistics are the honest answer then.
         by_batch = self.training and source.numel() // self.channels > 1
         parts = []

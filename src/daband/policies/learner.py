@@ -23,6 +23,7 @@ from daband.objectives import Batch, Objective, TermShape
 from daband.policies.captured import CapturedStep
 from daband.policies.memory import ContextMemory, Memories
 from daband.policies.recipe import Recipe
+from daband.policies.threads import Threads
 
 __all__ = ["Learner"]
 
@@ -62,6 +63,8 @@ class Learner:
             shape = TermShape(n_arms=n_arms, tap_width=encoder.tap_width, reveal=reveal, scale=recipe.learning.scale)
             torch.manual_seed(seed + 1)  # a term more or less must not change another's start
             objective = Objective(weights=recipe.weights, shape=shape)
+        if device.type == "cpu":  # the layout in which convolution and pooling are fastest there
+            encoder = encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
         self.average: Encoder | None = None
@@ -87,6 +90,7 @@ class Learner:
         self.totals: dict[str, torch.Tensor] = {}
         """Sums over the steps of one ``adapt``."""
         self._captured = CapturedStep(self) if device.type == "cuda" else None
+        self.threads = Threads()
 
     @property
     def acting(self) -> Encoder:
@@ -104,7 +108,7 @@ class Learner:
         was_training = network.training
         network.eval()
         pieces = []
-        with torch.no_grad():
+        with torch.no_grad(), self.threads.held():
             for start in range(0, len(flat), _ENCODE_ROWS):
                 part = flat[start : start + _ENCODE_ROWS].to(self.device)
                 pieces.append(network(part, n_source=len(part) if domain == "source" else 0).latent)
@@ -132,9 +136,12 @@ class Learner:
         """Take ``steps`` steps and return means over them of all that was measured, read from the device once."""
         for counter in (self.skipped, self.worst_streak, *self.totals.values()):
             counter.zero_()
+        if self.device.type == "cpu":
+            self.threads.choose(self._trial)
         try:
-            for _ in range(steps):
-                self._captured.step(memories) if self._captured is not None else self.step(memories)
+            with self.threads.held():
+                for _ in range(steps):
+                    self._captured.step(memories) if self._captured is not None else self.step(memories)
         except torch.OutOfMemoryError as error:
             batch = self.recipe.learning.batch
             raise DabandError(
@@ -143,6 +150,13 @@ class Learner:
         names = [*self.totals, "skipped_steps", "worst_streak"]
         stacked = torch.stack([*(value / steps for value in self.totals.values()), self.skipped, self.worst_streak])
         return dict(zip(names, stacked.cpu().tolist(), strict=True))
+
+    def _trial(self) -> None:
+        """Most of the work of a step, to be timed: it leaves no trace, in a copy of the encoder and without a draw."""
+        encoder = copy.deepcopy(self.encoder)
+        rows = self.recipe.learning.batch * (self.n_arms if self.shared else 1)
+        contexts = torch.linspace(0, 1, 2 * rows * math.prod(encoder.context_shape))
+        encoder(contexts.view(-1, *encoder.context_shape), n_source=rows).latent.sum().backward()
 
     def step(self, memories: Memories) -> None:
         """One gradient step on a batch of the memories' choosing; what it measures is added to ``totals``."""
@@ -313,6 +327,7 @@ class Learner:
             for name, tensor in entry.items():
                 arrays[f"optimiser.{index}.{name}"] = tensor.detach().cpu().numpy()
         arrays["generator"] = self.generator.get_state().numpy()
+        arrays["threads"] = np.array([self.threads.count], np.int64)
         for name in ("step_number", "streak"):
             arrays[name] = getattr(self, name).detach().cpu().numpy().reshape(1)
         return arrays
@@ -333,11 +348,16 @@ class Learner:
             self.average.load_state_dict(below("average."))
         saved = self.optimiser.state_dict()
         entries: dict[int, dict[str, torch.Tensor]] = {}
+        parameters = self.optimiser.param_groups[0]["params"]
         for name, tensor in below("optimiser.").items():
             index, key = name.split(".", 1)
-            entries.setdefault(int(index), {})[key] = tensor
+            like = parameters[int(index)]
+            # The fused optimiser walks through parameter and moments side by side: they must have one layout.
+            placed = torch.empty_like(like).copy_(tensor) if tensor.shape == like.shape else tensor
+            entries.setdefault(int(index), {})[key] = placed
         self.optimiser.load_state_dict({"state": entries, "param_groups": saved["param_groups"]})
         self.generator.set_state(torch.from_numpy(np.array(state["generator"])))
+        self.threads.count = int(state["threads"][0]) if "threads" in state else 0
         if self._captured is not None:
             self._captured.forget()  # the optimiser's state has moved to other places in memory
         for name in ("step_number", "streak"):
