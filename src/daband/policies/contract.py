@@ -225,6 +225,10 @@ class Policy(ABC):
             "seed": self.seed,
         }
 
+    def timed_parts(self) -> list[tuple[str, object, str]]:
+        """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""
+        return []
+
     # What a policy fills in. Contexts arrive checked and transformed.
 
     @abstractmethod

@@ -87,6 +87,9 @@ class LinUCB(Policy):
             "form": self._head.form,
         }
 
+    def timed_parts(self) -> list[tuple[str, object, str]]:
+        return [("head", self._head, method) for method in ("decide", "learn", "play")]
+
     def _decide(
         self,
         contexts: AnyArray,

@@ -133,6 +133,10 @@ class NeuralLinUCB(Policy):
             "device": self.device_setting,
         }
 
+    def timed_parts(self) -> list[tuple[str, object, str]]:
+        head = [("head", self._head, method) for method in ("decide", "learn", "play", "refit")]
+        return [("step", self._learner, "adapt"), ("features", self._learner, "encode"), *head]
+
     # What Policy asks for.
 
     def _decide(

@@ -1,0 +1,294 @@
+"""How fast policies train, where the time goes, and how much of the machine that is.
+
+    python benchmarks/training.py                          # every encoder on every device there is
+    python benchmarks/training.py --device cpu --encoders conv-plain --eager
+    python benchmarks/training.py --visda                  # decoding and training of VisDA17's shape
+
+Numpy, torch and safetensors are enough (torchvision for the encoder ``pretrained``, Pillow for ``--visda``); what
+cannot run here is named and left out. Contexts are random images: what they show does not matter for time.
+``--eager`` adds the same work the slow way: on a GPU the same steps without the captured graph, on the CPU the step as
+PyTorch's tutorials write it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peaks
+import torch
+from plain_step import PlainStep
+
+import daband
+from daband.encoders import LatentSettings
+from daband.errors import DabandError
+from daband.objectives import Weight
+from daband.policies import NeuralLinUCB
+from daband.policies.recipe import EncoderSettings, Learning, Recipe, recipe_for
+from daband.training import Stopwatch
+
+ENCODERS = ("mlp", "conv-plain", "conv", "pretrained")
+ARMS, ROUNDS = 10, 64
+WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """One encoder on one device. Rates count what training did; shares are of wall time and add up to one."""
+
+    encoder: str
+    device: str
+    way: str
+    """"as it is", or "eager": without the captured graph."""
+    steps_per_second: float
+    rounds_per_second: float
+    images_per_second: float
+    shares: dict[str, float]
+    outside_steps: float
+    peak_bytes: int
+    flops_per_step: float
+    share_of_product: float
+    """Of the measured rate of a float32 product (on a GPU with TF32 where convolutions use it)."""
+    share_of_copy: float
+    """Bytes that the step's operations read and write, a second, of the measured rate of a copy."""
+    threads: int
+
+
+def work_for(encoder: str) -> tuple[Recipe, tuple[int, ...]]:
+    """The recipe and the shape of contexts that stand for an encoder: batch 64 + 64, 64 steps an episode."""
+    game = {"source_cross_entropy": Weight(1.0), "adversarial": Weight(1.0)}
+    dense = LatentSettings(dimension=64, hidden=128)
+    if encoder == "conv":
+        return recipe_for("default", context_shape=(3, 28, 28)), (3, 28, 28)
+    if encoder == "pretrained":
+        options: dict[str, Any] = {"backbone": "resnet50", "weights": "random"}
+        settings = EncoderSettings(name="pretrained", options=options, latent=dense)
+        return Recipe(game, settings, Learning(steps=16, averaging=0.0)), (3, 224, 224)
+    settings = {
+        "mlp": EncoderSettings(name="mlp", options={"widths": (256,)}, latent=dense),
+        "conv-plain": EncoderSettings(name="conv", options={"channels": (32, 48), "normalise": False}, latent=dense),
+    }[encoder]
+    return Recipe(game, settings, Learning(averaging=0.0)), (3, 28, 28)
+
+
+def made_up(shape: tuple[int, ...], rounds: int) -> daband.domains.Pair:
+    """Random images in memory with random labels."""
+    generator = np.random.default_rng(0)
+    n = min(rounds, 4096)
+    images = generator.integers(0, 256, (n, *shape), dtype=np.uint8)
+    labels = generator.integers(0, ARMS, n)
+    few = (images[:64], labels[:64])
+    passes = -(-rounds // n)
+    return daband.domains.from_arrays(
+        source=(images, labels), target=images, target_test=few, n_arms=ARMS, passes=passes
+    )
+
+
+def trained(policy: NeuralLinUCB, pair: daband.domains.Pair, episodes: int) -> Stopwatch:
+    """Train, and time what comes after the first episodes."""
+    with Stopwatch(policy) as watch:
+
+        def mark(record: dict[str, float]) -> None:
+            if record["episode"] == WARM_UP:
+                peaks.synchronise(policy._device)
+                watch.restart()
+
+        daband.train(
+            policy,
+            source=pair.source,
+            target=pair.target,
+            episodes=WARM_UP + episodes,
+            episode_length=ROUNDS,
+            progress=mark,
+        )
+        peaks.synchronise(policy._device)
+    return watch
+
+
+def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str, float], *, eager: bool) -> Result:
+    recipe, shape = work_for(encoder)
+    if encoder == "pretrained":
+        episodes = max(1, episodes // 10)
+    peaks.forget_peak_memory(device)
+    policy = NeuralLinUCB(
+        context_shape=shape, n_arms=ARMS, recipe=recipe, reveal="one_correct_arm", device=str(device), seed=0
+    )
+    learner = policy._learner
+    if eager:
+        learner._captured = None
+    pair = made_up(shape, (WARM_UP + episodes) * ROUNDS)
+    watch = trained(policy, pair, episodes)
+    peak = peaks.peak_memory(device)
+    demand = peaks.demand_of(lambda: learner.step(policy._memories))
+    seconds = watch.seconds
+    steps = episodes * recipe.learning.steps
+    rate = steps / seconds["step"]
+    product = rates.get("product_tf32_flops", rates["product_flops"])
+    shares = watch.shares()
+    return Result(
+        encoder=encoder,
+        device=device.type,
+        way="eager" if eager else "as it is",
+        steps_per_second=rate,
+        rounds_per_second=episodes * ROUNDS / sum(seconds.values()),
+        images_per_second=2 * recipe.learning.batch * rate,
+        shares=shares,
+        outside_steps=1 - shares["step"],
+        peak_bytes=peak,
+        flops_per_step=demand["flops"],
+        share_of_product=demand["flops"] * rate / product,
+        share_of_copy=demand["bytes"] * rate / rates["copy_bytes"],
+        threads=learner.threads.count or torch.get_num_threads(),
+    )
+
+
+def against_plain(repeats: int, steps: int) -> list[dict[str, float]]:
+    """Our step of the plain convolutional encoder against PyTorch's own, in turns; ratios of neighbours.
+
+    Once with one thread for both, which shows what layout and optimiser bring, and once each in its own way: the rival
+    with the threads that torch takes by itself, ours with the number it chose.
+    """
+    recipe, shape = work_for("conv-plain")
+    policy = daband.DABand(context_shape=shape, n_arms=ARMS, recipe=recipe, reveal="one_correct_arm", device="cpu")
+    pair = made_up(shape, 2048)
+    rounds = pair.source.rounds(0, 2048, seed=0)
+    policy.play(rounds.contexts, rounds.rewards)
+    policy.observe_target(rounds.contexts)
+    policy.adapt(2)  # the choice of threads is made here
+    learner, memories = policy._learner, policy._memories
+    rival = PlainStep(
+        memories.source.contexts[:2048],
+        memories.source.arms[:2048],
+        memories.source.rewards[:2048],
+        memories.target.contexts[:2048],
+    )
+    flops = peaks.demand_of(lambda: learner.step(memories))["flops"]
+    factor = torch.rand(1024, 1024)
+    most = torch.get_num_threads()
+
+    def milliseconds(work: Callable[[], object], times: int) -> float:
+        started = time.perf_counter()
+        for _ in range(times):
+            work()
+        return 1e3 * (time.perf_counter() - started) / times
+
+    outcome = []
+    for ours_threads, rival_threads in ((1, 1), (learner.threads.count or most, most)):
+        ours, theirs, product = [], [], []
+        for repeat in range(repeats + 1):
+            torch.set_num_threads(ours_threads)
+            taken = milliseconds(lambda: learner.step(memories), steps)
+            torch.set_num_threads(rival_threads)
+            default = milliseconds(rival, steps)
+            torch.set_num_threads(ours_threads)
+            multiplied = milliseconds(lambda: factor @ factor, 5)
+            if repeat:  # the first warms up
+                ours.append(taken)
+                theirs.append(default)
+                product.append(multiplied)
+        torch.set_num_threads(most)
+        rate = 2 * 1024**3 / (1e-3 * statistics.median(product))
+        outcome.append(
+            {
+                "threads": ours_threads,
+                "threads_default": rival_threads,
+                "ms": statistics.median(ours),
+                "ms_default": statistics.median(theirs),
+                "ratio": statistics.median(t / o for o, t in zip(ours, theirs, strict=True)),
+                "share_of_product": flops / (1e-3 * statistics.median(ours)) / rate,
+                "share_of_product_default": flops / (1e-3 * statistics.median(theirs)) / rate,
+            }
+        )
+    return outcome
+
+
+def aligned(rows: list[list[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "| " + " | ".join("-" * (width - 1) + ":" for width in widths) + " |")
+    return "\n".join(lines)
+
+
+def results_table(results: list[Result]) -> str:
+    titles = "encoder | device | way | steps/s | rounds/s | images/s | step | features | head | host"
+    rows = [[*titles.split(" | "), "peak memory", "of product", "of copy"]]
+    for r in results:
+        rows.append(
+            [
+                r.encoder,
+                r.device if r.device == "cuda" else f"{r.device}, {r.threads} thr.",
+                r.way,
+                f"{r.steps_per_second:,.1f}",
+                f"{r.rounds_per_second:,.0f}",
+                f"{r.images_per_second:,.0f}",
+                *(f"{r.shares[part]:.1%}" for part in ("step", "features", "head", "host")),
+                f"{r.peak_bytes / 1e9:.2f} GB",
+                f"{r.share_of_product:.1%}",
+                f"{r.share_of_copy:.1%}",
+            ]
+        )
+    return aligned(rows)
+
+
+def devices(wanted: str) -> list[torch.device]:
+    if wanted != "all":
+        return [torch.device(wanted)]
+    return [torch.device("cuda"), torch.device("cpu")] if torch.cuda.is_available() else [torch.device("cpu")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="all", help="cpu, cuda, or all that there are")
+    parser.add_argument("--encoders", help=f"some of {','.join(ENCODERS)}; by default all, on a CPU the small ones")
+    parser.add_argument("--episodes", type=int, help="timed episodes; by default 20 on a GPU, 2 on a CPU")
+    parser.add_argument("--eager", action="store_true", help="compare with the same work the slow way")
+    parser.add_argument("--repeats", type=int, default=9, help="turns of the comparison on the CPU")
+    parser.add_argument("--visda", action="store_true", help="measure work of VisDA17's shape instead")
+    parser.add_argument("--json", type=Path, help="where every number goes")
+    arguments = parser.parse_args()
+    facts = peaks.machine()
+    document: dict[str, Any] = {"machine": facts, "peaks": {}, "results": [], "left_out": {}}
+    print(f"{facts['cpu']}, {facts['cores']} cores; GPU: {facts['gpu']}; torch {facts['torch']}")
+    print(f"load averages {facts['load_average']}")
+    results: list[Result] = []
+    for device in devices(arguments.device):
+        rates = document["peaks"][device.type] = peaks.peaks(device)
+        print(
+            f"{device.type}: " + ", ".join(f"{name} {rate / 1e9:,.0f} G/s" for name, rate in rates.items()), flush=True
+        )
+        chosen = arguments.encoders.split(",") if arguments.encoders else ENCODERS[: 4 if device.type == "cuda" else 3]
+        episodes = arguments.episodes or (20 if device.type == "cuda" else 2)
+        for encoder in chosen:
+            for eager in (False, True) if arguments.eager and device.type == "cuda" else (False,):
+                try:
+                    results.append(measured(encoder, device, episodes, rates, eager=eager))
+                except DabandError as error:
+                    document["left_out"][f"{encoder} on {device.type}"] = str(error)
+                    continue
+                r = results[-1]
+                print(f"  {encoder}, {device.type}, {r.way}: {r.steps_per_second:,.1f} steps/s", flush=True)
+        if arguments.eager and device.type == "cpu":
+            document["against_plain"] = against_plain(arguments.repeats, steps=4)
+            for row in document["against_plain"]:
+                print("  against default PyTorch: " + ", ".join(f"{k} {v:.3g}" for k, v in row.items()), flush=True)
+    document["results"] = [asdict(result) for result in results]
+    if results:
+        print("\n" + results_table(results))
+    for what, reason in document["left_out"].items():
+        print(f"left out: {what}: {reason}")
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""``daband sweep``: a grid of settings, and which of them each rule of selection picks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
+from daband.cli.ranges import whole_numbers
+from daband.cli.running import Records, run_all, said_when_interrupted
+from daband.errors import InvalidInput
+from daband.experiments import load_experiment
+from daband.experiments.sweep import (
+    SELECTION_RULES,
+    Choice,
+    Point,
+    choices,
+    measure,
+    parse_grid,
+    sweep_points,
+    sweep_runs,
+    write_sweep,
+)
+from daband.report import with_spread
+
+__all__ = ["sweep"]
+
+_SHORT = {"source-validation": "source", "mutual-information": "mutual"}
+
+
+def sweep(
+    name: Name,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="Values of a setting, e.g. lambda=1,5,10; several grids multiply.")
+    ] = None,
+    select: Annotated[
+        str, typer.Option(help=f"The rule that picks: {', '.join(SELECTION_RULES)}.")
+    ] = "source-validation",
+    method: Annotated[str, typer.Option(help="The method.")] = "daband",
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    out: Out = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run a method with a grid of settings, and choose between them by a named rule."""
+    console = Console()
+    if select not in SELECTION_RULES:
+        raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(SELECTION_RULES)})")
+    experiment = load_experiment(name, overrides or ())
+    values = parse_grid(grid) if grid else experiment.grid
+    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
+    specs = sweep_runs(experiment, grid=values, method=method, seeds=numbers)
+    folder = out or Path("runs") / f"{stem(name)}-sweep"
+
+    def show(records: Records) -> tuple[list[Point], list[Choice]]:
+        points = sweep_points(records, _measured(records, folder, console))
+        picked = choices(points)
+        for pair in dict.fromkeys(point.pair for point in points):
+            console.print(_points_table(pair, [point for point in points if point.pair == pair]))
+            console.print(_choices_table([choice for choice in picked if choice.pair == pair], select))
+        return points, picked
+
+    def show_alone(records: Records) -> None:
+        show(records)
+
+    points, picked = show(run_all(specs, folder, console=console, jobs=jobs, on_failure=show_alone))
+    selected = write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
+    for variant in dict.fromkeys(record["variant"] for record in selected):
+        console.print(f"Selected by {select}: {variant}", highlight=False)
+    console.print(f"Runs, results.json and sweep.json: {folder}", soft_wrap=True, highlight=False)
+
+
+def _measured(records: Records, folder: Path, console: Console) -> dict[str, dict[str, float | None]]:
+    try:
+        with Progress(console=console, transient=True) as bar:
+            line = bar.add_task("measuring", total=len(records))
+            return measure(records, folder, progress=lambda _: bar.advance(line))
+    except KeyboardInterrupt:
+        raise said_when_interrupted(folder) from None
+
+
+def _points_table(pair: str, points: list[Point]) -> Table:
+    table = Table(title=f"{pair}: what the rules see, and the target accuracy they do not")
+    table.add_column("settings", overflow="fold")
+    rules = list(points[0].criteria)
+    for heading in ("accuracy", *(_SHORT.get(rule, rule) for rule in rules)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for point in points:
+        cells = [point.criteria[rule] for rule in rules]
+        table.add_row(
+            point.variant,
+            with_spread(point.accuracy, point.accuracy_spread, len(point.seeds), 3),
+            *("" if value is None else f"{value:.3f}" for value in cells),
+        )
+    return table
+
+
+def _choices_table(picked: list[Choice], select: str) -> Table:
+    table = Table(title="what each rule picks", caption="ranks: Spearman's correlation of the rule with the accuracy")
+    table.add_column("rule", no_wrap=True)
+    table.add_column("picks", overflow="fold")
+    for heading in ("accuracy", "below best", "ranks"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for choice in picked:
+        ranks = "" if choice.rank_correlation is None else f"{choice.rank_correlation:+.2f}"
+        numbers = (f"{choice.accuracy:.3f}", f"{choice.below_best:.3f}", ranks)
+        table.add_row(choice.rule, choice.variant, *numbers, style="bold" if choice.rule == select else "")
+    return table

@@ -1,0 +1,226 @@
+"""Choosing between trained policies without a reward of the target: criteria from the literature.
+
+What may be looked at decides what a choice is worth. Source rewards and unlabelled target contexts are at hand when a
+policy is to be handed over; target rewards are not. So ``criteria`` takes a stream of target contexts, and a
+domain that could pay is refused.
+
+* ``source-validation``: mean reward on source contexts that training did not use; where there are none left, the mean
+  reward of the last quarter of the first pass, every round of which was decided before it was learned from
+  (progressive validation: Blum, Kalai, Langford, 1999).
+* ``entropy``: how undecided the predictions on the target are (Morerio, Cavazza, Murino: "Minimal-entropy correlation
+  alignment for unsupervised deep domain adaptation", ICLR 2018). One that sends the whole target to one arm looks good.
+* ``mutual-information``: between target context and prediction; confident, yet using all arms (Bridle et al., NIPS
+  1991; as a validation criterion: Musgrave et al., 2022).
+* ``snd``: soft neighbourhood density (Saito et al.: "Tune it the right way", ICCV 2021): how many others each
+  target prediction is close to.
+* ``dev``: deep embedded validation (You et al.: "Towards accurate model selection in deep unsupervised domain
+  adaptation", ICML 2019): loss on held-out source rounds, weighted by how much their latents look like the target's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray
+from daband.domains import Contexts, LoggedDomain, PayingDomain
+from daband.errors import InvalidInput
+from daband.policies import Policy
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "Training",
+    "criteria",
+    "deep_embedded_risk",
+    "mutual_information",
+    "prediction_entropy",
+    "soft_neighbourhood_density",
+]
+
+_SCALE = 10.0
+"""Predicted rewards lie in [0, 1], too flat for a softmax: they are multiplied by this, as the objective does."""
+_FEWEST = 100
+"""Held-out source rounds below which a mean over them says too little."""
+_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to choose by one criterion."""
+
+    highest: bool
+    """Whether the highest value is to be picked, or the lowest."""
+    label_free: bool
+    """Whether it does without any reward, of the source too."""
+    summary: str
+
+
+RULES: dict[str, Rule] = {
+    "source-validation": Rule(True, False, "mean reward on source rounds not trained on"),
+    "entropy": Rule(False, True, "entropy of target predictions"),
+    "mutual-information": Rule(True, True, "mutual information of target contexts and predictions"),
+    "snd": Rule(True, True, "soft neighbourhood density of target predictions"),
+    "dev": Rule(False, False, "source loss weighted to look like the target (DEV)"),
+}
+"""Every rule that does without target rewards."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a policy was trained on: the reward of each source round, (N,), and the seed that ordered the contexts."""
+
+    rewards: FloatArray
+    seed: int
+
+
+def criteria(
+    policy: Policy, *, source: PayingDomain | LoggedDomain, target: Contexts, training: Training, contexts: int = 2000
+) -> dict[str, float | None]:
+    """Every criterion's value for a trained policy, None where it cannot be had. The policy is the same afterwards.
+
+    Args:
+        policy: the policy.
+        source: the domain it was trained in.
+        target: contexts of the target; a domain that pays is refused.
+        training: what it was trained on.
+        contexts: how many contexts of each domain are looked at, at the most.
+    """
+    if not isinstance(target, Contexts) or isinstance(target, PayingDomain | LoggedDomain):
+        raise InvalidInput(
+            f"criteria take target contexts without rewards, e.g. pair.target, got {type(target).__name__}"
+        )
+    unlabelled = target.batch(0, min(contexts, len(target)), seed=training.seed)
+    probability = _softmax(_SCALE * _predicted(policy, unlabelled))
+    values: dict[str, float | None] = {
+        "entropy": prediction_entropy(probability),
+        "mutual-information": mutual_information(probability),
+        "snd": soft_neighbourhood_density(probability) if len(probability) > 2 else None,
+    }
+    played = len(training.rewards)
+    stop = min(played + contexts, len(source))
+    if stop - played >= _FEWEST:
+        held_out = source.batch(played, stop, seed=training.seed)
+        reward, weight = _rewards(policy, source, played, stop, training.seed)
+        values["source-validation"] = float(np.average(reward, weights=weight)) if weight.any() else None
+        seen = source.batch(0, min(contexts, played), seed=training.seed)
+        values["dev"] = _dev(policy, seen, held_out, unlabelled, reward, weight)
+    else:
+        first_pass = training.rewards[: len(source)]
+        values["source-validation"] = float(first_pass[-max(1, len(first_pass) // 4) :].mean())
+        values["dev"] = None
+    return {name: values[name] for name in RULES}
+
+
+def prediction_entropy(probability: FloatArray) -> float:
+    """The mean entropy, in nats, of predicted distributions over arms, (N, K)."""
+    return float(_entropies(probability).mean())
+
+
+def mutual_information(probability: FloatArray) -> float:
+    """The entropy of the mean prediction less the mean entropy of predictions (N, K), in nats; at most ln K."""
+    return float(_entropies(probability.mean(axis=0, keepdims=True))[0] - _entropies(probability).mean())
+
+
+def soft_neighbourhood_density(probability: FloatArray, *, temperature: float = 0.05) -> float:
+    """The mean entropy, in nats, of each prediction's similarities to all others; predictions are (N, K), N > 2.
+
+    Similarities are cosines over ``temperature``, put through a softmax over the other N - 1 predictions.
+    """
+    if len(probability) < 3:
+        raise InvalidInput(f"soft neighbourhood density needs at least 3 predictions, got {len(probability)}")
+    unit = probability / np.linalg.norm(probability, axis=1, keepdims=True)
+    total = 0.0
+    for start in range(0, len(unit), _BATCH):  # rows at a time: the whole table is N x N
+        rows = unit[start : start + _BATCH] @ unit.T / temperature
+        rows[np.arange(len(rows)), start + np.arange(len(rows))] = -np.inf
+        total += float(_entropies(_softmax(rows)).sum())
+    return total / len(unit)
+
+
+def deep_embedded_risk(loss: FloatArray, weight: FloatArray) -> float:
+    """The importance-weighted risk with the weights' mean, known to be 1, as control variate; both (N,)."""
+    weighted = loss * weight
+    variance = float(weight.var(ddof=1))
+    if variance == 0.0:
+        return float(weighted.mean())
+    slope = -float(np.cov(weighted, weight, ddof=1)[0, 1]) / variance
+    return float(weighted.mean() + slope * weight.mean() - slope)
+
+
+def _dev(
+    policy: Policy, seen: AnyArray, held_out: AnyArray, unlabelled: AnyArray, reward: FloatArray, weight: FloatArray
+) -> float | None:
+    """DEV with a logistic regression on latents as the density ratio; None for policies that have no latent."""
+    if not hasattr(policy, "latent") or not weight.any():
+        return None
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    source, target, judged = (
+        _latents(policy, contexts, domain)
+        for contexts, domain in ((seen, "source"), (unlabelled, "target"), (held_out, "source"))
+    )
+    from_target = np.repeat([0, 1], [len(source), len(target)])
+    judge = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    judge.fit(np.concatenate([source, target]), from_target)
+    probability = judge.predict_proba(judged)
+    ratio = len(source) / len(target) * probability[:, 1] / np.maximum(probability[:, 0], 1e-12)
+    low, high = policy.reward_range
+    loss = 1.0 - (reward - low) / (high - low)
+    share = weight / weight.mean()  # of one where the source pays; a log's rounds count by their propensities
+    return deep_embedded_risk(loss, ratio * share)
+
+
+def _rewards(
+    policy: Policy, source: PayingDomain | LoggedDomain, start: int, stop: int, seed: int
+) -> tuple[FloatArray, FloatArray]:
+    """What the policy's own choices pay in these rounds, (N,), and how much each counts, (N,).
+
+    In a log only rounds whose logged arm is the policy's own count, by one over their propensity.
+    """
+    if isinstance(source, LoggedDomain):
+        log = source.rounds(start, stop, seed=seed)
+        agrees = _chosen(policy, log.contexts) == log.arms
+        return log.rewards, np.where(agrees, 1.0 / log.propensities, 0.0)
+    rounds = source.rounds(start, stop, seed=seed)
+    reward = rounds.pay(_chosen(policy, rounds.contexts))
+    return reward, np.ones(len(reward))
+
+
+def _chosen(policy: Policy, contexts: AnyArray) -> Any:
+    return _in_batches(lambda part: policy.decide(part, "source", rule="greedy").arm, contexts)
+
+
+def _predicted(policy: Policy, contexts: AnyArray) -> FloatArray:
+    """Predicted rewards in the target, (N, K), scaled to [0, 1]."""
+    low, high = policy.reward_range
+    mean = _in_batches(lambda part: policy.decide(part, "target", rule="greedy").mean, contexts)
+    scaled: FloatArray = (mean - low) / (high - low)
+    return scaled
+
+
+def _latents(policy: Any, contexts: AnyArray, domain: str) -> FloatArray:
+    latents = _in_batches(lambda part: policy.latent(part, domain), contexts)
+    flat: FloatArray = latents.reshape(len(latents), math.prod(latents.shape[1:]))
+    return flat
+
+
+def _in_batches(function: Any, contexts: AnyArray) -> Any:
+    return np.concatenate([function(contexts[start : start + _BATCH]) for start in range(0, len(contexts), _BATCH)])
+
+
+def _softmax(logits: FloatArray) -> FloatArray:
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    share: FloatArray = raised / raised.sum(axis=1, keepdims=True)
+    return share
+
+
+def _entropies(probability: FloatArray) -> FloatArray:
+    positive = np.where(probability > 0, probability, 1.0)  # 0 ln 0 is 0
+    entropies: FloatArray = -(probability * np.log(positive)).sum(axis=1)
+    return entropies

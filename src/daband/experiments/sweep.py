@@ -1,0 +1,286 @@
+"""A sweep: one method with every combination of some settings, and which of them each rule of selection would pick."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.domains import Pair, load
+from daband.errors import DataError, InvalidInput
+from daband.evaluation.selection import RULES, Training, criteria
+from daband.experiments.methods import method_names
+from daband.experiments.settings import Experiment, RunSpec
+from daband.files import write_text
+from daband.policies import load as load_policy
+from daband.policies import policies
+
+__all__ = ["SELECTION_RULES", "Choice", "Point", "choices", "measure", "parse_grid", "sweep_points", "sweep_runs",
+           "write_sweep"]  # fmt: skip
+
+Record = dict[str, Any]
+Grid = Mapping[str, Sequence[Any]]
+
+SELECTION_RULES = (*RULES, "oracle")
+"""Rules by name; "oracle" looks at the target accuracy, which nobody has before the hand-over."""
+_OF_THE_RUN = ("episodes", "episode_length", "components", "rule")
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """``["lambda=1,5", "alpha=0.1,0.5"]`` as ``{"lambda": (1, 5), "alpha": (0.1, 0.5)}``."""
+    grid: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        key, equals, listed = text.partition("=")
+        if not equals or not key or not listed.strip():
+            raise InvalidInput(f"--grid takes key=value,value,..., e.g. lambda=1,5,10, got {text!r}")
+        if key in grid:
+            raise InvalidInput(f"--grid {key} is given twice; list its values in one")
+        try:
+            values = tomllib.loads(f"values = [{listed}]")["values"]
+        except tomllib.TOMLDecodeError:  # words without quotes
+            values = [_value(part.strip()) for part in listed.split(",")]
+        grid[key] = tuple(values)
+    return grid
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def sweep_runs(
+    experiment: Experiment, *, grid: Grid, method: str = "daband", seeds: Sequence[int] | None = None
+) -> list[RunSpec]:
+    """A run for every combination of the grid's values and every seed; ``variant`` names the combination.
+
+    A key is ``lambda`` (the weight of the adversarial term), the name of a term (its weight; the schedule stays),
+    ``recipe.`` and a setting of the recipe (``recipe.learning.learning_rate``), a setting of the run (``episodes``,
+    ``components``, ...), ``pair_options.`` and an option of the pair, or an argument of the policy (``alpha``).
+    """
+    if method not in method_names():
+        raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
+    if not grid or not all(grid.values()):
+        raise InvalidInput("there is nothing to sweep: give a grid, e.g. --grid lambda=1,5,10")
+    labels = _labels(grid)
+    runs = []
+    for spec in experiment.runs([method], seeds):
+        for values in itertools.product(*grid.values()):
+            point = dict(zip(grid, values, strict=True))
+            settings = spec.model_dump()
+            for key, value in point.items():
+                _put(settings, key, value, method)
+            settings["variant"] = ",".join(f"{labels[key]}={_text(value)}" for key, value in point.items())
+            runs.append(RunSpec.model_validate(settings))
+    return runs
+
+
+def _labels(grid: Grid) -> dict[str, str]:
+    """What a key is called in variants: its last word, where that is clear."""
+    short = {key: key.rpartition(".")[2] for key in grid}
+    return {key: word if list(short.values()).count(word) == 1 else key for key, word in short.items()}
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
+    """Change one setting of a run, given as a key of the grid; what cannot be is told now, not in the first run."""
+    first, _, rest = key.partition(".")
+    if key in _OF_THE_RUN:
+        settings[key] = value
+    elif first == "pair_options" and rest:
+        settings["pair_options"] = {**settings["pair_options"], rest: value}
+    elif key == "lambda" or (first == "recipe" and rest) or _is_term(key):
+        path = rest.split(".") if first == "recipe" else ["weights", "adversarial" if key == "lambda" else key]
+        settings["policy"] = {**settings["policy"], "recipe": _recipe(settings["policy"], method, key, path, value)}
+    else:
+        known = inspect.signature(policies.get(method.removesuffix("-p"))).parameters
+        if key not in known:
+            named = ", ".join(["lambda", *_OF_THE_RUN, *(name for name in known if name != "context_shape")])
+            raise InvalidInput(f"{method!r} has nothing called {key!r} to sweep (known: {named}, and names of terms)")
+        settings["policy"] = {**settings["policy"], key: value}
+
+
+def _is_term(name: str) -> bool:
+    from daband.objectives import terms  # needs torch, which takes seconds; a sweep over alpha does not
+
+    return name in terms
+
+
+def _recipe(policy: Mapping[str, Any], method: str, key: str, path: Sequence[str], value: Any) -> dict[str, Any]:
+    from daband.policies.recipe import resolve_recipe
+
+    kind = policies.get(method.removesuffix("-p"))
+    if "recipe" not in inspect.signature(kind).parameters:
+        raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
+    before = policy.get("recipe", getattr(kind, "default_recipe", "default"))
+    recipe: dict[str, Any] = {"base": before} if isinstance(before, str) else copy.deepcopy(dict(before))
+    place = recipe
+    for name in path[:-1]:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise InvalidInput(f"cannot sweep {key!r}: {name!r} is no group of settings")
+    place[path[-1]] = value
+    resolve_recipe(recipe, context_shape=(3, 28, 28))  # names and values do not depend on the shape
+    return recipe
+
+
+def measure(
+    records: Sequence[Record], out: str | Path, *, progress: Callable[[Record], None] | None = None
+) -> dict[str, dict[str, float | None]]:
+    """Every criterion for every finished run, by folder; read from its ``criteria.json``, or computed and kept there.
+
+    Computed from the saved policy, with source rewards and unlabelled target contexts.
+    """
+    out = Path(out)
+    values: dict[str, dict[str, float | None]] = {}
+    pair: Pair | None = None
+    loaded = None
+    for record in records:
+        folder = out / record["folder"]
+        path = folder / "criteria.json"
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        if set(RULES) - set(known):
+            spec = RunSpec(**json.loads((folder / "config.json").read_text())["run"])
+            wanted = (spec.pair, json.dumps(spec.pair_options, sort_keys=True))
+            if pair is None or loaded != wanted:
+                pair, loaded = load(spec.pair, **spec.pair_options), wanted
+            policy = load_policy(folder / "policy.safetensors")
+            with np.load(folder / "rounds.npz", allow_pickle=False) as rounds:
+                training = Training(rounds["reward"], spec.seed)
+            known = criteria(policy, source=pair.source, target=pair.target, training=training)
+            write_text(path, json.dumps(known, indent=2) + "\n")
+        values[record["folder"]] = known
+        if progress is not None:
+            progress(record)
+    return values
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of settings on one pair, over its seeds: accuracy, and the mean of every criterion."""
+
+    pair: str
+    variant: str
+    seeds: tuple[int, ...]
+    accuracy: float
+    accuracy_spread: float
+    source_regret: float | None
+    criteria: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one rule picks on one pair, and how good that is."""
+
+    pair: str
+    rule: str
+    variant: str
+    accuracy: float
+    below_best: float
+    """How much accuracy the best point has more."""
+    rank_correlation: float | None
+    """Spearman's, over points, between the criterion (higher is better) and the accuracy; None for the oracle."""
+
+
+def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, float | None]]) -> list[Point]:
+    """A point per pair and variant, in the order of first appearance."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record["pair"], record["variant"]), []).append(record)
+    points = []
+    for (pair, variant), group in groups.items():
+        accuracy = np.array([record["target_accuracy"] for record in group])
+        regrets = [record["source_regret"] for record in group]
+        measured: dict[str, float | None] = {}
+        for rule in RULES:
+            each = [values[record["folder"]][rule] for record in group]
+            measured[rule] = None if None in each else float(np.mean([value for value in each if value is not None]))
+        points.append(
+            Point(
+                pair=pair,
+                variant=variant,
+                seeds=tuple(record["seed"] for record in group),
+                accuracy=float(accuracy.mean()),
+                accuracy_spread=float(accuracy.std(ddof=1)) if len(group) > 1 else 0.0,
+                source_regret=None if None in regrets else float(np.mean(regrets)),
+                criteria=measured,
+            )
+        )
+    return points
+
+
+def choices(points: Sequence[Point]) -> list[Choice]:
+    """What every rule picks on every pair; rules without a value for all of a pair's points pick nothing."""
+    found = []
+    for pair in dict.fromkeys(point.pair for point in points):
+        mine = [point for point in points if point.pair == pair]
+        accuracy = np.array([point.accuracy for point in mine])
+        for rule in SELECTION_RULES:
+            score = _scores(rule, mine)
+            if score is None:
+                continue
+            picked = mine[int(score.argmax())]
+            agreement = None if rule == "oracle" else _rank_correlation(score, accuracy)
+            below = float(accuracy.max() - picked.accuracy)
+            found.append(Choice(pair, rule, picked.variant, picked.accuracy, below, agreement))
+    return found
+
+
+def _scores(rule: str, points: Sequence[Point]) -> Any:
+    """The rule's value of each point, higher is better; None where one is missing."""
+    if rule == "oracle":
+        return np.array([point.accuracy for point in points])
+    values = [point.criteria[rule] for point in points]
+    if any(value is None for value in values):
+        return None
+    return np.array(values, np.float64) * (1 if RULES[rule].highest else -1)
+
+
+def _rank_correlation(first: Any, second: Any) -> float | None:
+    if len(first) < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    from scipy.stats import rankdata
+
+    return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
+
+
+def write_sweep(
+    out: str | Path, *, rule: str, grid: Grid, points: Sequence[Point], picked: Sequence[Choice]
+) -> list[Record]:
+    """Write ``sweep.json``, and name the rule in the ``selection`` of the picked records in ``results.json``.
+
+    Returns the records that the rule picked: all seeds of one variant per pair.
+    """
+    out = Path(out)
+    mine = {(choice.pair, choice.variant) for choice in picked if choice.rule == rule}
+    if not mine:
+        raise DataError(f"the rule {rule!r} has no value for some of these runs, so it cannot choose between them")
+    swept = {(point.pair, point.variant) for point in points}
+    records: list[Record] = json.loads((out / "results.json").read_text())
+    selected = []
+    for record in records:
+        if (record["pair"], record["variant"]) in swept:
+            record["selection"] = rule if (record["pair"], record["variant"]) in mine else "none"
+        if (record["pair"], record["variant"]) in mine:
+            selected.append(record)
+    write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
+    content = {
+        "selection": rule,
+        "grid": {key: list(values) for key, values in grid.items()},
+        "points": [asdict(point) for point in points],
+        "choices": [asdict(choice) for choice in picked],
+    }
+    write_text(out / "sweep.json", json.dumps(content, indent=2) + "\n")
+    return selected

@@ -1,0 +1,128 @@
+import math
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+from daband.evaluation.selection import (
+    RULES,
+    Training,
+    criteria,
+    deep_embedded_risk,
+    mutual_information,
+    prediction_entropy,
+    soft_neighbourhood_density,
+)
+
+
+def test_entropy_and_mutual_information_by_hand():
+    sure = np.array([[1.0, 0.0], [0.0, 1.0]])
+    unsure = np.full((4, 2), 0.5)
+    collapsed = np.array([[1.0, 0.0]] * 5)
+    assert prediction_entropy(sure) == prediction_entropy(collapsed) == 0.0
+    assert prediction_entropy(unsure) == pytest.approx(math.log(2))
+    assert mutual_information(sure) == pytest.approx(math.log(2))
+    assert mutual_information(unsure) == pytest.approx(0.0)
+    assert mutual_information(collapsed) == pytest.approx(0.0)  # confident, but about one arm: no information
+
+
+def test_neighbourhood_density_against_a_plain_computation():
+    """The same numbers as softmax over each row of cosines without the diagonal, in torch."""
+    import torch
+
+    rng = np.random.default_rng(0)
+    raw = rng.random((700, 5))  # more than one block of rows
+    probability = raw / raw.sum(axis=1, keepdims=True)
+    unit = torch.nn.functional.normalize(torch.tensor(probability), dim=1)
+    cosines = unit @ unit.T
+    others = cosines[~torch.eye(700, dtype=torch.bool)].view(700, 699)
+    expected = torch.distributions.Categorical(logits=others / 0.05).entropy().mean()
+    assert soft_neighbourhood_density(probability) == pytest.approx(float(expected))
+    with pytest.raises(InvalidInput, match="at least 3"):
+        soft_neighbourhood_density(probability[:2])
+
+
+def test_dense_neighbourhoods_score_higher():
+    clusters = np.eye(3)[np.arange(300) % 3]
+    rng = np.random.default_rng(1)
+    spread = rng.dirichlet([0.5] * 3, 300)
+    assert soft_neighbourhood_density(clusters) == pytest.approx(math.log(99))
+    assert soft_neighbourhood_density(clusters) > soft_neighbourhood_density(spread)
+
+
+def test_embedded_risk_estimates_the_risk_elsewhere_with_less_variance():
+    """Source N(0, 1), target N(1, 1), loss 1[x > 0]: the weighted risk is the target's, and the variate steadies it."""
+    truth = 0.5 * (1 + math.erf(1 / math.sqrt(2)))
+    risks, plain = [], []
+    for seed in range(200):
+        x = np.random.default_rng(seed).normal(size=400)
+        weight, loss = np.exp(x - 0.5), (x > 0).astype(float)
+        risks.append(deep_embedded_risk(loss, weight))
+        plain.append((weight * loss).mean())
+    assert np.mean(risks) == pytest.approx(truth, abs=0.01)
+    assert np.std(risks) < 0.6 * np.std(plain)
+    assert deep_embedded_risk(np.array([0.0, 1.0]), np.ones(2)) == 0.5
+
+
+@pytest.fixture(scope="module")
+def trained():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int)
+    pair = daband.domains.from_arrays(source=(x, y), target=x[:500] + 0.1, target_test=(x[:50], y[:50]))
+    policy = daband.LinUCB(context_shape=(4,), n_arms=2, seed=0)
+    run = daband.train(policy, source=pair.source, target=pair.target, episodes=10, episode_length=50)
+    return pair, policy, run
+
+
+def test_the_held_out_reward_is_that_of_rounds_not_trained_on(trained):
+    pair, policy, run = trained
+    values = criteria(policy, source=pair.source, target=pair.target, training=Training(run.reward, 0))
+    rounds = pair.source.rounds(500, 900, seed=0)
+    arm = policy.decide(rounds.contexts, "source", rule="greedy").arm
+    assert values["source-validation"] == pytest.approx(rounds.pay(arm).mean())
+    assert values["dev"] is None  # LinUCB has no latent
+    assert set(values) == set(RULES)
+
+
+def test_without_rounds_left_the_reward_is_progressive(trained):
+    pair, policy, run = trained
+    used_up = np.concatenate([run.reward, np.linspace(0, 1, 350)])
+    values = criteria(policy, source=pair.source, target=pair.target, training=Training(used_up, 0))
+    assert values["source-validation"] == pytest.approx(used_up[-212:].mean())
+
+
+def test_a_log_counts_by_propensity():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 3)).astype(np.float32)
+    arm = (rng.random(600) < 0.8).astype(int)
+    reward = (arm == (x[:, 0] > 0)).astype(float)
+    propensity = np.where(arm == 0, 0.2, 0.8)
+    pair = daband.domains.from_log(source=(x, arm, reward, propensity), target=x, target_test=(x, arm), n_arms=2)
+    log = pair.source
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
+    run = daband.train(policy, source=log, episodes=4, episode_length=50)
+    values = criteria(policy, source=log, target=pair.target, training=Training(run.reward, 0))
+    rounds = log.rounds(200, 600, seed=0)
+    agrees = policy.decide(rounds.contexts, "source", rule="greedy").arm == rounds.arms
+    share = agrees / rounds.propensities
+    assert values["source-validation"] == pytest.approx((share * rounds.rewards).sum() / share.sum())
+    assert values["source-validation"] > 0.9
+
+
+def test_neural_policies_have_an_embedded_risk():
+    pair = daband.domains.load("synthetic")
+    policy = daband.DABand(context_shape=pair.context_shape, n_arms=pair.n_arms, seed=0, device="cpu", recipe="small")
+    run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    before = policy.decide(pair.target.batch(0, 8, seed=0), "target").mean
+    values = criteria(policy, source=pair.source, target=pair.target, training=Training(run.reward, 0), contexts=300)
+    assert all(value is not None and math.isfinite(value) for value in values.values())
+    np.testing.assert_array_equal(policy.decide(pair.target.batch(0, 8, seed=0), "target").mean, before)
+
+
+def test_target_rewards_cannot_be_given(trained):
+    pair, policy, run = trained
+    for domain in (pair.source, pair.target_test, pair.target_paying):
+        with pytest.raises(InvalidInput, match="target contexts without rewards"):
+            criteria(policy, source=pair.source, target=domain, training=Training(run.reward, 0))
