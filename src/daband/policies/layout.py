@@ -80,7 +80,7 @@ class ParameterLayout:
     def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
         """Let the modules' parameters be parts of ``vector``, whose values they take over."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
-        for place, numbers in zip(self.places, vector.detach().split(self.sizes), strict=True):
+        for place, numbers in zip(self.places, torch.split(vector.detach(), self.sizes), strict=True):
             named[place.part][place.name].data = place.shaped(numbers)
 
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
@@ -89,7 +89,7 @@ class ParameterLayout:
         The gradient of a split is one concatenation, so that of ``rows`` comes in one piece.
         """
         found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
-        for place, numbers in zip(self.places, rows.split(self.sizes, dim=1), strict=True):
+        for place, numbers in zip(self.places, torch.split(rows, self.sizes, dim=1), strict=True):
             found[place.part][place.name] = place.shaped(numbers)
         return found
 

@@ -92,6 +92,8 @@ class Learner:
         """Steps skipped in this ``adapt``, the present streak of skipped ones, and the longest of this ``adapt``."""
         self.totals = torch.zeros(MOST_MEASURED, device=device)
         """Sums over the steps of one ``adapt``."""
+        self.captures = True
+        """Whether steps on a GPU are captured as a graph; without it they run one operation at a time."""
         self._steps: Steps | None = None
         self.threads = Threads()
 
@@ -142,6 +144,11 @@ class Learner:
         self.optimiser.state[self.vector].update(moments)
         for name, row in rows.items():
             setattr(self, name, row)
+
+    @property
+    def steps(self) -> Steps | None:
+        """Who takes this learner's steps at present."""
+        return self._steps
 
     def belong_to(self, steps: Steps) -> None:
         """From now on ``steps`` takes this learner's steps."""
@@ -203,7 +210,7 @@ class Learner:
 
     def adapt(self, steps: int, memories: Memories) -> dict[str, float]:
         """Take ``steps`` steps and return means over them of all that was measured."""
-        if self._steps is None or self._steps.runs > 1:
+        if self._steps is None or self._steps.runs > 1 or self._steps.captures != self.captures:
             self._steps = Steps([self])
         if self.device.type == "cpu":
             self.threads.choose(self._trial)

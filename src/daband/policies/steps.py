@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from daband.encoders.disturbance import disturb
 from daband.errors import DabandError, InvalidInput
-from daband.objectives import Batch
+from daband.objectives import Batch, Term
 from daband.policies.captured import CapturedStep
 from daband.policies.layout import StatisticsLayout
 from daband.policies.memory import ContextMemory, Memories
@@ -64,7 +64,8 @@ class Steps:
         self.run_of = statistics.run_of(self.device)
         self.schedule = torch.zeros(self.runs, 0, len(first.objective.weights) + 1, device=self.device)
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self._captured = CapturedStep(self) if self.device.type == "cuda" else None
+        self.captures = first.captures
+        self.captured = CapturedStep(self) if self.device.type == "cuda" and self.captures else None
         for learner in self.learners:
             learner.belong_to(self)
 
@@ -103,7 +104,7 @@ class Steps:
         self._begin(steps)
         try:
             for _ in range(steps):
-                self._captured.step(memories) if self._captured is not None else self.step(memories)
+                self.captured.step(memories) if self.captured is not None else self.step(memories)
         except torch.OutOfMemoryError as error:
             batch = self.recipe.learning.batch
             raise DabandError(
@@ -118,8 +119,8 @@ class Steps:
     def _begin(self, steps: int) -> None:
         if steps > self.schedule.shape[1]:
             self.schedule = torch.zeros(self.runs, steps, self.schedule.shape[2], device=self.device)
-            if self._captured is not None:
-                self._captured.forget()
+            if self.captured is not None:
+                self.captured.forget()
         table = torch.tensor([learner.schedule(steps) for learner in self.learners])
         self.schedule[:, :steps].copy_(table)
         self.position.zero_()
@@ -310,8 +311,10 @@ class Steps:
         loss, values = functional_call(objective, parameters, (batch, weights))
         measured = {**values, "latent_spread": latent.detach().var(dim=0, correction=0).sum()}
         for term in objective.terms.values():
-            if isinstance(term.accuracy, torch.Tensor):
-                measured["discriminator_accuracy"], term.accuracy = term.accuracy, None
+            assert isinstance(term, Term)
+            if term.accuracy is not None:
+                measured["discriminator_accuracy"] = term.accuracy
+                term.accuracy = None  # it belongs to this step, and may be mapped over runs
         if targets:
             chosen = (of_target.detach() + width).argmax(dim=1)
             shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
