@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from daband.errors import DataError, InvalidInput
-from daband.experiments.ablation import ablation_rows
-from daband.report.document import Block, Document, Folded, Section, Text, Tile
+from daband.report.answers import Answer, answer_of, lead_of
+from daband.report.document import Block, Document, Folded, Section, Text
 from daband.report.reference import paper_accuracy
 from daband.report.runs import Record, RunFiles, load_runs
 from daband.report.sections_learning import continued_blocks, learning_blocks
@@ -18,8 +17,7 @@ from daband.report.sections_policy import policy_blocks
 from daband.report.sections_results import by_class_blocks, comparison_blocks, pairs_blocks, side_by_side
 from daband.report.sections_setup import setup_blocks, warnings_of
 from daband.report.sections_variants import ablation_blocks, sweep_blocks
-from daband.report.statistics import Verdict, family_of, role_of, verdict
-from daband.report.style import label
+from daband.report.statistics import family_of, role_of, verdict
 
 __all__ = ["assemble"]
 
@@ -38,28 +36,33 @@ def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
         raise InvalidInput(f"there is no run of the pair {pair!r} in {folder} (there are: {', '.join(pairs)})")
     sweep = _sweep_notes(folder)
     families = list(dict.fromkeys(family_of(name) for name in pairs))
-    verdicts = {family: _answer([r.record for r in runs if family_of(r.record["pair"]) == family]) for family in families}
+    answers = {
+        family: answer_of([run.record for run in runs if family_of(run.record["pair"]) == family])
+        for family in families
+    }
     sections: list[Section] = []
     messages = warnings_of(runs)
     for family in families:
         mine = [run for run in runs if family_of(run.record["pair"]) == family]
         closely = pair if pair is not None and family_of(pair) == family else mine[0].record["pair"]
-        sections += _data_set(family, mine, closely, sweep, verdicts[family])
+        sections += _data_set(family, mine, closely, sweep, answers[family])
     if messages:
-        sections.append(Section("What to know before trusting this", [Text(message, warning=True) for message in messages], 2))
+        sections.append(
+            Section("What to know before trusting this", [Text(message, warning=True) for message in messages], 2)
+        )
     sections.append(Section("What ran", setup_blocks(runs), 2))
-    headline = " ".join(sentence for sentence, _ in verdicts.values())
+    only = answers[families[0]] if len(families) == 1 else None
     return Document(
         title=f"daband: {', '.join(families)}",
-        headline=headline,
-        lead=_lead(runs),
-        tiles=verdicts[families[0]][1] if len(families) == 1 else [],
+        headline=" ".join(answer.headline for answer in answers.values()),
+        lead=" ".join(part for part in (only.detail if only else "", lead_of([run.record for run in runs])) if part),
+        tiles=only.tiles if only else [],
         sections=sections,
     )
 
 
 def _data_set(
-    family: str, runs: Sequence[RunFiles], closely: str, sweep: dict[str, Any], answer: tuple[str, list[Tile]]
+    family: str, runs: Sequence[RunFiles], closely: str, sweep: dict[str, Any], answer: Answer
 ) -> list[Section]:
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     compared = [run for run in runs if role_of(run.record) == "comparison"]
@@ -67,7 +70,7 @@ def _data_set(
     heading = Section(family, [], 2)
     if len(pairs) == 1:
         return [heading, *_results(closely, here, sweep), *_closer(closely, here)]
-    heading.blocks.append(Text(answer[0]))
+    heading.blocks.append(Text(f"{answer.headline} {answer.detail}".strip()))
     sections = [heading]
     if compared:
         sections.append(Section("Every pair", side_by_side(pairs_blocks(family, [run.record for run in compared]))))
@@ -84,9 +87,7 @@ def _data_set(
     return [*sections, *closer]
 
 
-def _results(
-    pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with_figures: bool = True
-) -> list[Section]:
+def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with_figures: bool = True) -> list[Section]:
     """What came out on one pair."""
     records: dict[str, list[Record]] = {"comparison": [], "ablation": [], "sweep": []}
     for run in runs:
@@ -102,7 +103,10 @@ def _results(
             sections[-1].blocks.append(Text(note))
     if records["ablation"]:
         sections.append(
-            Section("What R, P and D are worth", arrange(ablation_blocks(pair, records["ablation"], with_figure=with_figures)))
+            Section(
+                "What R, P and D are worth",
+                arrange(ablation_blocks(pair, records["ablation"], with_figure=with_figures)),
+            )
         )
     if records["sweep"]:
         sections.append(
@@ -127,81 +131,6 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     if seen:
         sections.append(Section("What the policy sees", seen))
     return sections
-
-
-def _answer(records: Sequence[Record]) -> tuple[str, list[Tile]]:
-    """The answer in a sentence, and its numbers: who wins, by how much, and how sure that is."""
-    family = family_of(records[0]["pair"])
-    compared = [record for record in records if role_of(record) == "comparison"]
-    pairs = len({record["pair"] for record in records})
-    over = f", a mean over {pairs} pairs" if pairs > 1 else ""
-    if compared:
-        found = verdict(compared)
-        if found is None:
-            return f"{family}: no method ran on every pair, so there is no winner yet.", []
-        return _comparison_answer(family, found, over, compared)
-    rows = ablation_rows(records)
-    full = [row for row in rows if row.letters == "RPD"]
-    if full:
-        parts = []
-        for row in full:
-            others = [r for r in rows if (r.pair, r.base) == (row.pair, row.base) and r.p_holm is not None]
-            clear = [r for r in others if r.p_holm is not None and r.p_holm < 0.05]
-            part = f"{row.base} with R, P and D reaches {row.accuracy:.3f}"
-            if others:
-                part += f"; {len(clear)} of {len(others)} reduced forms differ from it beyond chance (Holm, 5%)"
-            parts.append(part)
-        return f"{family}: " + ". ".join(parts[:2]) + ".", []
-    best = max(records, key=lambda record: float(record["target_accuracy"]))
-    mine = [r["target_accuracy"] for r in records if (r["pair"], r["method"], r["variant"]) == (best["pair"], best["method"], best["variant"])]
-    mean = sum(mine) / len(mine)
-    settings = len({record["variant"] for record in records})
-    return f"{family}: {settings} settings were tried; {label(best['method'])} with {best['variant']} reaches {mean:.3f}.", []
-
-
-def _comparison_answer(family: str, found: Verdict, over: str, records: Sequence[Record]) -> tuple[str, list[Tile]]:
-    winner = label(*found.best)
-    seeds = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
-    sentence = f"{family}: {winner} has the highest target accuracy, {found.accuracy:.3f}{over}"
-    spread = f" ± {found.spread:.3f}" if found.seeds > 1 else ""
-    tiles = [Tile(f"{found.accuracy:.3f}{spread}", f"target accuracy of {winner}, {seeds}{over}")]
-    paired, rival = found.paired, found.rival
-    if paired is not None and rival is not None:
-        name = label(*rival)
-        if math.isnan(paired.low):
-            sentence += f": {paired.difference:.3f} above {name}, on a single seed, so nobody knows how sure that is"
-            tiles.append(Tile(f"{paired.difference:+.3f}", f"over {name}; one seed, no interval"))
-        else:
-            sure = "" if paired.low > 0 else ", which may be chance"
-            sentence += (
-                f": {paired.difference:.3f} above {name} (95% interval {paired.low:+.3f} to {paired.high:+.3f}, paired over "
-                f"{paired.n} seeds){sure}"
-            )
-            tiles.append(
-                Tile(
-                    f"{paired.difference:+.3f}",
-                    f"over {name}; 95% interval {paired.low:+.3f} to {paired.high:+.3f}, p = {paired.p_value:.2g}",
-                )
-            )
-    paper = paper_accuracy(family)
-    if found.best[0] in paper:
-        tiles.append(Tile(f"{paper[found.best[0]].average:.4f}", f"{winner} in the paper, for its own data and budget"))
-    contexts = {record.get("target_contexts") for record in records}
-    if len(contexts) == 1 and None not in contexts:
-        tiles.append(Tile(f"{contexts.pop():,}", "target contexts to judge by, which no method saw"))
-    return sentence + ".", tiles[:4]
-
-
-def _lead(runs: Sequence[RunFiles]) -> str:
-    rounds = sorted({run.record["rounds"] for run in runs})
-    budget = f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} to {rounds[-1]:,}"
-    seeds = len({run.record["seed"] for run in runs})
-    rules = sorted({str(run.record.get("selection", "none")) for run in runs} - {"none"})
-    chosen = f" Settings were chosen by: {', '.join(rules)}." if rules else ""
-    return (
-        f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}, {budget} source rounds each. "
-        f"Methods learned from rewards in the source and saw contexts of the target, never a reward there.{chosen}"
-    )
 
 
 def _budget_note(pair: str, runs: Sequence[RunFiles]) -> str:

@@ -61,13 +61,15 @@ def bound_figure(terms: Mapping[str, Curve], exponents: Mapping[str, float]) -> 
     first = min(int(curve.rounds[0]) for curve in terms.values())
     last = max(int(curve.rounds[-1]) for curve in terms.values())
     axes.plot([first, last], [first, last], color=MUTED, linewidth=0.9, linestyle=":")
-    ends = [(float(last), "N (says nothing above)", MUTED)]
+    ends = [(float(last), "N", MUTED)]
     for name, curve in terms.items():
         text, colour = TERMS[name]
         mean = curve.values.mean(axis=0)
-        axes.plot(curve.rounds, np.where(mean > 0, mean, np.nan), color=colour, linewidth=2.4 if name == "total" else 1.6)
+        axes.plot(
+            curve.rounds, np.where(mean > 0, mean, np.nan), color=colour, linewidth=2.4 if name == "total" else 1.6
+        )
         exponent = exponents.get(name, math.nan)
-        grows = "" if math.isnan(exponent) else f", N^{exponent:.2f}"
+        grows = "" if math.isnan(exponent) else f", $N^{{{exponent:.2f}}}$"
         ends.append((float(mean[-1]), f"{text}{grows}", colour))
     axes.set_xlim(first, last)
     positive = [curve.values.mean(axis=0) for curve in terms.values()]
@@ -107,7 +109,7 @@ def discriminator_figure(curves: Mapping[Key, Curve]) -> Figure:
 
 
 def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, size: float = 8.5) -> None:
-    """Names at the right ends of curves, moved apart where they would overlap; a thin line leads to those that moved."""
+    """Names at the right ends of curves, moved apart where they would overlap, with a thin line to those that moved."""
     if not ends:
         return
     to_axes = axes.transAxes.inverted()
@@ -118,11 +120,20 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, size: floa
     for at, place in zip(order, places, strict=True):
         _, text, colour = ends[at]
         moved = abs(place - wanted[at]) > 0.01
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
         axes.annotate(
-            text, (1.0, min(max(wanted[at], 0.0), 1.0)), xycoords="axes fraction", xytext=(1.045 if moved else 1.015, place),
-            textcoords="axes fraction", va="center", ha="left", fontsize=size, color=colour, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0} if moved else None,
-        )  # fmt: skip
+            text,
+            (1.0, min(max(wanted[at], 0.0), 1.0)),
+            xycoords="axes fraction",
+            xytext=(1.045 if moved else 1.015, place),
+            textcoords="axes fraction",
+            va="center",
+            ha="left",
+            fontsize=size,
+            color=colour,
+            annotation_clip=False,
+            arrowprops=leader if moved else None,
+        )
 
 
 def _apart(sorted_places: Sequence[float], gap: float) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -69,7 +70,13 @@ def examples_figure(evidence: Mapping[str, AnyArray], classes: Sequence[str]) ->
         middle = column / columns + 0.5 / columns
         figure.text(middle, bottom - 0.02 / height, f"is {short(right, 15)}", ha="center", va="top", fontsize=size)
         figure.text(
-            middle, bottom - 0.16 / height, f"chose {short(chosen, 13)}", ha="center", va="top", fontsize=size, color=MUTED
+            middle,
+            bottom - 0.16 / height,
+            f"chose {short(chosen, 13)}",
+            ha="center",
+            va="top",
+            fontsize=size,
+            color=MUTED,
         )
     return figure
 
@@ -103,12 +110,12 @@ def map_figure(
     maps: Mapping[str, tuple[FloatArray, IntArray]], domain: AnyArray, arm: AnyArray, classes: Sequence[str]
 ) -> Figure:
     """Latents in the plane, before and after training (columns), by domain (above) and by right arm (below)."""
-    figure = Figure(figsize=(WIDTH, 4.9))
+    figure = Figure(figsize=(WIDTH, 5.0))
     columns = len(maps)
     for column, (title, (places, rows)) in enumerate(maps.items()):
         for row in (0, 1):
-            left, bottom = 0.005 + column / columns, 0.495 - 0.475 * row
-            axes = figure.add_axes((left, bottom, 1 / columns - 0.01, 0.44))
+            left, bottom = 0.005 + column / columns, 0.47 - 0.465 * row
+            axes = figure.add_axes((left, bottom, 1 / columns - 0.01, 0.445))
             axes.set_xticks([])
             axes.set_yticks([])
             for side in axes.spines.values():
@@ -118,32 +125,35 @@ def map_figure(
                 figure.text(left + 0.5 / columns - 0.005, 0.985, title, ha="center", va="top", fontweight="bold")
                 _by_domain(axes, places, domain[rows])
             else:
-                _by_arm(axes, places, domain[rows], arm[rows], classes)
-    for at, (mark, text, colour) in enumerate((("o", "source", SOURCE), ("^", "target", TARGET))):
-        figure.text(0.30 + 0.25 * at, 0.962, f"{'●' if mark == 'o' else '▲'} {text}", color=colour, va="top", fontsize=8.5)
+                _by_arm(axes, places, domain[rows], arm[rows])
+                if column == columns - 1:  # before training arms lie in one cloud, and names would hide it
+                    _name_arms(axes, places, arm[rows], classes)
+    for left, text, colour in ((0.36, "● source", SOURCE), (0.52, "▲ target", TARGET)):
+        figure.text(left, 0.945, text, color=colour, va="top", fontsize=8.5)
     return figure
 
 
-def _by_domain(axes: object, places: FloatArray, domain: AnyArray) -> None:
+def _by_domain(axes: Any, places: FloatArray, domain: AnyArray) -> None:
     for side, mark, colour in ((0, "o", SOURCE), (1, "^", TARGET)):
         mine = places[domain == side]
         _dots(axes, mine, [colour] * len(mine), mark)
 
 
-def _by_arm(axes: object, places: FloatArray, domain: AnyArray, arm: AnyArray, classes: Sequence[str]) -> None:
-    known = arm >= 0
+def _by_arm(axes: Any, places: FloatArray, domain: AnyArray, arm: AnyArray) -> None:
     colours = np.array([ARMS[int(a) % len(ARMS)] if a >= 0 else MUTED for a in arm])
     for side, mark in ((0, "o"), (1, "^")):
         mine = domain == side
         _dots(axes, places[mine], list(colours[mine]), mark)
-    for number in np.unique(arm[known])[:60]:
+
+
+def _name_arms(axes: Any, places: FloatArray, arm: AnyArray, classes: Sequence[str]) -> None:
+    size = 8.0 if len(classes) <= 12 else 5.5
+    around = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75}
+    for number in np.unique(arm[arm >= 0]):
         middle = np.median(places[arm == number], axis=0)
-        axes.text(  # type: ignore[attr-defined]
-            *middle, short(classes[int(number)], 10), ha="center", va="center", fontsize=8 if len(classes) <= 12 else 5.5,
-            fontweight="bold", color=INK,
-            bbox={"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75},
-        )  # fmt: skip
+        name = short(classes[int(number)], 10)
+        axes.text(*middle, name, ha="center", va="center", fontsize=size, fontweight="bold", bbox=around)
 
 
-def _dots(axes: object, places: FloatArray, colours: list[str], mark: str) -> None:
-    axes.scatter(*places.T, c=colours, marker=mark, s=9, linewidths=0, alpha=0.75)  # type: ignore[attr-defined]
+def _dots(axes: Any, places: FloatArray, colours: list[str], mark: str) -> None:
+    axes.scatter(*places.T, c=colours, marker=mark, s=9, linewidths=0, alpha=0.75)

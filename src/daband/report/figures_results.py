@@ -53,7 +53,7 @@ def accuracy_figure(groups: Sequence[Group], *, chance: float | None = None) -> 
     axes.set_xlim(0, min(1.0, top * 1.06 + 0.02))
     if chance is not None:
         axes.axvline(chance, color=MUTED, linewidth=0.9, linestyle=":")
-    axes.set_xlabel("target accuracy (1 − regret / N)")
+    axes.set_xlabel("target accuracy (1 - regret / N)")
     notes = ["bar: mean over seeds"] + ["dot: one seed"] * any(len(group.values) > 1 for group in ranked)
     notes += ["diamond: the paper"] * any(group.paper is not None for group in ranked)
     notes += ["dotted: chance"] * (chance is not None)
@@ -61,7 +61,9 @@ def accuracy_figure(groups: Sequence[Group], *, chance: float | None = None) -> 
     return figure
 
 
-def gain_figure(classes: Sequence[str], gains: FloatArray, names: tuple[str, str], paper: Mapping[str, float]) -> Figure:
+def gain_figure(
+    classes: Sequence[str], gains: FloatArray, names: tuple[str, str], paper: Mapping[str, float]
+) -> Figure:
     """How much more one method gets right than another, by class; ``gains`` (seeds, classes), NaN for none."""
     order = range(len(classes))[::-1]
     row = 0.3 if len(classes) <= 20 else 0.2
@@ -76,7 +78,9 @@ def gain_figure(classes: Sequence[str], gains: FloatArray, names: tuple[str, str
         if len(gains) > 1:
             axes.plot(gains[:, at], np.full(len(gains), place), "o", color=INK, markersize=2.4, markeredgewidth=0)
         if classes[at] in paper:
-            axes.plot(paper[classes[at]], place, "D", markersize=4.8, markerfacecolor=PAPER, markeredgecolor=INK, zorder=4)
+            axes.plot(
+                paper[classes[at]], place, "D", markersize=4.8, markerfacecolor=PAPER, markeredgecolor=INK, zorder=4
+            )
     _rows(axes, [short(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
     axes.axvline(0, color=INK, linewidth=0.9)
     axes.set_xlabel(f"gain in accuracy, {names[0]} over {names[1]}")
@@ -94,7 +98,13 @@ def pairs_figure(pairs: Sequence[str], accuracy: Mapping[Key, Mapping[str, Float
         style = style_of(*key)
         means = [float(by_pair[pair].mean()) if pair in by_pair else np.nan for pair in shown]
         axes.plot(
-            means, range(len(shown)), style.marker, color=style.colour, markersize=5.5, linestyle="none", label=label(*key)
+            means,
+            range(len(shown)),
+            style.marker,
+            color=style.colour,
+            markersize=5.5,
+            linestyle="none",
+            label=label(*key),
         )
         for place, pair in enumerate(shown):
             if pair in by_pair and len(by_pair[pair]) > 1:
@@ -102,14 +112,16 @@ def pairs_figure(pairs: Sequence[str], accuracy: Mapping[Key, Mapping[str, Float
                 axes.plot(ends, [place, place], color=style.colour, linewidth=1.0, alpha=0.7)
     _rows(axes, [short(pair.partition("/")[2] or pair, 24) for pair in shown])
     axes.grid(axis="x")
-    axes.set_xlabel("target accuracy (1 − regret / N)")
+    axes.set_xlabel("target accuracy (1 - regret / N)")
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.2, columnspacing=1.0)
     return figure
 
 
 def ablation_figure(bases: Mapping[str, Mapping[str, FloatArray]], paper: Mapping[str, float]) -> Figure:
     """Accuracy with the terms that are kept, a colour per base, a diamond for the paper."""
-    letters = [name for name in ("RPD", "PD", "RD", "RP", "D", "P", "R", "none") if any(name in b for b in bases.values())]
+    letters = [
+        name for name in ("RPD", "PD", "RD", "RP", "D", "P", "R", "none") if any(name in b for b in bases.values())
+    ]
     figure = Figure(figsize=(WIDTH, 1.2 + 0.4 * len(letters)), layout="constrained")
     axes = figure.subplots()
     places = {name: place for place, name in enumerate(reversed(letters))}
@@ -146,7 +158,9 @@ def sweep_figure(setting: str, curves: Mapping[Key, Mapping[float, FloatArray]])
     for (method, _), found in curves.items():
         style = style_of(method)
         at = sorted(found)
-        axes.plot(at, [float(found[x].mean()) for x in at], color=style.colour, linestyle=style.dashes, label=label(method))
+        axes.plot(
+            at, [float(found[x].mean()) for x in at], color=style.colour, linestyle=style.dashes, label=label(method)
+        )
         for x in at:
             axes.plot(np.full(len(found[x]), x), found[x], "o", color=style.colour, markersize=3, markeredgewidth=0)
     values = sorted({x for found in curves.values() for x in found})

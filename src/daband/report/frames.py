@@ -91,7 +91,7 @@ def compare(runs: Folders, *, baseline: str = "nlinucb", variant: str = "default
                 },
             }
         )
-    schema = {name: pl.Float64 for name in ("source_regret", "difference", "low", "high", "p_value")}
+    schema = dict.fromkeys(("source_regret", "difference", "low", "high", "p_value"), pl.Float64)
     table = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None)
     return table.sort(["pair", "accuracy"], descending=[False, True], maintain_order=True)
 

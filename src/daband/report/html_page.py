@@ -18,29 +18,32 @@ _STYLE = (
     """
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
-body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:68rem;margin:0 auto;padding:1.5rem 1rem 4rem}
+body{margin:0;background:var(--paper);color:var(--ink);
+font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:74rem;margin:0 auto;padding:1.5rem 1rem 4rem}
 h1{font-size:clamp(1.25rem,1rem + 1.6vw,1.9rem);line-height:1.3;margin:.2rem 0 .8rem;text-wrap:balance}
 h2{font-size:1.35rem;margin:3rem 0 .6rem;padding-top:.8rem;border-top:1px solid var(--grid)}
 h3{font-size:1.05rem;margin:2.2rem 0 .6rem}
 p{max-width:48rem;margin:.6rem 0}
 .eyebrow{color:var(--muted);font-size:.85rem;letter-spacing:.02em;margin:0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.8rem;margin:1.2rem 0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(10.5rem,1fr));gap:.8rem;margin:1.2rem 0}
 .tile{background:var(--card);border:1px solid var(--grid);border-radius:.6rem;padding:.8rem 1rem}
 .tile b{display:block;font-size:1.5rem;line-height:1.25;font-variant-numeric:tabular-nums}
 .tile span{color:var(--muted);font-size:.85rem;line-height:1.35;display:block}
 nav{font-size:.9rem;display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.6rem 0 0}
 a{color:inherit;text-decoration-color:var(--muted);text-underline-offset:.2em}
 figure{margin:0}
-.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,25rem),1fr));gap:1.2rem;align-items:start;margin:1rem 0}
-.drawing{background:var(--card);border:1px solid var(--grid);border-radius:.6rem;padding:.8rem;min-width:0;max-width:36rem}
+.row{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,25rem),1fr));
+gap:1.2rem;align-items:start;margin:1rem 0}
+.drawing{background:var(--card);border:1px solid var(--grid);border-radius:.6rem;padding:.8rem;
+min-width:0;max-width:38rem}
 .drawing svg{display:block;width:100%;height:auto}
 .drawing svg image{image-rendering:pixelated}
 figcaption{color:var(--muted);font-size:.85rem;line-height:1.45;margin-top:.5rem;max-width:48rem}
 .table{margin:1.2rem 0}
 .scroll{overflow-x:auto;border:1px solid var(--grid);border-radius:.6rem;background:var(--card)}
 table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
-th,td{padding:.38rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
+th,td{padding:.38rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
 tbody tr:last-child>*{border-bottom:0}
 thead th{color:var(--muted);font-weight:600;font-size:.82rem}
 tbody th{font-weight:500}
@@ -113,8 +116,9 @@ def _block(block: Block, drawn: Mapping[str, str]) -> str:
     if isinstance(block, Table):
         return block.html()
     if isinstance(block, Drawing):
+        picture = inline_svg(drawn[block.name], name=block.name, alt=block.alt)
         return (
-            f'<figure class="drawing" id="figure-{block.name}">{inline_svg(drawn[block.name], name=block.name, alt=block.alt)}'
+            f'<figure class="drawing" id="figure-{block.name}">{picture}'
             f"<figcaption>{html.escape(block.caption)}</figcaption></figure>"
         )
     if isinstance(block, SideBySide):

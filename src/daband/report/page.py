@@ -6,6 +6,7 @@ import io
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -29,8 +30,8 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     """Write a report into a folder of runs and return the path of its page.
 
     ``report.html`` stands alone; ``report.md`` says the same; ``report/figures`` holds every figure in ``formats``, and
-    ``report/tables`` every table for LaTeX, with all of them in ``report/tables.tex``. What an earlier report left there
-    is replaced.
+    ``report/tables`` every table for LaTeX, with all of them in ``report/tables.tex``. What an earlier report left in
+    these two folders is replaced.
 
     Args:
         folder: what ``daband bench``, ``ablate``, ``sweep`` or ``run`` filled.
@@ -38,12 +39,14 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         formats: of the figures' files, out of "svg", "png" and "pdf".
     """
     folder = Path(folder)
-    with matplotlib.rc_context(figure_settings()):
+    settings: Any = figure_settings()
+    with matplotlib.rc_context(settings):
         document = assemble(folder, pair=pair)
         drawn: dict[str, str] = {}
         files: dict[str, bytes] = {}
         for drawing in drawings(document):
             drawn[drawing.name] = _saved(drawing.figure, "svg").decode()
+            drawing.figure.set_layout_engine("none")  # it is laid out now, and the other formats need not do it again
             for ending in formats:
                 content = drawn[drawing.name].encode() if ending == "svg" else _saved(drawing.figure, ending)
                 files[f"{drawing.name}.{ending}"] = content

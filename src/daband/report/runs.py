@@ -162,7 +162,7 @@ def _parsed(path: Path) -> Any:
 
 def _arrays(path: Path, names: Sequence[str]) -> dict[str, AnyArray]:
     try:
-        with np.load(path, allow_pickle=False) as table:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as table:
             return {name: table[name] for name in table.files if not names or name in names}
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise DataError(f"{path} cannot be read ({error}); remove the run's folder and run it again") from None

@@ -1,4 +1,4 @@
-"""How it came about, as sections: regret over rounds, the bound's terms, the discriminator, and rewards in the target."""
+"""How it came about, as sections: regret in the source, the bound's terms, the discriminator, regret in the target."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
             Drawing(
                 f"{slug(pair)}-source-regret",
                 regret_figure(curves, where="source"),
-                f"{pair}: cumulative regret in the source while learning; lines are means over seeds, bands their range.",
+                f"{pair}: cumulative regret in the source while learning; means over seeds, bands their range.",
                 f"Cumulative source regret after all rounds: {said}.",
             )
         )
@@ -58,8 +58,8 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
             Drawing(
                 f"{slug(pair)}-bound",
                 bound_figure(terms, means),
-                f"{pair}: the observable terms of the bound on {label(*shown)}'s target regret, summed over source rounds; "
-                "means over seeds. A bound above the dotted line N says nothing about N rounds.",
+                f"{pair}: the observable terms of the bound on {label(*shown)}'s target regret, summed over source "
+                "rounds; means over seeds. A bound above the dotted line N says nothing about N rounds.",
                 "Growth exponents: " + "; ".join(f"{TERMS[n][0]} {v:.2f}" for n, v in means.items()) + ".",
             )
         )
@@ -76,8 +76,8 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
             Drawing(
                 f"{slug(pair)}-discriminator",
                 discriminator_figure(discriminators),
-                f"{pair}: how often the discriminator tells source from target, by episode. At chance it cannot, and the "
-                "domains look alike to the head. Lines are running means over seeds, bands their range.",
+                f"{pair}: how often the discriminator tells source from target, by episode. At chance it cannot, and "
+                "the domains look alike to the head. Lines are running means over seeds, bands their range.",
                 f"Discriminator accuracy in the last episode: {said}.",
             )
         )
@@ -114,7 +114,7 @@ def continued_blocks(pair: str, runs: Sequence[RunFiles]) -> list[Block]:
         drawing = Drawing(
             f"{slug(pair)}-target-regret",
             regret_figure(curves, where="target"),
-            f"{pair}: cumulative regret in the target once its rewards arrive; lines are means over seeds, bands their range.",
+            f"{pair}: cumulative regret in the target once its rewards arrive; means over seeds, bands their range.",
             f"Cumulative target regret: {said}.",
         )
         blocks.insert(0, SideBySide([drawing]))
@@ -182,9 +182,9 @@ def _bound_table(
         headings += [f"{label(*key)}, a round", f"{label(*key)}, exponent"]
     table = Table(
         f"{slug(pair)}-bound",
-        f"{pair}: the observable terms of the bound, as their mean a source round at the end of training, and the exponent "
-        "of N that fits the later half of the rounds (± over seeds): below 1 the sum grows slower than N. Psi, the least "
-        "joint error, needs target rewards and is left out.",
+        f"{pair}: the observable terms of the bound, as their mean a source round at the end of training, and the "
+        "exponent of N that fits the later half of the rounds (± over seeds): below 1 the sum grows slower than N. "
+        "Psi, the least joint error, needs target rewards and is left out.",
         headings,
     )
     for name, (text, _) in TERMS.items():
@@ -192,10 +192,10 @@ def _bound_table(
         for key, slopes in exponents.items():
             ends = [term for term in (_term(episodes, name) for episodes in measured[key]) if term is not None]
             share = float(np.mean([values[-1] / rounds[-1] for rounds, values in ends])) if ends else 0.0
-            cells.append(f"{share:.3f}" if share > 0 else Cell("–", muted=True))
+            cells.append(f"{share:.3f}" if share > 0 else Cell("-", muted=True))
             found = np.array(slopes[name])
             spread = f"{found.std(ddof=1):.2f}" if len(found) > 1 else ""
-            cells.append(Cell(f"{found.mean():.2f}", spread) if len(found) else Cell("–", muted=True))
+            cells.append(Cell(f"{found.mean():.2f}", spread) if len(found) else Cell("-", muted=True))
         table.add(text, *cells)
     return table
 

@@ -1,4 +1,4 @@
-"""What was learned, as sections: the two domains in latent space, what is taken for what, and examples that go wrong."""
+"""What was learned, as sections: both domains in latent space, what is taken for what, and examples that go wrong."""
 
 from __future__ import annotations
 
@@ -38,15 +38,17 @@ def policy_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None, rival: 
     drawn = _maps(pair, runs, [key for key in (rival, best) if key is not None], classes)
     drawn += _confusion(pair, mine, best, classes)
     first = min(mine, key=lambda run: run.record["seed"])
-    wrong = first.evidence("wrong_images", "wrong_position", "wrong_chosen", "wrong_right", "wrong_regret", "wrong_mean")
+    wrong = first.evidence(
+        "wrong_images", "wrong_position", "wrong_chosen", "wrong_right", "wrong_regret", "wrong_mean"
+    )
     blocks: list[Block] = []
     if "wrong_images" in wrong:
         drawn.append(
             Drawing(
                 f"{slug(pair)}-wrong",
                 examples_figure(wrong, classes),
-                f"{pair}: target contexts that {label(*best)} (seed {first.record['seed']}) gets wrong: what each is, and "
-                "what was chosen. A few of every class, the first that the evaluation met.",
+                f"{pair}: target contexts that {label(*best)} (seed {first.record['seed']}) gets wrong: what each is, "
+                "and what was chosen. A few of every class, the first that the evaluation met.",
                 f"{len(wrong['wrong_position'])} target contexts that {label(*best)} gets wrong.",
             )
         )
@@ -68,15 +70,16 @@ def _maps(pair: str, runs: Sequence[RunFiles], keys: Sequence[Key], classes: lis
         for moment in ("before", "after"):
             latents = evidence[f"latent_{moment}"]
             maps[f"{moment} training"] = _remembered(known, latents, domain)
+        name = label(*key)
         mixed = [mixing(evidence[f"latent_{moment}"].astype(np.float64), domain) for moment in ("before", "after")]
         drawn.append(
             Drawing(
                 f"{slug(pair)}-map-{slug(label(*key))}",
                 map_figure(maps, domain, arm, classes),
-                f"{pair}: how {label(*key)} (seed {mine[0].record['seed']}) sees source and target, by domain above and by "
-                f"the right arm below (t-SNE of the latents). How mixed the domains are among nearest neighbours, 0 apart "
-                f"and 1 one cloud: {mixed[0]:.2f} before, {mixed[1]:.2f} after.",
-                f"Mixing of the domains in {label(*key)}'s latents: {mixed[0]:.2f} before, {mixed[1]:.2f} after training.",
+                f"{pair}: how {name} (seed {mine[0].record['seed']}) sees source and target, by domain above and by "
+                "the right arm below (t-SNE of the latents). How mixed the domains are among nearest neighbours, 0 "
+                f"apart and 1 one cloud: {mixed[0]:.2f} before, {mixed[1]:.2f} after.",
+                f"Mixing of the domains in {name}'s latents: {mixed[0]:.2f} before, {mixed[1]:.2f} after training.",
             )
         )
     return drawn
@@ -103,8 +106,8 @@ def _confusion(pair: str, runs: Sequence[RunFiles], key: Key, classes: list[str]
         Drawing(
             f"{slug(pair)}-confusion",
             confusion_figure(counts, classes),
-            f"{pair}: what {label(*key)} chooses in the target, {len(tables)} seed{'s' if len(tables) > 1 else ''} together. "
-            f"Rows sum to 1. The most frequent mistake: {said}.",
+            f"{pair}: what {label(*key)} chooses in the target, {len(tables)} seed{'s' if len(tables) > 1 else ''} "
+            f"together. Rows sum to 1. The most frequent mistake: {said}.",
             f"Confusion matrix of {label(*key)} on the target; the most frequent mistake: {said}.",
         )
     ]
@@ -113,8 +116,8 @@ def _confusion(pair: str, runs: Sequence[RunFiles], key: Key, classes: list[str]
 def _wrong_table(pair: str, wrong: dict[str, AnyArray], key: Key, seed: int, classes: list[str]) -> Table:
     table = Table(
         f"{slug(pair)}-wrong",
-        f"{pair}: target contexts that {label(*key)} (seed {seed}) gets wrong, by their number in the evaluation, with what "
-        "it predicted both arms would pay, and what the mistake costs.",
+        f"{pair}: target contexts that {label(*key)} (seed {seed}) gets wrong, by their number in the evaluation, with "
+        "what it predicted both arms would pay, and what the mistake costs.",
         ["right arm", "chosen arm", "predicted, right", "predicted, chosen", "regret", "context"],
         text_columns=2,
     )

@@ -21,8 +21,8 @@ from daband.report.summary import MethodSummary, summarise
 from daband.report.tables import Cell, Table
 
 __all__ = [
-    "accuracies", "by_class_blocks", "comparison_blocks", "comparison_table", "interval", "pairs_blocks", "side_by_side",
-    "slug",
+    "accuracies", "by_class_blocks", "comparison_blocks", "comparison_table", "interval", "pairs_blocks",
+    "side_by_side", "slug",
 ]  # fmt: skip
 
 _WIDEST = 16
@@ -41,21 +41,27 @@ def interval(paired: Paired | None, digits: int = 3) -> str:
     return f"{paired.low:+.{digits}f} to {paired.high:+.{digits}f}"
 
 
-def comparison_table(rows: Sequence[MethodSummary], *, name: str, caption: str, records: Sequence[Record] = ()) -> Table:
-    """Methods with their accuracy, its gain over Neural-LinUCB and the paper's accuracy, and their regret in the source."""
+def comparison_table(
+    rows: Sequence[MethodSummary], *, name: str, caption: str, records: Sequence[Record] = ()
+) -> Table:
+    """Methods with their accuracy, its gain over Neural-LinUCB, the paper's accuracy, and their source regret."""
     pair = rows[0].pair
     paper = paper_accuracy(pair)
     baseline = accuracy_by_seed(records, ("nlinucb", "default"))
-    headings = ["method", "target accuracy", "mean over classes"]
+    headings = ["method", "target accuracy", "by class"]
     headings += ["over NLinUCB", "95% interval"] if baseline else []
     headings += ["paper"] if paper else []
-    table = Table(name, caption, [*headings, "source regret", "source rounds", "seeds", "seconds a run"])
+    table = Table(name, caption, [*headings, "source regret", "rounds", "seeds", "s a run"])
     best = max(row.accuracy for row in rows)
     for row in rows:
         several = len(row.seeds) > 1
         cells: list[Cell | str] = [
             label(row.method, row.variant),
-            Cell(f"{row.accuracy:.4f}", f"{row.accuracy_spread:.4f}" if several else "", row.accuracy == best and len(rows) > 1),
+            Cell(
+                f"{row.accuracy:.4f}",
+                f"{row.accuracy_spread:.4f}" if several else "",
+                row.accuracy == best and len(rows) > 1,
+            ),
             f"{row.accuracy_macro:.4f}",
         ]
         if baseline:
@@ -65,7 +71,9 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, caption: str, 
             cells += ["" if paired is None else f"{paired.difference:+.3f}", interval(paired)]
         if paper:
             theirs = paper.get(row.method) if row.variant == "default" else None
-            cells.append("" if theirs is None else Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True))
+            cells.append(
+                "" if theirs is None else Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True)
+            )
         regret = Cell("unknown", muted=True)
         if row.source_regret is not None:
             regret = Cell(f"{row.source_regret:,.0f}", f"{row.source_regret_spread:,.0f}" if several else "")
@@ -79,8 +87,9 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
     paper = paper_accuracy(pair)
     caption = (
         f"{pair}: every method learned from source rewards alone and was then held fixed. Target accuracy is "
-        "1 − regret / N over target contexts that no method saw: where one arm is right, the share of contexts with "
-        "the right arm. ± is the sample standard deviation over seeds; intervals are 95%, paired by seed."
+        "1 - regret / N over target contexts that no method saw: where one arm is right, the share of contexts with "
+        "the right arm; “by class” is the mean over classes. "
+        "± is the sample standard deviation over seeds; intervals are 95%, paired by seed."
     )
     blocks: list[Block] = []
     if with_figure:
@@ -89,7 +98,12 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
             theirs = paper.get(row.method) if row.variant == "default" else None
             values = accuracies(records, (row.method, row.variant))
             groups.append(
-                Group(label(row.method, row.variant), values, (row.method, row.variant), theirs.average if theirs else None)
+                Group(
+                    label(row.method, row.variant),
+                    values,
+                    (row.method, row.variant),
+                    theirs.average if theirs else None,
+                )
             )
         said = "; ".join(f"{label(row.method, row.variant)} {row.accuracy:.3f}" for row in rows)
         blocks.append(
@@ -111,12 +125,12 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
         return []
     paper = paper_accuracy(pair)
     rows = summarise(records)
-    shares = {
-        (row.method, row.variant): _per_class(records, (row.method, row.variant), len(classes)) for row in rows
-    }
+    shares = {(row.method, row.variant): _per_class(records, (row.method, row.variant), len(classes)) for row in rows}
     # A table is read by the eye: of equal means the first is set in bold.
     means = {key: _column_means(values) for key, values in shares.items()}
-    best = np.nanargmax(np.where(np.isfinite(np.stack(list(means.values()))), np.stack(list(means.values())), -1.0), axis=0)
+    best = np.nanargmax(
+        np.where(np.isfinite(np.stack(list(means.values()))), np.stack(list(means.values())), -1.0), axis=0
+    )
     caption = f"{pair}: accuracy by the class of the target context, mean ± sample standard deviation over seeds."
     if paper:
         caption += " Rows “paper” are as printed there, for its own data and budget."
@@ -128,17 +142,23 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
             column = shares[key][:, at]
             known = column[np.isfinite(column)]
             if not len(known):
-                cells.append(Cell("–", muted=True))
+                cells.append(Cell("-", muted=True))
                 continue
             spread = f"{known.std(ddof=1):.3f}" if len(known) > 1 else ""
             cells.append(Cell(f"{known.mean():.3f}", spread, bold=len(rows) > 1 and best[at] == number))
         several = len(row.seeds) > 1
-        overall = Cell(f"{row.accuracy:.4f}", f"{row.accuracy_spread:.4f}" if several else "", row.accuracy == max(r.accuracy for r in rows))
+        overall = Cell(
+            f"{row.accuracy:.4f}",
+            f"{row.accuracy_spread:.4f}" if several else "",
+            row.accuracy == max(r.accuracy for r in rows),
+        )
         table.add(label(*key), *cells, overall)
         theirs = paper.get(row.method) if row.variant == "default" else None
         if theirs is not None:
             printed = [
-                Cell(f"{theirs.per_class[c]:.4f}", f"{theirs.spread[c]:.2f}", muted=True) if c in theirs.per_class else Cell("–", muted=True)
+                Cell(f"{theirs.per_class[c]:.4f}", f"{theirs.spread[c]:.2f}", muted=True)
+                if c in theirs.per_class
+                else Cell("-", muted=True)
                 for c in classes
             ]
             table.add(
@@ -165,21 +185,29 @@ def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
                 accuracy[key][pair] = values
     table = Table(
         f"{slug(family)}-pairs",
-        f"{family}: target accuracy of every pair of source and target, zero-shot; ± over seeds. The last row is the mean "
-        "of the pairs, its ± over seeds.",
+        f"{family}: target accuracy of every pair of source and target, zero-shot; ± over seeds. The last row is the "
+        "mean of the pairs, its ± over seeds.",
         ["source-target", *(label(*key) for key in keys)],
     )
     for pair in pairs:
         row_best = max((float(accuracy[key][pair].mean()) for key in keys if pair in accuracy[key]), default=0.0)
         cells: list[Cell | str] = []
         for key in keys:
-            values = accuracy[key].get(pair)
-            cells.append(Cell("–", muted=True) if values is None else _mean_cell(values, bold=float(values.mean()) == row_best))
+            found = accuracy[key].get(pair)
+            cells.append(
+                Cell("-", muted=True) if found is None else _mean_cell(found, bold=float(found.mean()) == row_best)
+            )
         table.add(pair.partition("/")[2] or pair, *cells)
-    means = {key: np.array(list(accuracy_by_seed(records, key).values())) for key in keys if accuracy[key].keys() == set(pairs)}
+    means = {
+        key: np.array(list(accuracy_by_seed(records, key).values()))
+        for key in keys
+        if accuracy[key].keys() == set(pairs)
+    }
     top = max((float(values.mean()) for values in means.values() if len(values)), default=0.0)
     last = [
-        _mean_cell(means[key], bold=float(means[key].mean()) == top) if key in means and len(means[key]) else Cell("–", muted=True)
+        _mean_cell(means[key], bold=float(means[key].mean()) == top)
+        if key in means and len(means[key])
+        else Cell("-", muted=True)
         for key in keys
     ]
     table.add(Cell("mean of pairs", bold=True), *last)
@@ -218,7 +246,9 @@ def _class_names(records: Sequence[Record]) -> list[str]:
 
 def _per_class(records: Sequence[Record], key: Key, n: int) -> FloatArray:
     """Accuracy by seed and class, (seeds, n), NaN for classes without a context."""
-    mine = [r["per_class"] for r in records if (r["method"], r["variant"]) == key and len(r.get("per_class") or []) == n]
+    mine = [
+        r["per_class"] for r in records if (r["method"], r["variant"]) == key and len(r.get("per_class") or []) == n
+    ]
     values = [[math.nan if share is None else float(share) for share in row] for row in mine]
     return np.array(values, np.float64).reshape(-1, n)
 
@@ -260,5 +290,3 @@ def _gain_drawing(pair: str, records: Sequence[Record], classes: list[str], best
         f"{pair}: gain of {names[0]} over {names[1]} by class, paired by seed.",
         f"{names[0]} is better than {names[1]} for {better} of {len(classes)} classes.",
     )
-
-

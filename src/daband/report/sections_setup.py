@@ -75,7 +75,9 @@ def _uneven(runs: Sequence[RunFiles]) -> list[str]:
                     names.append(label(*run.key))
         if len({frozenset(found) for found in seeds.values()}) > 1:
             counts = ", ".join(f"{label(*key)} {len(found)}" for key, found in list(seeds.items())[:8])
-            messages.append(f"{pair}: methods ran on different seeds ({counts}); differences use the seeds that both have.")
+            messages.append(
+                f"{pair}: methods ran on different seeds ({counts}); differences use the seeds that both have."
+            )
         if len(rounds) > 1:
             budgets = "; ".join(f"{n:,} rounds: {', '.join(names[:6])}" for n, names in sorted(rounds.items()))
             messages.append(f"{pair}: runs of different budgets stand side by side ({budgets}).")
@@ -94,7 +96,8 @@ def _environments(runs: Sequence[RunFiles]) -> Table | None:
     kinds = list(found.items())[:_MOST_COLUMNS]
     table = Table(
         "environment",
-        "With which versions and on what hardware the runs ended." + (" A column for each kind." if len(kinds) > 1 else ""),
+        "With which versions and on what hardware the runs ended."
+        + (" A column for each kind." if len(kinds) > 1 else ""),
         ["", *(f"{len(mine)} run{'s' if len(mine) > 1 else ''}" for _, mine in kinds)],
         text_columns=1 + len(kinds),
     )
@@ -127,13 +130,13 @@ def _settings(runs: Sequence[RunFiles]) -> Table | None:
     names = dict.fromkeys(name for settings in chosen.values() for name in settings)
     table = Table(
         "settings",
-        "Settings of each method's first run in full: what was asked for (run), the policy that came of it, and the training.",
+        "Settings of each method's first run in full: what was asked for (run), the policy, the training.",
         ["setting", *(label(*key) for key in chosen)],
         text_columns=1 + len(chosen),
     )
     for name in names:
         cells = [settings.get(name) for settings in chosen.values()]
-        table.add(name, *(Cell("–", muted=True) if value is None else Cell(short(value, 40)) for value in cells))
+        table.add(name, *(Cell("-", muted=True) if value is None else Cell(short(value, 40)) for value in cells))
     return table
 
 

@@ -33,11 +33,20 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
     blocks: list[Block] = []
     for base in bases:
         mine = [row for row in rows if row.base == base]
-        headings = ["terms kept", "target accuracy", "against all three", "95% interval", "p", "p (Holm)", "source regret", "seeds"]
+        headings = [
+            "terms kept",
+            "target accuracy",
+            "against all three",
+            "95% interval",
+            "p",
+            "p (Holm)",
+            "source regret",
+            "seeds",
+        ]
         table = Table(
             f"{slug(pair)}-ablation-{slug(base)}",
-            f"{pair}: the recipe {base} with some of R (regression error), P (predicted reward) and D (divergence) left "
-            "out. Differences to the full method are paired by seed; p is of a two-sided paired t test, and "
+            f"{pair}: the recipe {base} with some of R (regression error), P (predicted reward) and D (divergence) "
+            "left out. Differences to the full method are paired by seed; p is of a two-sided paired t test, and "
             f"corrected by Holm over these {sum(row.paired is not None for row in mine)} comparisons.",
             headings + (["paper"] if paper else []),
         )
@@ -48,7 +57,9 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
     if with_figure:
         values = {
             base: {
-                row.letters: accuracies(records, ("daband", f"{base}:{row.letters}")) for row in rows if row.base == base
+                row.letters: accuracies(records, ("daband", f"{base}:{row.letters}"))
+                for row in rows
+                if row.base == base
             }
             for base in bases
         }
@@ -63,13 +74,15 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
     return blocks
 
 
-def sweep_blocks(pair: str, records: Sequence[Record], sweep: dict[str, Any], *, with_figure: bool = True) -> list[Block]:
+def sweep_blocks(
+    pair: str, records: Sequence[Record], sweep: dict[str, Any], *, with_figure: bool = True
+) -> list[Block]:
     """Every point of a sweep, what each rule of selection would pick, and the accuracy over a single swept setting."""
     rows = summarise(records)
     table = Table(
         f"{slug(pair)}-sweep",
-        f"{pair}: every setting of the sweep. “Picked by” names the rule that chose it; a rule called oracle looked at the "
-        "target's rewards, which nobody has before the hand-over.",
+        f"{pair}: every setting of the sweep. “Picked by” names the rule that chose it; a rule called oracle looked at "
+        "the target's rewards, which nobody has before the hand-over.",
         ["method", "setting", "target accuracy", "source regret", "seeds", "picked by"],
         text_columns=2,
     )
@@ -91,8 +104,8 @@ def sweep_blocks(pair: str, records: Sequence[Record], sweep: dict[str, Any], *,
     if choices:
         rules = Table(
             f"{slug(pair)}-selection",
-            f"{pair}: what each rule of selection picks, how far that is below the best setting, and how its order of the "
-            "settings agrees with their accuracy (Spearman's rank correlation, 1 is the same order).",
+            f"{pair}: what each rule of selection picks, how far that is below the best setting, and how its order of "
+            "the settings agrees with their accuracy (Spearman's rank correlation, 1 is the same order).",
             ["rule", "picks", "target accuracy", "below the best", "rank correlation"],
             text_columns=2,
         )

@@ -121,4 +121,8 @@ def mixing(latents: FloatArray, domain: AnyArray, *, neighbours: int = 10) -> fl
             return math.nan
         shares.append(float((domain[nearest[mine]] != side).mean()))
         chances.append(float((domain != side).sum() / (len(domain) - 1)))
-    return float(np.mean([share / chance for share, chance in zip(shares, chances, strict=True)])) if min(chances) else math.nan
+    return (
+        float(np.mean([share / chance for share, chance in zip(shares, chances, strict=True)]))
+        if min(chances)
+        else math.nan
+    )

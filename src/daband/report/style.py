@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "ACCENT", "ARMS", "COLOURS", "GRID", "INK", "MUTED", "PAPER", "SOURCE", "TARGET", "TERMS", "MethodStyle", "css_variables",
-    "figure_settings", "label", "short", "style_of", "themed",
+    "ACCENT", "ARMS", "COLOURS", "GRID", "INK", "MUTED", "PAPER", "SOURCE", "TARGET", "TERMS", "MethodStyle",
+    "css_variables", "figure_settings", "label", "short", "style_of", "themed",
 ]  # fmt: skip
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
@@ -97,7 +97,7 @@ def short(text: str, length: int) -> str:
 
 
 def figure_settings() -> dict[str, Any]:
-    """matplotlib's settings for every figure of a report."""
+    """Matplotlib's settings for every figure of a report."""
     return {
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: figures are the same on every machine

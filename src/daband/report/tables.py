@@ -11,8 +11,8 @@ __all__ = ["Cell", "Table", "latex_text"]
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$", "–": "--", "…": r"\ldots{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "λ": r"$\lambda$", "×": r"$\times$", "·": r"$\cdot$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "…": r"\ldots{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "λ": r"$\lambda$", "·": r"$\cdot$",
 }  # fmt: skip
 
 
@@ -65,7 +65,9 @@ class Table:
             f'<th scope="col" class="{k}">{html.escape(h)}</th>' for h, k in zip(self.headings, kind, strict=True)
         )
         body = "".join(
-            "<tr>" + "".join(_html_cell(cell, k, i) for i, (cell, k) in enumerate(zip(row, kind, strict=True))) + "</tr>"
+            "<tr>"
+            + "".join(_html_cell(cell, k, i) for i, (cell, k) in enumerate(zip(row, kind, strict=True)))
+            + "</tr>"
             for row in self.rows
         )
         return (
@@ -105,7 +107,7 @@ def latex_text(text: str) -> str:
 def _html_cell(cell: Cell, kind: str, column: int) -> str:
     text = html.escape(cell.text)
     if cell.spread:
-        text += f' <small>± {html.escape(cell.spread)}</small>'
+        text += f" <small>± {html.escape(cell.spread)}</small>"
     if cell.bold:
         text = f"<strong>{text}</strong>"
     classes = f"{kind} muted" if cell.muted else kind
