@@ -20,6 +20,9 @@ from daband.encoders import DomainNorm
 __all__ = ["ParameterLayout", "StatisticsLayout"]
 
 
+_NUMBERS_IN_16_BYTES = 4
+
+
 @dataclass(frozen=True)
 class _Place:
     part: str
@@ -44,8 +47,18 @@ class _Place:
         return ordered.reshape(-1)
 
 
+def _filling(part: str, before: Sequence[_Place]) -> list[_Place]:
+    """A nameless place up to the next multiple of 16 bytes, where one is needed."""
+    missing = -sum(place.size for place in before) % _NUMBERS_IN_16_BYTES
+    return [_Place(part, "", (missing,))] if missing else []
+
+
 class ParameterLayout:
-    """The trainable parameters of named modules, one after another."""
+    """The trainable parameters of named modules, one after another.
+
+    Kernels for convolutions and products read 16 bytes at once, and some take it for granted that they may. So weights
+    begin where a multiple of that does; numbers that only fill the room between belong to no parameter and stay 0.
+    """
 
     def __init__(self, places: Sequence[_Place]) -> None:
         self.places = list(places)
@@ -54,14 +67,20 @@ class ParameterLayout:
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module]) -> ParameterLayout:
         """The layout of these modules."""
-        return cls(
-            [
+        places = []
+        for part, module in modules.items():
+            own = [
                 _Place(part, name, tuple(parameter.shape))
-                for part, module in modules.items()
                 for name, parameter in module.named_parameters()
                 if parameter.requires_grad
             ]
-        )
+            # Matrices and convolutions first, the many short vectors behind them: so hardly any room is lost.
+            for place in sorted(own, key=lambda place: len(place.shape) < 2):
+                places.append(place)
+                if len(place.shape) > 1:
+                    places += _filling(part, places)
+            places += _filling(part, places)
+        return cls(places)
 
     def only(self, part: str) -> ParameterLayout:
         """The layout of one of the modules alone."""
@@ -74,14 +93,20 @@ class ParameterLayout:
     def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
         """The parameters as one vector, a copy."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
-        pieces = [place.numbers(named[place.part][place.name].detach()) for place in self.places]
+        pieces = []
+        for place in self.places:
+            if place.name:
+                pieces.append(place.numbers(named[place.part][place.name].detach()))
+            else:
+                pieces.append(pieces[0].new_zeros(place.size))
         return torch.cat(pieces)
 
     def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
         """Let the modules' parameters be parts of ``vector``, whose values they take over."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
         for place, numbers in zip(self.places, torch.split(vector.detach(), self.sizes), strict=True):
-            named[place.part][place.name].data = place.shaped(numbers)
+            if place.name:
+                named[place.part][place.name].data = place.shaped(numbers)
 
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """The parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
@@ -90,7 +115,8 @@ class ParameterLayout:
         """
         found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
         for place, numbers in zip(self.places, torch.split(rows, self.sizes, dim=1), strict=True):
-            found[place.part][place.name] = place.shaped(numbers)
+            if place.name:
+                found[place.part][place.name] = place.shaped(numbers)
         return found
 
 
