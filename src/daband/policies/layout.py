@@ -47,9 +47,14 @@ class _Place:
         return ordered.reshape(-1)
 
 
+def _rounded_up(size: int) -> int:
+    return -(-size // _NUMBERS_IN_16_BYTES) * _NUMBERS_IN_16_BYTES
+
+
 def _filling(part: str, before: Sequence[_Place]) -> list[_Place]:
     """A nameless place up to the next multiple of 16 bytes, where one is needed."""
-    missing = -sum(place.size for place in before) % _NUMBERS_IN_16_BYTES
+    size = sum(place.size for place in before)
+    missing = _rounded_up(size) - size
     return [_Place(part, "", (missing,))] if missing else []
 
 
@@ -130,7 +135,7 @@ class StatisticsLayout:
             if isinstance(module, DomainNorm):
                 for name in ("running_mean", "running_variance", "batches_seen", "trust"):
                     self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
-        self.size = runs * sum(math.prod(shape) for _, shape in self._buffers)
+        self.size = sum(lead * room for lead, room, _ in map(self._room, self._buffers))
 
     def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
         """The statistics of the runs' networks as one vector, which becomes the place where they are kept."""
@@ -145,8 +150,10 @@ class StatisticsLayout:
         return vector
 
     def buffers(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The buffers of all runs together, by name, as views: (2, runs * channels), or (runs,)."""
-        return {name: part.flatten(-2) for name, part in self._stacked(vector)}
+        """The buffers of all runs together, by name, as views: (2, runs * channels), (2, runs) or (runs,)."""
+        found = {name: part.flatten(1) for name, part in self._stacked(vector)}
+        shapes = dict(self._buffers)
+        return {name: part if shapes[name] else part[0] for name, part in found.items()}
 
     def run_of(self, device: torch.device) -> torch.Tensor:
         """To which run each number belongs."""
@@ -156,18 +163,23 @@ class StatisticsLayout:
                 mine.fill_(run)
         return vector.long()
 
+    def _room(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
+        """How many rows a buffer has, the room of a row, of which some may be left empty, and a run's part of it."""
+        name, shape = buffer
+        leaf = name.rpartition(".")[2]
+        lead, own = (shape[0], shape[1]) if leaf.startswith("running") else (math.prod(shape), 1)
+        return lead, _rounded_up(self.runs * own), own
+
     def _stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Every buffer as (*lead, runs, last): runs stand before the last dimension, or alone."""
+        """Every buffer as (rows, runs, a run's part); each row begins where 16 bytes do."""
         found, start = [], 0
-        for name, shape in self._buffers:
-            leaf = name.rpartition(".")[2]
-            per_run = shape if leaf.startswith("running") else (*shape, 1)
-            full = (*per_run[:-1], self.runs, per_run[-1])
-            size = math.prod(full)
-            found.append((name, vector[start : start + size].view(full)))
-            start += size
+        for buffer in self._buffers:
+            lead, room, own = self._room(buffer)
+            rows = vector[start : start + lead * room].view(lead, room)[:, : self.runs * own]
+            found.append((buffer[0], rows.view(lead, self.runs, own)))
+            start += lead * room
         return found
 
     def _own(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
         shapes = dict(self._buffers)
-        return [(name, part.select(-2, run).view(shapes[name])) for name, part in self._stacked(vector)]
+        return [(name, part[:, run].reshape(shapes[name])) for name, part in self._stacked(vector)]
