@@ -76,7 +76,7 @@ def test_presets_and_methods_and_version(tmp_path):
         (("sweep", "synthetic", "--grid", "lambda=1", "--select", "luck"), "unknown rule 'luck'"),
         (("sweep", "synthetic", "--grid", "lamda=1"), "nothing called 'lamda'"),
         (("continue", "nowhere"), "holds no finished run"),
-        (("report", "nowhere"), "no results.json"),
+        (("report", "nowhere"), "no folder nowhere"),
         (("run", "[/foo]"), "unknown preset '[/foo]'"),
         (("run", "synthetic", "--set", "episodes=99999"), "passes"),
     ],

@@ -118,9 +118,17 @@ app.command("continue")(continue_command)
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A folder that `daband bench` filled.")]) -> None:
-    """Write report.html, report.md and the figures for a folder of runs."""
-    console.print(f"Report: {write_report(folder)}")
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `daband bench`, `ablate`, `sweep` or `run` filled.")],
+    pair: Annotated[
+        str | None, typer.Option(help="Of several pairs, the one to look at closely; by default the first.")
+    ] = None,
+) -> None:
+    """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
+    page = write_report(folder, pair=pair)
+    console.print(f"Report:  {page}", highlight=False, soft_wrap=True)
+    console.print(f"Figures: {page.parent / 'report' / 'figures'}", highlight=False, soft_wrap=True)
+    console.print(f"Tables:  {page.parent / 'report' / 'tables'}", highlight=False, soft_wrap=True)
 
 
 @app.command()
