@@ -101,7 +101,9 @@ def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with
     sections = []
     if records["comparison"]:
         blocks = comparison_blocks(pair, records["comparison"], with_figure=with_figures)
-        classes = by_class_blocks(pair, records["comparison"], with_figure=with_figures)
+        shared = any(run.config().get("policy", {}).get("arms") == "shared" for run in runs[:1])
+        # With shared arms, arm 3 is another thing in every round: there are no classes.
+        classes = [] if shared else by_class_blocks(pair, records["comparison"], with_figure=with_figures)
         sections.append(Section("Accuracy in the target", arrange([*blocks, *classes])))
         note = _budget_note(pair, runs)
         if note and with_figures:

@@ -50,7 +50,8 @@ def accuracy_figure(groups: Sequence[Group], *, chance: float | None = None) -> 
         )  # fmt: skip
     _rows(axes, [group.name for group in ranked])
     top = max([float(group.values.max()) for group in ranked] + [group.paper or 0.0 for group in ranked])
-    axes.set_xlim(0, min(1.0, top * 1.06 + 0.02))
+    lowest = min(float(group.values.min()) for group in ranked)
+    axes.set_xlim(min(0.0, 1.06 * lowest), min(1.0, top * 1.06 + 0.02))  # below 0 where a mistake costs more than 1
     if chance is not None:
         axes.axvline(chance, color=MUTED, linewidth=0.9, linestyle=":")
     axes.set_xlabel("target accuracy (1 - regret / N)")
@@ -145,7 +146,8 @@ def ablation_figure(bases: Mapping[str, Mapping[str, FloatArray]], paper: Mappin
                 linestyle="none", label=mark,
             )  # fmt: skip
     _rows(axes, ["none of them" if name == "none" else " + ".join(name) for name in reversed(letters)])
-    axes.set_xlim(left=0)
+    lowest = min(float(values.min()) for found in bases.values() for values in found.values())
+    axes.set_xlim(left=min(0.0, 1.06 * lowest))
     axes.set_xlabel("target accuracy; dots are seeds")
     axes.set_ylabel("terms kept")
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.5, columnspacing=1.2)
