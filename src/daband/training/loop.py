@@ -24,6 +24,9 @@ from daband.training.run_folder import History, RunFolder
 __all__ = ["Run", "continue_on_target", "train"]
 
 _PREVIEW_BYTES = 1 << 30
+_SAVES_APART = 20.0
+"""Between two saves pass at least so many times what a save takes: a long run has more to write each time, and yet
+saving stays below a twentieth of it."""
 Progress = Callable[[dict[str, float]], None]
 
 
@@ -74,7 +77,7 @@ def train(
         directory: keep the run there. Called again with the same settings, a run that was killed goes on and ends with
             the same result, bit for bit, as one left alone.
         config: more settings to write down in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``.
+        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
     """
     _check(policy, source, target, episodes, episode_length)
@@ -107,7 +110,7 @@ def continue_on_target(
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         directory: keep the phase there, as ``train`` does.
         config: more settings to write down in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``.
+        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
@@ -186,7 +189,7 @@ def _run(
     if policy.transform is not None and not policy.transform.fitted:
         _prepare(policy, phase)
     started = time.perf_counter() - history.seconds
-    saved = time.perf_counter()
+    saved, apart = time.perf_counter(), save_every
     watch = CollapseWatch()
     for episode in range(len(history.episodes), phase.episodes):
         start, stop = phase.bounds(episode)
@@ -204,9 +207,11 @@ def _run(
             warnings.warn(message, CollapseWarning, stacklevel=3)
         history.episodes.append(record)
         history.seconds = time.perf_counter() - started
-        if folder is not None and (time.perf_counter() - saved >= save_every or episode == phase.episodes - 1):
+        if folder is not None and (time.perf_counter() - saved >= apart or episode == phase.episodes - 1):
+            begun = time.perf_counter()
             folder.save(policy, history)
             saved = time.perf_counter()
+            apart = max(save_every, _SAVES_APART * (saved - begun)) if save_every > 0 else 0.0
         if progress is not None:
             progress(record)
     columns = (history.column("arm"), history.column("reward"), history.column("regret"), history.column("propensity"))
