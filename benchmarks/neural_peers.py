@@ -11,6 +11,10 @@ by one". One thread; processor seconds; each seed visits all players before the 
 
 from __future__ import annotations
 
+import one_thread  # noqa: F401 - before numpy
+
+# isort: split
+
 import argparse
 import importlib.metadata
 import importlib.util
@@ -24,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import one_thread  # noqa: F401 - before numpy
 import peaks
 import torch
 from torch import nn

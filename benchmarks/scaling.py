@@ -10,7 +10,9 @@ seconds on one thread, which a busy neighbour does not change. 1 is linear.
 ``memory`` plays DABand on bytes, with the contexts of source and target in memory, and reports the peak of the process.
 """
 
-import one_thread  # noqa: F401, I001 - before numpy
+import one_thread  # noqa: F401 - before numpy
+
+# isort: split
 
 import argparse
 import json

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from daband.errors import InvalidInput
-from daband.experiments import BenchError, Experiment, bench, load_experiment, preset_names, read_results
+from daband.experiments import BenchError, Experiment, bench, execute, load_experiment, preset_names, read_results
 from daband.experiments.methods import build_policy
 
 FIELDS = {
@@ -51,6 +51,23 @@ def test_processes_give_the_same_results(small, tmp_path):
     together = bench(small.runs(), tmp_path / "two", jobs=2, on_event=events.append)
     assert timeless(alone) == timeless(together)
     assert {event.kind for event in events} == {"episode", "finished"}
+    assert {event.detail["of"] for event in events if event.kind == "episode"} == {3}
+
+
+def test_any_executor_will_do(small, tmp_path):
+    """What yields runs with their records can stand in: ``bench`` asks for nothing else."""
+    asked = []
+
+    def backwards(todo, out, listener):
+        asked.extend(todo)
+        for spec in reversed(todo):
+            yield spec, execute(spec, out)
+
+    specs = small.runs(["random"])
+    records = bench(specs, tmp_path, executor=backwards)
+    assert [record["seed"] for record in records] == [0, 1]
+    assert bench(specs, tmp_path, executor=backwards) == records
+    assert asked == specs  # and it is not asked for what is done
 
 
 def test_a_second_call_does_no_work(small, tmp_path):

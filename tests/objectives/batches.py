@@ -23,10 +23,13 @@ def make_batch(seed=0, dtype=torch.float64, **replaced):
         "target_tap": draw(T, W),
         "target_teacher": draw(T, K),
         "weight": torch.ones((), dtype=dtype),
-        "earned": torch.ones((), dtype=dtype),
     }
     return Batch(**{**values, **replaced})
 
 
 def shape(**settings):
     return TermShape(**{"n_arms": K, "tap_width": W, "reveal": "one_correct_arm", **settings})
+
+
+def weights_at(objective, step=0):
+    return torch.tensor(objective.weights_at(step), dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from daband.objectives import Objective, TermShape, Weight, terms
 from daband.objectives.adversarial import domain_cross_entropy
 from daband.objectives.reversal import reverse_gradient
-from tests.objectives.batches import B, K, T, W, make_batch, shape
+from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 
 
 @pytest.mark.parametrize("name", ["adversarial", "conditional_adversarial"])
@@ -61,7 +61,7 @@ def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
         objective = Objective(weights={"adversarial": Weight(value)}, shape=shape()).double()
         batch = make_batch()
         batch.tap.requires_grad_(True)
-        loss, _ = objective(batch, torch.zeros(()))
+        loss, _ = objective(batch, weights_at(objective))
         first = next(objective.parameters())
         return torch.autograd.grad(loss, [batch.tap, first])
 

@@ -18,7 +18,7 @@ from daband.objectives.regression_error import regression_error
 from daband.objectives.source_regret import cross_entropy_regret, revealed_rewards, squared_regret
 from daband.objectives.target_diversity import target_diversity
 from daband.objectives.target_entropy import target_entropy
-from tests.objectives.batches import B, K, T, W, make_batch, shape
+from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 
 
 def test_revealed_arms_by_both_rules():
@@ -169,7 +169,7 @@ def test_weight_zero_is_the_term_removed_to_the_bit():
         state = torch.get_rng_state()
         batch = make_batch(dtype=torch.float32)
         batch.predicted.requires_grad_(True)
-        loss, values = objective(batch, torch.zeros(()))
+        loss, values = objective(batch, weights_at(objective))
         (gradient,) = torch.autograd.grad(loss, batch.predicted)
         return gradient, loss, sorted(values), state
 
@@ -182,7 +182,7 @@ def test_weight_zero_is_the_term_removed_to_the_bit():
 def test_terms_that_need_the_target_are_left_out_while_there_is_none():
     objective = Objective(weights={"source_squared": Weight(1.0), "adversarial": Weight(1.0)}, shape=shape())
     empty = make_batch(dtype=torch.float32, target_predicted=torch.empty(0, K), target_tap=torch.empty(0, W))
-    _, values = objective(empty, torch.zeros(()))
+    _, values = objective(empty, weights_at(objective))
     assert list(values) == ["source_squared"]
     assert objective.needs_target
     assert not objective.needs_width
@@ -205,7 +205,7 @@ def test_nonsense_weights_are_refused(wrong):
 
 
 def test_schedules():
-    at = lambda weight, step: float(weight.at(torch.tensor(float(step))))  # noqa: E731
+    at = Weight.at
     assert at(Weight(2.0), 0) == 2.0
     late = Weight(2.0, shape="step", start=10)
     assert [at(late, step) for step in (9, 10)] == [0.0, 2.0]
@@ -226,7 +226,7 @@ def test_a_term_of_ones_own_is_one_class():
     try:
         objective = Objective(weights={"test_own_term": Weight(2.0)}, shape=shape())
         batch = make_batch()
-        loss, _ = objective(batch, torch.zeros(()))
+        loss, _ = objective(batch, weights_at(objective))
         assert float(loss) == pytest.approx(2 * float(batch.predicted.mean()))
     finally:
         terms._members.pop("test_own_term")

@@ -15,8 +15,7 @@ def trained(*, capture, shape=(3, 20, 20), episodes=6):
     recipe = recipe_for("default-rpd", context_shape=shape)
     recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32))
     policy = DABand(context_shape=shape, n_arms=4, recipe=recipe, reveal="one_correct_arm", device="cuda", seed=1)
-    if not capture:
-        policy._learner._captured = None
+    policy.learner.captures = capture
     rng = np.random.default_rng(0)
     for _ in range(episodes):
         contexts = rng.integers(0, 256, (64, *shape), dtype=np.uint8)
@@ -28,10 +27,11 @@ def trained(*, capture, shape=(3, 20, 20), episodes=6):
 
 def test_captured_steps_equal_steps_one_by_one():
     (captured, ours), (eager, theirs) = trained(capture=True), trained(capture=False)
-    assert not captured._learner._captured.refused
-    assert captured._learner._captured._graph is not None
+    assert not captured.learner.steps.captured.refused
+    assert captured.learner.steps.captured._graph is not None
+    assert eager.learner.steps.captured is None
     assert set(ours) == set(theirs)
-    assert float(captured._learner.step_number) == float(eager._learner.step_number) == 6 * 16
+    assert captured.learner.step_number == eager.learner.step_number == 6 * 16
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
     images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
     np.testing.assert_allclose(captured.decide(images).mean, eager.decide(images).mean, atol=0.05)
@@ -46,3 +46,35 @@ def test_a_saved_policy_goes_on_from_the_device(tmp_path):
     images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
     np.testing.assert_allclose(again.decide(images).mean, policy.decide(images).mean, atol=1e-6)
     assert again.adapt()["skipped_steps"] == 0
+
+
+def test_runs_together_equal_runs_alone_on_the_device():
+    import daband
+    from daband.training import Training, train, train_together
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 640)
+    images = rng.integers(0, 60, (640, 3, 20, 20))
+    for row, label in enumerate(labels):
+        images[row, :, 5 * label : 5 * label + 5] += 150
+    images = images.astype(np.uint8)
+    pair = daband.domains.from_arrays(source=(images, labels), target=255 - images, target_test=(images, labels))
+    recipe = recipe_for("default", context_shape=(3, 20, 20))
+    recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32))
+
+    def fresh(seed):
+        return DABand(
+            context_shape=(3, 20, 20), n_arms=4, recipe=recipe, reveal="one_correct_arm", device="cuda", seed=seed
+        )
+
+    settings = {"source": pair.source, "target": pair.target, "episodes": 5}
+    together = [fresh(seed) for seed in range(7)]  # more than one convolution takes
+    runs = train_together([Training(policy, **settings) for policy in together])
+    assert not together[0].learner.steps.captured.refused
+    for seed in (0, 6):
+        alone = fresh(seed)
+        run = train(alone, **settings)
+        assert runs[seed].episodes[-1]["loss"] == pytest.approx(run.episodes[-1]["loss"], rel=0.05)
+        np.testing.assert_allclose(
+            together[seed].decide(images[:50], "target").mean, alone.decide(images[:50], "target").mean, atol=0.05
+        )

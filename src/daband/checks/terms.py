@@ -38,7 +38,6 @@ def _batch(*, arms: int = _ARMS) -> Batch:
         target_tap=draw(_TARGETS, _TAP) + 0.5,
         target_teacher=3 * draw(_TARGETS, arms),
         weight=torch.ones((), dtype=torch.float64),
-        earned=torch.ones((), dtype=torch.float64),
     )
 
 
@@ -103,13 +102,12 @@ def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
     names = [name for name in terms if terms.get(name) is kind]
     assert names, "the term is not registered"
     other = next(name for name in ("source_squared", "source_cross_entropy") if name != names[0])
-    step = torch.zeros(())
     results = []
     for weights in ({other: Weight(1.0)}, {other: Weight(1.0), names[0]: Weight(0.0)}):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             objective = Objective(weights=weights, shape=_SHAPE).double()
-            total, values = objective(_batch(), step)
+            total, values = objective(_batch(), torch.tensor(objective.weights_at(0), dtype=torch.float64))
             results.append((total, sorted(values), torch.rand(1)))
     assert torch.equal(results[0][0], results[1][0]), "the loss differs"
     assert results[0][1] == results[1][1], "the term is computed at weight 0"

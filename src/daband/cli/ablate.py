@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
 from daband.cli.running import Records, run_all
 from daband.experiments import load_experiment
@@ -26,6 +26,7 @@ def ablate(
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
+    ray: Ray = None,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
@@ -43,7 +44,7 @@ def ablate(
                 console.print(_table(pair, kind, [row for row in rows if (row.pair, row.base) == (pair, kind)]))
         write_ablation(folder, rows)
 
-    show(run_all(specs, folder, console=console, jobs=jobs, on_failure=show))
+    show(run_all(specs, folder, console=console, jobs=jobs, ray=ray, on_failure=show))
     console.print(f"Runs, results.json and ablation.json: {folder}", soft_wrap=True, highlight=False)
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 import daband
 from daband.cli import data
 from daband.cli.ablate import ablate
-from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
 from daband.cli.running import Records, run_all
@@ -103,6 +103,7 @@ def bench_command(
     methods: Methods = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
+    ray: Ray = None,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
@@ -110,7 +111,7 @@ def bench_command(
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     numbers = None if seeds is None else whole_numbers(seeds, "seeds")
-    _compare(experiment, out or Path("runs") / stem(name), chosen, numbers, jobs, name)
+    _compare(experiment, out or Path("runs") / stem(name), chosen, numbers, jobs, name, ray=ray)
 
 
 app.command()(ablate)
@@ -176,6 +177,7 @@ def _compare(
     jobs: int,
     title: str,
     *,
+    ray: str | None = None,
     report: bool = True,
 ) -> None:
     for method in chosen or experiment.compare:
@@ -186,7 +188,7 @@ def _compare(
     def show(records: Records) -> None:
         console.print(_table(title, summarise(records)))
 
-    records = run_all(specs, out, console=console, jobs=jobs, on_failure=show)
+    records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
     show(records)
     if report:
         console.print(f"Runs:   {out}\nReport: {write_report(out)}")

@@ -13,6 +13,7 @@ from rich.markup import escape
 from daband.cli.interrupts import interruptible
 from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
+from daband.experiments.cluster import on_ray
 
 __all__ = ["run_all", "said_when_interrupted"]
 
@@ -25,12 +26,17 @@ def run_all(
     *,
     console: Console,
     jobs: int = 1,
+    ray: str | None = None,
     on_failure: Callable[[Records], None],
 ) -> Records:
-    """Execute the runs with progress on the console. Where some fail, ``on_failure`` shows those that did not."""
+    """Execute the runs with progress on the console. Where some fail, ``on_failure`` shows those that did not.
+
+    ``ray`` is the address of a cluster to run on, or "local"; ``jobs`` is then the number of workers of a local one.
+    """
+    executor = None if ray is None else on_ray(ray, workers=jobs if jobs > 1 else None)
     try:
         with watch(specs, console) as drawing, interruptible(drawing) as listener:
-            return bench(specs, out, jobs=jobs, on_event=listener)
+            return bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
     except BenchError as error:
         if error.records:
             on_failure(error.records)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from daband.cli.options import Jobs, Name, Out, Overrides, Seeds, stem
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
 from daband.cli.running import Records, run_all, said_when_interrupted
 from daband.errors import InvalidInput
@@ -44,6 +44,7 @@ def sweep(
     method: Annotated[str, typer.Option(help="The method.")] = "daband",
     seeds: Seeds = None,
     jobs: Jobs = 1,
+    ray: Ray = None,
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
@@ -68,7 +69,7 @@ def sweep(
     def show_alone(records: Records) -> None:
         show(records)
 
-    points, picked = show(run_all(specs, folder, console=console, jobs=jobs, on_failure=show_alone))
+    points, picked = show(run_all(specs, folder, console=console, jobs=jobs, ray=ray, on_failure=show_alone))
     selected = write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
     for variant in dict.fromkeys(record["variant"] for record in selected):
         console.print(f"Selected by {select}: {variant}", highlight=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "build_encoder", "encoders", "unit_range"]
+__all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "build_encoder", "dense", "encoders", "unit_range"]
 
 
 class Encoded(NamedTuple):
@@ -36,10 +36,24 @@ class Features(nn.Module):
 
     context_shape: tuple[int, ...]
     width: int
+    stackable: ClassVar[bool] = False
+    """Whether ``forward`` takes ``runs``: then contexts are (B, runs, *context_shape), every parameter and buffer has
+    the runs' own one after another along its first dimension, and features are (B, runs * width)."""
 
     def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
         """Features of contexts whose first ``n_source`` rows are source and whose rest are target."""
         raise NotImplementedError
+
+
+def dense(layer: nn.Linear, rows: torch.Tensor, *, runs: int) -> torch.Tensor:
+    """``layer`` over (B, runs * inputs), each run's part by its own weights: (B, runs * outputs)."""
+    if runs == 1:
+        out: torch.Tensor = layer(rows)
+        return out
+    weight = layer.weight.view(runs, -1, layer.weight.shape[-1])
+    apart = rows.view(len(rows), runs, -1).transpose(0, 1)
+    out = torch.baddbmm(layer.bias.view(runs, 1, -1), apart, weight.transpose(1, 2))
+    return out.transpose(0, 1).reshape(len(rows), -1)
 
 
 @dataclass(frozen=True)
@@ -87,16 +101,25 @@ class Encoder(nn.Module):
         """The width w of the tap."""
         return self.features.width if self.latent.tap == "features" else self.latent.dimension
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int | None = None) -> Encoded:
-        """Encode (B, *context_shape); rows from ``n_source`` on are of the target, by default none is."""
-        if tuple(contexts.shape[1:]) != self.context_shape:
+    def forward(self, contexts: torch.Tensor, *, n_source: int | None = None, runs: int = 1) -> Encoded:
+        """Encode (B, *context_shape); rows from ``n_source`` on are of the target, by default none is.
+
+        With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers are those of all runs (see
+        ``Features.stackable``), and the encoded are (B, runs, ...).
+        """
+        lead = () if runs == 1 else (runs,)
+        if tuple(contexts.shape[1:]) != (*lead, *self.context_shape):
             raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
         n_source = len(contexts) if n_source is None else n_source
-        wide = self.features(unit_range(contexts), n_source=n_source)
-        hidden = self.first(wide)
+        more = {} if runs == 1 else {"runs": runs}
+        wide = self.features(unit_range(contexts), n_source=n_source, **more)
+        hidden = dense(self.first, wide, runs=runs)
         if self.normalise is not None:
             hidden = self.normalise(hidden, n_source=n_source)
-        latent = functional.normalize(self.second(functional.relu(hidden)), dim=1)
+        latent = dense(self.second, functional.relu(hidden), runs=runs)
+        if runs > 1:
+            latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
+        latent = functional.normalize(latent, dim=-1)
         return Encoded(latent, wide if self.latent.tap == "features" else latent)
 
 

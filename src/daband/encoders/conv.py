@@ -13,6 +13,7 @@ from daband.errors import InvalidInput
 __all__ = ["ConvFeatures"]
 
 _SMALLEST_SIDE = 16
+_RUNS_PER_CONVOLUTION = 5
 
 
 @encoders.register("conv")
@@ -23,6 +24,8 @@ class ConvFeatures(Features):
     own mean and divides by its spread, which takes brightness and contrast out before anything is learned.
     ``pooled_side`` caps the side of the last map by average pooling, so that larger images keep a tap of sane width.
     """
+
+    stackable = True
 
     def __init__(
         self,
@@ -60,15 +63,19 @@ class ConvFeatures(Features):
         self.map_shape = (height, width)
         self.width = inputs * height * width
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
+    def forward(self, contexts: torch.Tensor, *, n_source: int, runs: int = 1) -> torch.Tensor:
         maps = contexts
         if self.normalise_image:
-            mean = maps.mean(dim=(1, 2, 3), keepdim=True)
-            spread = maps.std(dim=(1, 2, 3), keepdim=True, correction=0)
+            dims = (-3, -2, -1)
+            mean = maps.mean(dim=dims, keepdim=True)
+            spread = maps.std(dim=dims, keepdim=True, correction=0)
             # A floor on the spread keeps an empty image empty instead of blowing up its noise.
             maps = (maps - mean) / (spread + 0.1)
+        if runs > 1:
+            maps = maps.flatten(1, 2).contiguous(memory_format=torch.channels_last)
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            maps = layer(maps)
+            assert isinstance(layer, nn.Conv2d)
+            maps = _convolved(maps, layer.weight, layer.bias, runs)
             if isinstance(norm, DomainNorm):
                 maps = norm(maps, n_source=n_source)
             # The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
@@ -76,3 +83,25 @@ class ConvFeatures(Features):
         if self.pools:
             maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
         return maps.flatten(1)
+
+
+def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
+    """Convolution of (B, runs * inputs, H, W), each run's maps with its own weights."""
+    if runs <= _RUNS_PER_CONVOLUTION:
+        return functional.conv2d(maps, weight, bias, groups=runs)
+    # Grouped kernels become slow with many groups, above all on the way back: they are taken a few at a time.
+    parts = range(0, runs, _RUNS_PER_CONVOLUTION)
+    inputs, outputs = maps.shape[1] // runs, len(weight) // runs
+    pieces = []
+    for start in parts:
+        stop = min(start + _RUNS_PER_CONVOLUTION, runs)
+        own = slice(start * outputs, stop * outputs)
+        pieces.append(
+            functional.conv2d(
+                maps[:, start * inputs : stop * inputs],
+                weight[own],
+                None if bias is None else bias[own],
+                groups=stop - start,
+            )
+        )
+    return torch.cat(pieces, dim=1)

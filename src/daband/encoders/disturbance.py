@@ -37,34 +37,47 @@ class Disturbance:
     def __bool__(self) -> bool:
         return self.shift > 0 or self.contrast > 0
 
+    def draws(self, context_shape: tuple[int, ...]) -> int:
+        """How many random numbers one context takes."""
+        if len(context_shape) != 3:
+            return 0
+        return (2 if self.shift else 0) + (2 + 2 * context_shape[0] if self.contrast else 0)
 
-def disturb(contexts: torch.Tensor, settings: Disturbance, *, generator: torch.Generator) -> torch.Tensor:
-    """Images (B, C, H, W) as floats, disturbed; anything else as it came. Shapes are static and nothing waits."""
-    if not settings or contexts.ndim != 4:
+
+def disturb(contexts: torch.Tensor, settings: Disturbance, draws: torch.Tensor) -> torch.Tensor:
+    """Images (B, C, H, W) as floats, disturbed; anything else as it came.
+
+    ``draws`` (B, settings.draws(...)) are even draws from [0, 1). Shapes are static and nothing waits for the device.
+    """
+    if draws.shape[1] == 0:
         return contexts
     images = unit_range(contexts)
     if settings.shift:
-        images = _shifted(images, settings.shift, generator)
+        images = _shifted(images, settings.shift, draws[:, :2])
+        draws = draws[:, 2:]
     if settings.contrast:
-        images = _recoloured(images, settings.contrast, generator)
+        images = _recoloured(images, settings.contrast, draws)
     return images
 
 
-def _shifted(images: torch.Tensor, reach: int, generator: torch.Generator) -> torch.Tensor:
+def _shifted(images: torch.Tensor, reach: int, draws: torch.Tensor) -> torch.Tensor:
     batch, channels, height, width = images.shape
-    draws = torch.rand(2, batch, 1, 1, generator=generator, device=images.device)
-    offset = torch.floor(draws * (2 * reach + 1)).long() - reach
-    rows = (torch.arange(height, device=images.device).view(1, height, 1) + offset[0]).clamp(0, height - 1)
-    columns = (torch.arange(width, device=images.device).view(1, 1, width) + offset[1]).clamp(0, width - 1)
-    places = (rows * width + columns).view(batch, 1, height * width).expand(batch, channels, height * width)
+    offset = (draws * (2 * reach + 1)).long()
+    rows = torch.arange(-reach, height - reach, device=images.device) + offset[:, :1]
+    columns = torch.arange(-reach, width - reach, device=images.device) + offset[:, 1:]
+    rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    places = torch.add(columns[:, None, :], rows[:, :, None], alpha=width)
+    places = places.view(batch, 1, height * width).expand(batch, channels, height * width)
     return images.flatten(2).gather(2, places).view(batch, channels, height, width)
 
 
-def _recoloured(images: torch.Tensor, contrast: float, generator: torch.Generator) -> torch.Tensor:
+def _recoloured(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:
     batch, channels = images.shape[:2]
-    whole = 2 * torch.rand(2, batch, 1, 1, 1, generator=generator, device=images.device) - 1
-    single = 2 * torch.rand(2, batch, channels, 1, 1, generator=generator, device=images.device) - 1
-    mean = images.mean(dim=(2, 3), keepdim=True)
-    spread = (1 + contrast * whole[0]) * (1 + contrast / 2 * single[0])
-    brightness = contrast / 2 * whole[1] + contrast / 4 * single[1]
-    return (images - mean) * spread + mean + brightness
+    drawn = (2 * draws - 1).view(batch, 2, 1 + channels)  # of spread and brightness: the image's, each channel's
+    whole, single = drawn[:, :, :1], drawn[:, :, 1:]
+    spread = (1 + contrast * whole[:, 0]) * (1 + contrast / 2 * single[:, 0])
+    brightness = contrast / 2 * whole[:, 1] + contrast / 4 * single[:, 1]
+    mean = images.mean(dim=(2, 3))
+    # (x - mean) spread + mean + brightness, with all but the last step on one number an image and channel.
+    offset = torch.addcmul(mean + brightness, mean, spread, value=-1)
+    return torch.addcmul(offset.view(batch, channels, 1, 1), images, spread.view(batch, channels, 1, 1))

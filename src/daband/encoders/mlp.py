@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband.encoders.contract import Features, encoders
+from daband.encoders.contract import Features, dense, encoders
 from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 
@@ -22,6 +22,8 @@ class MlpFeatures(Features):
     ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
     ``statistics`` says by whose mean and spread the target is normalised, see ``DomainNorm``.
     """
+
+    stackable = True
 
     def __init__(
         self,
@@ -51,12 +53,13 @@ class MlpFeatures(Features):
             self.norms.append(norm)
             inputs = width
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
+    def forward(self, contexts: torch.Tensor, *, n_source: int, runs: int = 1) -> torch.Tensor:
         hidden = contexts.flatten(1)
         if self.normalise_input is not None:
             hidden = self.normalise_input(hidden, n_source=n_source)
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            hidden = layer(hidden)
+            assert isinstance(layer, nn.Linear)
+            hidden = dense(layer, hidden, runs=runs)
             if isinstance(norm, DomainNorm):
                 hidden = norm(hidden, n_source=n_source)
             hidden = functional.relu(hidden)

@@ -8,6 +8,7 @@ chooses for one context at a time acts as it was trained.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,6 +41,10 @@ class DomainNorm(nn.Module):
     ``statistics`` says by what the target is normalised: "own"; "source", which keeps a difference between the domains
     that means something (where one domain's patients need more, taking the mean out takes that out as well); or
     "earned", which moves from the source's to its own as ``trust``, a buffer that training sets, goes from 0 to 1.
+
+    Several runs can be normalised side by side: given parameters and buffers for ``runs * channels`` channels (by
+    ``torch.func.functional_call``), with one ``trust`` and one column of ``batches_seen`` a run, each run's channels
+    are treated as its own norm would treat them.
     """
 
     running_mean: torch.Tensor
@@ -72,7 +77,7 @@ class DomainNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
         self.register_buffer("running_mean", torch.zeros(len(DOMAINS), channels))
         self.register_buffer("running_variance", torch.ones(len(DOMAINS), channels))
-        self.register_buffer("batches_seen", torch.zeros(len(DOMAINS), dtype=torch.int64))
+        self.register_buffer("batches_seen", torch.zeros(len(DOMAINS)))
         self.register_buffer("trust", torch.ones(()) if statistics == "own" else torch.zeros(()))
 
     def forward(self, features: torch.Tensor, *, n_source: int) -> torch.Tensor:
@@ -80,12 +85,12 @@ class DomainNorm(nn.Module):
         # Split, not sliced: the gradient of a slice is a full-size tensor of zeros, that of a split one concatenation.
         source, target = torch.split(features, [n_source, len(features) - n_source])
         # One value per channel has no spread to estimate; the running statistics are the honest answer then.
-        by_batch = self.training and source.numel() // self.channels > 1
+        by_batch = self.training and _values_per_channel(source) > 1
         parts = []
         if len(source):
             parts.append(self._by_batch(source, 0) if by_batch else self._fixed(source, 0))
         if len(target):
-            if not (self.training and target.numel() // self.channels > 1):
+            if not (self.training and _values_per_channel(target) > 1):
                 parts.append(self._fixed(target, 1))
             elif self.statistics == "own":
                 parts.append(self._by_batch(target, 1))
@@ -102,16 +107,20 @@ class DomainNorm(nn.Module):
     def _running(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
         # Chosen by arithmetic, not by a branch on a tensor, so that a captured step never waits for the device.
         own = (self.batches_seen[domain] > 0).to(self.trust.dtype)
-        own = own if domain == 0 else own * self.trust
+        own = self._per_channel(own if domain == 0 else own * self.trust)
         mean = torch.lerp(self.running_mean[0], self.running_mean[domain], own)
         return mean, torch.lerp(self.running_variance[0], self.running_variance[domain], own)
+
+    def _per_channel(self, value: torch.Tensor) -> torch.Tensor:
+        """A value a run, repeated for each of the run's channels; one run's value is left as it is."""
+        return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 
     def _by_batch(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         mean: torch.Tensor | None = None
         variance: torch.Tensor | None = None
         if self.update_statistics:
             mean, variance = self.running_mean[domain], self.running_variance[domain]
-            self.batches_seen[domain] += 1
+            self.batches_seen.data[domain] += 1
         return functional.batch_norm(
             features, mean, variance, self.weight, self.bias, True, self.momentum, self.epsilon
         )
@@ -121,20 +130,21 @@ class DomainNorm(nn.Module):
         dims = [0, *range(2, target.ndim)]
         variance, mean = torch.var_mean(target, dim=dims, correction=0)
         if self.update_statistics:
-            count = target.numel() // self.channels
+            count = _values_per_channel(target)
             with torch.no_grad():
-                # By way of .data: the source's row was handed to batch_norm, which holds on to the whole buffer and
-                # would take a change of the target's row for one of its own. Neither is used on the way back.
+                # By way of .data: the source's row was handed to batch_norm, which holds on to the whole buffer (and to
+                # whatever shares its memory) and would take this change for one of its own. Neither is used again.
                 self.running_mean.data[1].lerp_(mean, self.momentum)
                 self.running_variance.data[1].lerp_(variance * (count / (count - 1)), self.momentum)
-                self.batches_seen[1] += 1
+                self.batches_seen.data[1] += 1
         if source is None:
             source_mean, source_variance = self._running(0)
         else:
             source_variance, source_mean = torch.var_mean(source, dim=dims, correction=0)
         shape = (1, -1, *[1] * (target.ndim - 2))
-        mean = torch.lerp(source_mean, mean, self.trust).view(shape)
-        spread = torch.rsqrt(torch.lerp(source_variance, variance, self.trust) + self.epsilon).view(shape)
+        trust = self._per_channel(self.trust)
+        mean = torch.lerp(source_mean, mean, trust).view(shape)
+        spread = torch.rsqrt(torch.lerp(source_variance, variance, trust) + self.epsilon).view(shape)
         out = (target - mean) * spread
         if self.weight is not None and self.bias is not None:
             out = out * self.weight.view(shape) + self.bias.view(shape)
@@ -142,6 +152,10 @@ class DomainNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"channels={self.channels}, statistics={self.statistics!r}, momentum={self.momentum}"
+
+
+def _values_per_channel(features: torch.Tensor) -> int:
+    return len(features) * math.prod(features.shape[2:])
 
 
 @contextmanager

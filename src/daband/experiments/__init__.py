@@ -1,7 +1,8 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
-from daband.experiments.bench import BenchError, Event, bench, read_results
+from daband.experiments.bench import BenchError, bench, read_results
 from daband.experiments.continued import continue_run, finished_runs
+from daband.experiments.executors import Event, Executor, Listener, WorkerDied
 from daband.experiments.methods import build_policy, method_names
 from daband.experiments.profiled import Profiled, profile_run
 from daband.experiments.run import execute
@@ -10,9 +11,12 @@ from daband.experiments.settings import Experiment, RunSpec, load_experiment, pr
 __all__ = [
     "BenchError",
     "Event",
+    "Executor",
     "Experiment",
+    "Listener",
     "Profiled",
     "RunSpec",
+    "WorkerDied",
     "bench",
     "build_policy",
     "continue_run",

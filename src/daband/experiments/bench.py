@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
-import os
-import queue
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from daband.errors import DabandError, InvalidInput
-from daband.experiments.run import Record, execute, finished_record
+from daband.experiments.executors import Event, Executor, Listener, in_processes, in_turn
+from daband.experiments.run import Record, finished_record
 from daband.experiments.settings import RunSpec
 from daband.files import write_text
 
-__all__ = ["BenchError", "Event", "bench", "read_results"]
-
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+__all__ = ["BenchError", "bench", "read_results"]
 
 
 class BenchError(DabandError, RuntimeError):
@@ -32,22 +23,17 @@ class BenchError(DabandError, RuntimeError):
         self.records = list(records)
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something happened to a run: "found", "episode", "finished" or "failed"."""
-
-    kind: str
-    spec: RunSpec
-    detail: dict[str, Any]
-
-
-Listener = Callable[[Event], None]
-
-
 def bench(
-    specs: Sequence[RunSpec], out: str | Path, *, jobs: int = 1, on_event: Listener | None = None
+    specs: Sequence[RunSpec],
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    executor: Executor | None = None,
+    on_event: Listener | None = None,
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time, and write ``results.json`` after each.
+
+    ``executor`` stands in for ``jobs``: any way to get runs done, a cluster for one (``cluster.on_ray``).
 
     All methods of a seed see the same contexts in the same order and are paid from the same table of rewards. Where
     ``out`` holds finished runs of other methods or seeds of the same experiment, ``results.json`` keeps them.
@@ -69,10 +55,11 @@ def bench(
             listener(Event("found", spec, known))
     companions = _companions(specs, out)
     failures: list[str] = []
-    work = _in_turn(todo, out, listener) if jobs <= 1 or len(todo) <= 1 else _in_processes(todo, out, jobs, listener)
-    for spec, outcome in work:
+    if executor is None:
+        executor = in_turn if jobs <= 1 or len(todo) <= 1 else in_processes(jobs)
+    for spec, outcome in executor(todo, out, listener) if todo else ():
         if isinstance(outcome, Exception):
-            failures.append(f"{spec.method}, seed {spec.seed}: {outcome}")
+            failures.append(f"{spec.label}: {outcome}")
             listener(Event("failed", spec, {"error": str(outcome)}))
             continue
         records[spec.folder_name] = outcome
@@ -127,67 +114,3 @@ def _budget(spec: RunSpec) -> str:
 
 def _without_seed(spec: RunSpec) -> str:
     return spec.model_dump_json(exclude={"seed"})
-
-
-def _in_turn(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Record | Exception]]:
-    for spec in todo:
-        try:
-            yield spec, execute(spec, out, progress=lambda record, spec=spec: listener(Event("episode", spec, record)))  # type: ignore[misc]
-        except Exception as error:
-            yield spec, error
-
-
-def _in_processes(
-    todo: Sequence[RunSpec], out: Path, jobs: int, listener: Listener
-) -> Iterator[tuple[RunSpec, Record | Exception]]:
-    context = multiprocessing.get_context("spawn")
-    with _threads_per_worker(jobs), context.Manager() as manager:
-        mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]] = manager.Queue()
-        with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context) as pool:
-            waiting: dict[Future[Record], RunSpec] = {
-                pool.submit(_execute_in_worker, spec, out, mailbox): spec for spec in todo
-            }
-            try:
-                while waiting:
-                    done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
-                    with contextlib.suppress(queue.Empty):
-                        while True:
-                            spec, record = mailbox.get_nowait()
-                            listener(Event("episode", spec, record))
-                    for future in done:
-                        spec = waiting.pop(future)
-                        yield spec, _outcome(future)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in multiprocessing.active_children():
-                    process.terminate()
-                raise
-
-
-def _outcome(future: Future[Record]) -> Record | Exception:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return BenchError("a worker process died (out of memory?); fewer --jobs need less")
-    except Exception as error:
-        return error
-
-
-def _execute_in_worker(spec: RunSpec, out: Path, mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]]) -> Record:
-    return execute(spec, out, progress=lambda record: mailbox.put((spec, record)))
-
-
-@contextlib.contextmanager
-def _threads_per_worker(jobs: int) -> Iterator[None]:
-    """Share the cores: libraries read these variables when a worker starts."""
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    share = max(1, (os.cpu_count() or 1) // jobs)
-    os.environ.update({name: value or str(share) for name, value in before.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -59,12 +59,17 @@ def finished_record(spec: RunSpec, out: Path) -> Record | None:
 def execute(
     spec: RunSpec, out: Path, *, progress: Callable[[dict[str, float]], None] | None = None, save_every: float = 30.0
 ) -> Record:
-    """Run, or go on with, what ``spec`` says, in a folder below ``out``. A finished run is read, not repeated."""
+    """Run, or go on with, what ``spec`` says, in a folder below ``out``. A finished run is read, not repeated.
+
+    ``progress`` is called after every episode with its record, in which ``of`` says how many there will be.
+    """
     known = finished_record(spec, out)
     if known is not None:
         return known
     prepared = prepare(spec, out)
-    run = train(prepared.policy, **prepared.training(), save_every=save_every, progress=progress)
+    training = prepared.training()
+    tell = None if progress is None else lambda record: progress({**record, "of": training["episodes"]})
+    run = train(prepared.policy, **training, save_every=save_every, progress=tell)
     return conclude(prepared, run)
 
 

@@ -59,6 +59,12 @@ class RunSpec(_Settings):
         variant = "" if self.variant == "default" else f"-{re.sub(r'[^A-Za-z0-9=,._-]+', '-', self.variant)}"
         return f"{self.pair.replace('/', '-')}-{self.method}{variant}-seed{self.seed}-{self.config_hash}"
 
+    @property
+    def label(self) -> str:
+        """What people call it: the method, its variant where there is one, and the seed."""
+        variant = "" if self.variant == "default" else f" {self.variant}"
+        return f"{self.method}{variant}, seed {self.seed}"
+
 
 class Experiment(_Settings):
     """Methods x seeds on one pair, or on several: ``pair = "amazon/*"`` means every pair whose name fits.

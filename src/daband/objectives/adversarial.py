@@ -58,12 +58,9 @@ class Adversarial(Term):
     needs_target = True
     weighs_itself = True
 
-    accuracy: torch.Tensor
-
     def __init__(self, shape: TermShape) -> None:
         super().__init__(shape)
         self.discriminator = Discriminator(width=self.input_width(shape))
-        self.register_buffer("accuracy", torch.full((), 0.5), persistent=False)
 
     def input_width(self, shape: TermShape) -> int:
         """How wide what the discriminator sees is."""
@@ -80,7 +77,7 @@ class Adversarial(Term):
         source_logits, target_logits = domain_logits(self.discriminator, source, target)
         with torch.no_grad():
             right = (source_logits <= 0).float().mean() + (target_logits > 0).float().mean()
-            self.accuracy.copy_(right / 2)
+            self.accuracy = right / 2
         return domain_cross_entropy(source_logits, target_logits)
 
 

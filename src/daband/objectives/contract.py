@@ -51,9 +51,7 @@ class Batch:
     target_teacher: torch.Tensor
     """(T, K): what the averaged encoder predicts for the target contexts as they are, a constant."""
     weight: torch.Tensor
-    """The term's own scheduled weight at this step, a scalar."""
-    earned: torch.Tensor
-    """What terms on the target are multiplied with at this step, a scalar in [0, 1]; see ``Learning.earned``."""
+    """The term's own weight at this step, as scheduled and earned, a scalar."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +80,16 @@ class Term(nn.Module):
 
     needs_target: ClassVar[bool] = False
     must_be_earned: ClassVar[bool | None] = None
-    """Whether the weight is multiplied with ``batch.earned``; None: where the term needs the target."""
+    """Whether the weight is multiplied with what was earned (``Learning.earned``); None: where it needs the target."""
     needs_width: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     weighs_itself: ClassVar[bool] = False
     holds_constants: ClassVar[bool] = False
     """Whether something computed from the batch is held constant (a bandwidth), so that the gradient is not the
     derivative of the value, on purpose."""
+
+    accuracy: torch.Tensor | None = None
+    """How often a term that tells domains apart was right in the last forward; None for others."""
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__()

@@ -49,21 +49,24 @@ class Objective(nn.Module):
         """The names of the terms that can be computed before any target context was seen."""
         return [name for name, term in self.terms.items() if not getattr(term, "needs_target")]  # noqa: B009
 
-    def forward(self, batch: Batch, step: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The loss at gradient step ``step`` (a scalar tensor), and every term's own value, detached.
+    def weights_at(self, step: int, *, earned: float = 1.0) -> list[float]:
+        """Every term's weight at a gradient step, in the order of ``weights``; ``earned`` multiplies the target's."""
+        return [
+            weight.at(step) * (earned if _must_be_earned(self.terms[name]) else 1.0)
+            for name, weight in self.weights.items()
+        ]
+
+    def forward(self, batch: Batch, weights: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss with ``weights`` (one a term, as ``weights_at`` gives them), and every term's own value, detached.
 
         Terms that need the target are left out while there is none.
         """
         total = torch.zeros((), device=batch.predicted.device, dtype=batch.predicted.dtype)
         values: dict[str, torch.Tensor] = {}
-        for name, weight in self.weights.items():
-            term = self.terms[name]
+        for (name, term), now in zip(self.terms.items(), weights.unbind(), strict=True):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
-            now = weight.at(step)
-            if term.needs_target if term.must_be_earned is None else term.must_be_earned:
-                now = now * batch.earned
             value = term(replace(batch, weight=now))
             total = total + (value if term.weighs_itself else now * value)
             values[name] = value.detach()
@@ -74,3 +77,8 @@ class Objective(nn.Module):
         for term in self.terms.values():
             assert isinstance(term, Term)
             term.grow()
+
+
+def _must_be_earned(term: nn.Module) -> bool:
+    assert isinstance(term, Term)
+    return term.needs_target if term.must_be_earned is None else term.must_be_earned

@@ -10,10 +10,15 @@ __all__ = ["reverse_gradient"]
 
 
 class _Reversal(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(strength)
+    def forward(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 - the way back needs it
         return features.view_as(features)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:

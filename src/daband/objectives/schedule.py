@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from daband.errors import InvalidInput
 
 __all__ = ["Weight"]
@@ -41,12 +39,13 @@ class Weight:
     def __bool__(self) -> bool:
         return self.value > 0
 
-    def at(self, step: torch.Tensor) -> torch.Tensor:
-        """The weight at gradient step ``step``, a scalar tensor: it stays on its device, so a graph can hold it."""
-        began = (step >= self.start).to(torch.float32)
+    def at(self, step: int) -> float:
+        """The weight at gradient step ``step``."""
+        if step < self.start:
+            return 0.0
         if self.steps == 0 or self.shape in ("constant", "step"):
-            return self.value * began
-        progress = ((step - self.start) / self.steps).clamp(0.0, 1.0)
+            return self.value
+        progress = min(1.0, (step - self.start) / self.steps)
         if self.shape == "sigmoid":
-            progress = 2 / (1 + torch.exp(-10 * progress)) - 1
-        return self.value * began * progress
+            progress = 2 / (1 + math.exp(-10 * progress)) - 1
+        return self.value * progress

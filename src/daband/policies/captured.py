@@ -8,32 +8,33 @@ one by one as they do on the CPU, and a warning says so.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from daband.policies.memory import Memories
 
-__all__ = ["CapturedStep", "Steps"]
+__all__ = ["Capturable", "CapturedStep"]
 
 _WARM_UP = 3
 """Steps taken before recording: they make the libraries choose their kernels and allocate their work space."""
 
 
-class Steps(Protocol):
-    """What can be captured: a step that changes tensors in place, and the generator it draws from."""
+class Capturable(Protocol):
+    """What can be captured: a step that changes tensors in place, and the generators it draws from."""
 
-    generator: torch.Generator
+    generators: list[torch.Generator]
 
-    def step(self, memories: Memories) -> None:
+    def step(self, memories: Sequence[Memories]) -> None:
         """Take one step."""
 
 
 class CapturedStep:
-    """Takes the steps of a learner, as graph replays where that is possible."""
+    """Takes the steps of one or more learners, as graph replays where that is possible."""
 
-    def __init__(self, learner: Steps) -> None:
-        self._learner = learner
+    def __init__(self, steps: Capturable) -> None:
+        self._steps = steps
         self._graph: torch.cuda.CUDAGraph | None = None
         self._places: tuple[object, ...] = ()
         self._warm = 0
@@ -46,10 +47,10 @@ class CapturedStep:
         self._places = ()
         self._warm = 0
 
-    def step(self, memories: Memories) -> None:
+    def step(self, memories: Sequence[Memories]) -> None:
         """Take one step."""
         if self.refused:
-            self._learner.step(memories)
+            self._steps.step(memories)
             return
         places = _places(memories)
         if places != self._places:
@@ -60,24 +61,25 @@ class CapturedStep:
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._learner.step(memories)
+                self._steps.step(memories)
             torch.cuda.current_stream().wait_stream(stream)
             self._warm += 1
             return
         if self._graph is None:
             self._record(memories)
         if self._graph is None:
-            self._learner.step(memories)
+            self._steps.step(memories)
         else:
             self._graph.replay()
 
-    def _record(self, memories: Memories) -> None:
+    def _record(self, memories: Sequence[Memories]) -> None:
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._learner.generator)
+        for generator in self._steps.generators:
+            graph.register_generator_state(generator)
         torch.cuda.synchronize()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._learner.step(memories)
+                self._steps.step(memories)
         except RuntimeError as error:
             torch.cuda.synchronize()
             self.refused = True
@@ -86,7 +88,7 @@ class CapturedStep:
         self._graph = graph
 
 
-def _places(memories: Memories) -> tuple[object, ...]:
+def _places(memories: Sequence[Memories]) -> tuple[object, ...]:
     """What a recorded step depends on besides values: where things are, and which parts there are."""
-    parts = (memories.source, memories.target, memories.target_rounds)
+    parts = [part for own in memories for part in (own.source, own.target, own.target_rounds)]
     return tuple((part.contexts.data_ptr(), part.contexts.dtype, len(part) > 0) for part in parts)

@@ -161,22 +161,42 @@ class NeuralLinUCB(Policy):
             self._memories.target.add(contexts)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
+        due = self.before_steps(steps)
+        return self.after_steps(self._learner.adapt(due, self._memories)) if due else {}
+
+    # For those who take the steps of several policies at once.
+
+    @property
+    def learner(self) -> Learner:
+        """What learns by gradients."""
+        return self._learner
+
+    @property
+    def memories(self) -> Memories:
+        """What steps draw from."""
+        return self._memories
+
+    def before_steps(self, steps: int | None) -> int:
+        """Make ready for gradient steps, and say how many are due: 0 where there is nothing to learn from."""
         steps = self.recipe.learning.steps if steps is None else steps
         memories = self._memories
         if steps == 0 or not (len(memories.source) or len(memories.target_rounds)):
-            return {}
+            return 0
         if self._learner.objective.needs_target and not len(memories.target) and not self._warned_no_target:
             self._warned_no_target = True
             warnings.warn(
                 f"{self.name} has seen no target context, so it learns from the source alone, as Neural-LinUCB does; "
                 "show it some with observe_target, or give daband.train a target",
-                stacklevel=3,
+                stacklevel=4,
             )
         statistics = self._head.statistics
         assert isinstance(statistics, PrimalRidge)
         alpha = self._head.exploration.alpha
         self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate)
-        measured = self._learner.adapt(steps, memories)
+        return steps
+
+    def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
+        """Look at what steps measured, and refit the head where that is due."""
         streak = measured.pop("worst_streak", 0.0)
         if streak >= _STREAK_THAT_STOPS:
             raise TrainingDiverged(

@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
 from daband.policies import Played, Policy
 from daband.training.run_folder import History, RunFolder
 
-__all__ = ["Run", "continue_on_target", "train"]
+__all__ = ["Run", "Training", "continue_on_target", "train", "train_together"]
 
 _PREVIEW_BYTES = 1 << 30
 _SAVES_APART = 20.0
@@ -83,6 +83,59 @@ def train(
     _check(policy, source, target, episodes, episode_length)
     phase = _Phase("source", source, target, episodes, episode_length, _order_seed(policy, seed))
     return _run(policy, phase, directory, config, save_every, progress)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What ``train`` is told, for one of several runs that are trained together."""
+
+    policy: Policy
+    source: PayingDomain | LoggedDomain
+    target: Contexts | None = None
+    episodes: int = 300
+    episode_length: int = 64
+    seed: int | None = None
+    directory: str | Path | None = None
+    config: Mapping[str, Any] | None = None
+    progress: Progress | None = None
+
+
+def train_together(trainings: Sequence[Training], *, save_every: float = 30.0) -> list[Run | Exception]:
+    """``train`` for several runs in step: rounds are played run by run, gradient steps are taken for all at once.
+
+    On a GPU, where the number of operations and not their size is what a small network costs, many seeds then take
+    little longer than one. Every run's result is what it is alone, up to rounding, and its folder can be gone on with
+    alone. A run that fails leaves its exception in its place; the others go on.
+    """
+    from daband.policies.together import adapt_together, fits_together
+
+    if not trainings:
+        return []
+    if not fits_together([training.policy for training in trainings]):
+        raise InvalidInput("only neural policies of one shape and recipe can be trained together; train them in turn")
+    courses = []
+    for one in trainings:
+        _check(one.policy, one.source, one.target, one.episodes, one.episode_length)
+        seed = _order_seed(one.policy, one.seed)
+        phase = _Phase("source", one.source, one.target, one.episodes, one.episode_length, seed)
+        courses.append(_Course(one.policy, phase, one.directory, one.config, save_every, one.progress))
+    failed: dict[int, Exception] = {}
+
+    def going(index: int) -> bool:
+        return index not in failed and not courses[index].over
+
+    while unfinished := [index for index in range(len(courses)) if going(index)]:
+        # Runs that were gone on with may be ahead: they wait.
+        behind = min(courses[index].episode for index in unfinished)
+        present = [index for index in unfinished if courses[index].episode == behind]
+        for index in present:
+            courses[index].play()
+        for index, measured in zip(present, adapt_together([courses[i].policy for i in present]), strict=True):
+            if isinstance(measured, Exception):
+                failed[index] = measured
+            else:
+                courses[index].close(measured)
+    return [failed[index] if index in failed else course.result() for index, course in enumerate(courses)]
 
 
 def continue_on_target(
@@ -172,6 +225,87 @@ class _Phase:
         return mark.hexdigest()[:16]
 
 
+class _Course:
+    """One run under way. An episode is played, then somebody lets the policy adapt, then it is closed."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        phase: _Phase,
+        directory: str | Path | None,
+        config: Mapping[str, Any] | None,
+        save_every: float,
+        progress: Progress | None,
+    ) -> None:
+        self.policy, self.phase, self.save_every, self.progress = policy, phase, save_every, progress
+        self.folder = None if directory is None else RunFolder(directory)
+        self.history = History()
+        if self.folder is not None:
+            settings = {"policy": {**policy.settings(), "name": policy.name}, **(config or {})}
+            self.folder.claim({**settings, "training": phase.settings()})
+            self.history = self.folder.resume(policy)
+        if policy.transform is not None and not policy.transform.fitted:
+            _prepare(policy, phase)
+        self._started = time.perf_counter() - self.history.seconds
+        self._saved = time.perf_counter()
+        self._apart = save_every
+        self._watch = CollapseWatch()
+        self._played: Played | None = None
+        self._glimpse: AnyArray | None = None
+
+    @property
+    def episode(self) -> int:
+        """The episode that comes next."""
+        return len(self.history.episodes)
+
+    @property
+    def over(self) -> bool:
+        """Whether every episode is closed."""
+        return self.episode >= self.phase.episodes
+
+    def play(self) -> None:
+        """Play the rounds of the next episode, and show the policy the target contexts that go with it."""
+        start, stop = self.phase.bounds(self.episode)
+        self._played = _play_episode(self.policy, self.phase, start, stop, self.history)
+        self._glimpse = None
+        glimpsed = self.phase.glimpsed
+        if glimpsed is not None and start < glimpsed.rounds_available:
+            until = min(stop, glimpsed.rounds_available)
+            self._glimpse = glimpsed.batch(start, until, seed=self.phase.seed)
+            self.policy.observe_target(self._glimpse)
+
+    def close(self, measured: dict[str, float]) -> None:
+        """Write down the episode with what ``adapt`` measured."""
+        history = self.history
+        if measured and self._played is not None and self._glimpse is not None:
+            measured = {**measured, **_bound_so_far(self.policy, self._played, self._glimpse, history, measured)}
+        record = _record(self.episode, history, measured)
+        for message in self._watch.observe(record):
+            warnings.warn(message, CollapseWarning, stacklevel=4)
+        history.episodes.append(record)
+        history.seconds = time.perf_counter() - self._started
+        if self.folder is not None and (time.perf_counter() - self._saved >= self._apart or self.over):
+            begun = time.perf_counter()
+            self.folder.save(self.policy, history)
+            self._saved = time.perf_counter()
+            if self.save_every > 0:
+                self._apart = max(self.save_every, _SAVES_APART * (self._saved - begun))
+        if self.progress is not None:
+            self.progress(record)
+
+    def result(self) -> Run:
+        """What happened."""
+        history = self.history
+        return Run(
+            history.column("arm"),
+            history.column("reward"),
+            history.column("regret"),
+            history.column("propensity"),
+            history.episodes,
+            history.seconds,
+        )
+
+
 def _run(
     policy: Policy,
     phase: _Phase,
@@ -180,42 +314,11 @@ def _run(
     save_every: float,
     progress: Progress | None,
 ) -> Run:
-    folder = None if directory is None else RunFolder(directory)
-    history = History()
-    if folder is not None:
-        settings = {"policy": {**policy.settings(), "name": policy.name}, **(config or {})}
-        folder.claim({**settings, "training": phase.settings()})
-        history = folder.resume(policy)
-    if policy.transform is not None and not policy.transform.fitted:
-        _prepare(policy, phase)
-    started = time.perf_counter() - history.seconds
-    saved, apart = time.perf_counter(), save_every
-    watch = CollapseWatch()
-    for episode in range(len(history.episodes), phase.episodes):
-        start, stop = phase.bounds(episode)
-        played = _play_episode(policy, phase, start, stop, history)
-        glimpse = None
-        if phase.glimpsed is not None and start < phase.glimpsed.rounds_available:
-            until = min(stop, phase.glimpsed.rounds_available)
-            glimpse = phase.glimpsed.batch(start, until, seed=phase.seed)
-            policy.observe_target(glimpse)
-        measured = policy.adapt()
-        if measured and played is not None and glimpse is not None:
-            measured = {**measured, **_bound_so_far(policy, played, glimpse, history, measured)}
-        record = _record(episode, history, measured)
-        for message in watch.observe(record):
-            warnings.warn(message, CollapseWarning, stacklevel=3)
-        history.episodes.append(record)
-        history.seconds = time.perf_counter() - started
-        if folder is not None and (time.perf_counter() - saved >= apart or episode == phase.episodes - 1):
-            begun = time.perf_counter()
-            folder.save(policy, history)
-            saved = time.perf_counter()
-            apart = max(save_every, _SAVES_APART * (saved - begun)) if save_every > 0 else 0.0
-        if progress is not None:
-            progress(record)
-    columns = (history.column("arm"), history.column("reward"), history.column("regret"), history.column("propensity"))
-    return Run(*columns, history.episodes, history.seconds)
+    course = _Course(policy, phase, directory, config, save_every, progress)
+    while not course.over:
+        course.play()
+        course.close(policy.adapt())
+    return course.result()
 
 
 def _bound_so_far(

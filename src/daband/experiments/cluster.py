@@ -1,0 +1,214 @@
+"""Runs on a Ray cluster: an executor for ``bench`` (extra ``ray``).
+
+A run is a task with one CPU, and with one GPU where the cluster has some and the method learns with gradients. The
+driver alone decides what is done: a run whose worker or node is lost is handed out again, and goes on from its last
+save where the folder can still be seen. A run that is finished is on the driver's disk before it counts, so a node that
+is lost later takes nothing with it.
+
+Where workers see the folder of the bench (one machine, or a shared file system) they work in it. Elsewhere they work in
+a folder of their own, and the finished run travels back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import os
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daband.errors import InvalidInput
+from daband.experiments.executors import THREAD_VARIABLES, Event, Executor, Listener, Outcome, WorkerDied
+from daband.experiments.run import Record, execute
+from daband.experiments.settings import RunSpec
+from daband.files import write_bytes, write_text
+from daband.policies import policies
+
+__all__ = ["on_ray"]
+
+_ATTEMPTS = 5
+"""How often a run is handed out before it counts as failed: what kills its worker every time is the run itself."""
+_OBJECT_STORE = 256 * 2**20
+"""Bytes for objects of a local cluster; finished runs stay on disk, and records are small."""
+
+
+def on_ray(address: str, *, workers: int | None = None) -> Executor:
+    """An executor on the Ray cluster at ``address``.
+
+    "local" starts a cluster on this machine for as long as the runs take, with as many workers as are asked for (one
+    per core by default). Any other address is one that Ray understands: "auto" or "HOST:6379".
+    """
+    ray = _ray()  # what is not installed is told before anything is done
+
+    def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+        with _connected(ray, address, min(workers or os.cpu_count() or 1, len(todo))):
+            yield from _hand_out(ray, todo, out.resolve(), listener)
+
+    return executor
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise InvalidInput("running on a cluster needs Ray: pip install 'daband[ray]'") from None
+    return ray
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
+    if ray.is_initialized():  # somebody else's connection: used, and left open
+        yield
+        return
+    threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
+    common = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": threads}}
+    files = None
+    try:
+        if address == "local":
+            # A short path: the names of Unix sockets below it may have some hundred characters.
+            files = tempfile.mkdtemp(prefix="dr-")
+            own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+            ray.init(address="local", _temp_dir=files, **own, **common)
+        else:
+            try:
+                _knock(address)
+                ray.init(address=address, **common)
+            except (OSError, ValueError, RuntimeError) as error:
+                raise InvalidInput(f"no Ray cluster answers at {address!r}: {error}") from None
+        yield
+    finally:
+        ray.shutdown()
+        if files is not None:
+            shutil.rmtree(files, ignore_errors=True)
+
+
+def _knock(address: str) -> None:
+    """Raise where nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A run that was handed out, for the how-many-eth time."""
+
+    spec: RunSpec
+    attempt: int
+
+
+def _hand_out(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+    with_gpus = bool(ray.cluster_resources().get("GPU"))
+    mailbox = ray.remote(num_cpus=0)(_Mailbox).remote()
+    task = ray.remote(num_cpus=1, max_retries=0)(_work)
+    sign = out / f".seen-by-workers-{uuid.uuid4().hex}"
+    waiting: dict[Any, _Task] = {}
+
+    def submit(spec: RunSpec, attempt: int) -> None:
+        gpus = 1 if with_gpus and _learns_with_gradients(spec.method) else 0
+        reference = task.options(name=f"daband {spec.label}", num_gpus=gpus).remote(spec, out, sign, mailbox)
+        waiting[reference] = _Task(spec, attempt)
+
+    write_text(sign, "")
+    try:
+        for spec in todo:
+            submit(spec, 1)
+        while waiting:
+            done, _ = ray.wait(list(waiting), num_returns=1, timeout=0.2)
+            under_way = {given.spec.folder_name: given.spec for given in waiting.values()}
+            for folder_name, record in _letters(ray, mailbox):
+                if folder_name in under_way:  # a late letter of a run that is over would bring its line back
+                    listener(Event("episode", under_way[folder_name], record))
+            for reference in done:
+                given = waiting.pop(reference)
+                outcome = _outcome(ray, reference, out / given.spec.folder_name)
+                if isinstance(outcome, WorkerDied) and given.attempt < _ATTEMPTS:
+                    listener(Event("again", given.spec, {"reason": str(outcome)}))
+                    submit(given.spec, given.attempt + 1)
+                else:
+                    yield given.spec, outcome
+    finally:
+        sign.unlink(missing_ok=True)
+        for reference in waiting:
+            with contextlib.suppress(Exception):  # on the way out, and the cluster may be gone
+                ray.cancel(reference, force=True)
+
+
+def _learns_with_gradients(method: str) -> bool:
+    return "recipe" in inspect.signature(policies.get(method.removesuffix("-p"))).parameters
+
+
+def _letters(ray: Any, mailbox: Any) -> list[tuple[str, dict[str, float]]]:
+    """What workers said since the last time. Progress is no reason to fail: with the mailbox lost there is none."""
+    try:
+        letters: list[tuple[str, dict[str, float]]] = ray.get(mailbox.empty.remote(), timeout=30)
+    except ray.exceptions.RayError:
+        return []
+    return letters
+
+
+def _outcome(ray: Any, reference: Any, folder: Path) -> Outcome:
+    """What became of a task: its record, the exception of the run itself, or that its worker is gone."""
+    try:
+        record, files = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        return cause if isinstance(cause, Exception) else error
+    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError) as error:
+        return RuntimeError(f"Ray could not start the run: {error}")
+    except ray.exceptions.RayError as error:
+        return WorkerDied(f"its worker died ({type(error).__name__})")
+    if files is not None:
+        _unpack(files, folder)
+    result: Record = record
+    return result
+
+
+def _unpack(files: dict[str, bytes], folder: Path) -> None:
+    for name in sorted(files, key=lambda name: name == "done"):  # what says that all is there comes last
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, files[name])
+
+
+class _Mailbox:
+    """An actor that keeps what workers say until the driver asks."""
+
+    def __init__(self) -> None:
+        self._letters: list[tuple[str, dict[str, float]]] = []
+
+    def put(self, folder_name: str, record: dict[str, float]) -> None:
+        self._letters.append((folder_name, record))
+
+    def empty(self) -> list[tuple[str, dict[str, float]]]:
+        letters, self._letters = self._letters, []
+        return letters
+
+
+def _work(spec: RunSpec, out: Path, sign: Path, mailbox: Any) -> tuple[Record, dict[str, bytes] | None]:
+    """On a worker: execute a run, in the bench's own folder where it can be seen. Else its files are returned too."""
+
+    def tell(record: dict[str, float]) -> None:
+        mailbox.put.remote(spec.folder_name, record)
+
+    if sign.exists():
+        return execute(spec, out, progress=tell), None
+    own = Path(tempfile.gettempdir()) / f"daband-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
+    own.mkdir(parents=True, exist_ok=True)
+    record = execute(spec, own, progress=tell)
+    folder = own / spec.folder_name
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    shutil.rmtree(folder)
+    return record, files

@@ -1,0 +1,128 @@
+"""Ways to get many runs done on this machine: one after the other, or in processes side by side.
+
+An executor takes the runs that are to be done, the folder they go to and somebody to tell, and yields each run with its
+record, or with the exception that ended it, as soon as it is over. ``bench`` takes any of them; a cluster
+(``daband.experiments.cluster``) is one more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daband.errors import DabandError
+from daband.experiments.run import Record, execute
+from daband.experiments.settings import RunSpec
+
+__all__ = [
+    "THREAD_VARIABLES",
+    "Event",
+    "Executor",
+    "Listener",
+    "Outcome",
+    "WorkerDied",
+    "in_processes",
+    "in_turn",
+]
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+"""What libraries read to know how many threads to use."""
+
+
+class WorkerDied(DabandError, RuntimeError):
+    """The process that had a run is gone; the run's folder stays as it was."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened to a run: "found", "episode", "again", "finished" or "failed"."""
+
+    kind: str
+    spec: RunSpec
+    detail: dict[str, Any]
+
+
+Listener = Callable[[Event], None]
+Outcome = Record | Exception
+Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
+
+
+def in_turn(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+    """One run after the other, in this process."""
+    for spec in todo:
+        try:
+            yield spec, execute(spec, out, progress=lambda record, spec=spec: listener(Event("episode", spec, record)))  # type: ignore[misc]
+        except Exception as error:
+            yield spec, error
+
+
+def in_processes(jobs: int) -> Executor:
+    """An executor with this many runs at the same time, each in a process and with one thread of its own."""
+
+    def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+        return _in_processes(todo, out, listener, jobs)
+
+    return executor
+
+
+def _in_processes(
+    todo: Sequence[RunSpec], out: Path, listener: Listener, jobs: int
+) -> Iterator[tuple[RunSpec, Outcome]]:
+    context = multiprocessing.get_context("spawn")
+    with _one_thread_each(), context.Manager() as manager:
+        mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]] = manager.Queue()
+        with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context) as pool:
+            waiting: dict[Future[Record], RunSpec] = {
+                pool.submit(_execute_in_worker, spec, out, mailbox): spec for spec in todo
+            }
+            try:
+                while waiting:
+                    done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
+                    with contextlib.suppress(queue.Empty):
+                        while True:
+                            spec, record = mailbox.get_nowait()
+                            listener(Event("episode", spec, record))
+                    for future in done:
+                        spec = waiting.pop(future)
+                        yield spec, _outcome(future)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                raise
+
+
+def _outcome(future: Future[Record]) -> Outcome:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return WorkerDied("a worker process died (out of memory?); fewer --jobs need less")
+    except Exception as error:
+        return error
+
+
+def _execute_in_worker(spec: RunSpec, out: Path, mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]]) -> Record:
+    return execute(spec, out, progress=lambda record: mailbox.put((spec, record)))
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Libraries read these variables when a worker starts; what the user has set stays."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update({name: value or "1" for name, value in before.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,363 @@
+"""Gradient steps of one learner, or of several of one shape at once.
+
+A step draws its own batch from the memories, on the device, with shapes that never change and without waiting for the
+device: so a whole step can be captured once and replayed. Whatever a step needs from the host (the head's coefficients,
+the weights that its schedule gives) is copied into fixed buffers between steps.
+
+Several learners are trained side by side: their parameters are rows of one matrix, the networks' channels stand next
+to one another, and the objective is mapped over the rows. The number of operations stays that of one learner, and on a
+GPU that number, not their size, is what a small network's step costs. Each learner draws from its own generator and
+its own memories, so its results are those it would have had alone, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from daband.encoders.disturbance import disturb
+from daband.errors import DabandError, InvalidInput
+from daband.objectives import Batch, Term
+from daband.policies.captured import CapturedStep
+from daband.policies.layout import StatisticsLayout
+from daband.policies.memory import ContextMemory, Memories
+
+if TYPE_CHECKING:
+    from daband.policies.learner import Learner
+
+__all__ = ["MOST_MEASURED", "Steps"]
+
+MOST_MEASURED = 32
+_BETAS = (0.9, 0.999)
+_EPSILON = 1e-8
+_SHARED_ROWS = ("theta", "inverse", "bonus", "faults", "totals")
+
+
+class Steps:
+    """Takes the gradient steps of ``learners``, which must agree in everything but seed, data and weights' values."""
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        if len({learner.shape_key for learner in learners}) != 1:
+            raise InvalidInput("only learners of one shape can be trained together")
+        self.learners = list(learners)
+        self.runs = len(self.learners)
+        first = self.learners[0]
+        if self.runs > 1 and not first.encoder.features.stackable:
+            raise InvalidInput(f"encoder {first.recipe.encoder.name!r} cannot be trained together with others")
+        self.recipe, self.device = first.recipe, first.device
+        self.layout = first.layout
+        self.encoder_size = self.layout.size_of("encoder")
+        self.generators = [learner.generator for learner in self.learners]
+        self.measured_names: list[str] = []
+        self._join()
+        statistics = StatisticsLayout(first.encoder, runs=self.runs)
+        self.statistics = statistics.pack([learner.encoder for learner in self.learners])
+        self.buffers = statistics.buffers(self.statistics)
+        self.average_statistics = self.average_buffers = None
+        if first.average is not None:
+            self.average_statistics = statistics.pack([learner.average for learner in self.learners])  # type: ignore[misc]
+            self.average_buffers = statistics.buffers(self.average_statistics)
+        self.run_of = statistics.run_of(self.device)
+        self.schedule = torch.zeros(self.runs, 0, len(first.objective.weights) + 1, device=self.device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.captures = first.captures
+        self.captured = CapturedStep(self) if self.device.type == "cuda" and self.captures else None
+        for learner in self.learners:
+            learner.belong_to(self)
+
+    def _join(self) -> None:
+        """Let the learners' numbers be rows of common tensors; a single learner's stay where they are."""
+        self.rows = {name: self._common([getattr(learner, name) for learner in self.learners]) for name in _SHARED_ROWS}
+        vectors = [learner.vector.detach() for learner in self.learners]
+        moments = [[learner.moment(name) for learner in self.learners] for name in ("exp_avg", "exp_avg_sq", "step")]
+        self.parameters = self._common(vectors)
+        self.moments = [self._common(found) for found in moments]
+        averages = [learner.average_vector for learner in self.learners if learner.average_vector is not None]
+        self.averages = self._common(averages) if averages else None
+        self.objective_buffers: dict[str, torch.Tensor] = {}
+        if self.runs > 1:
+            for run, learner in enumerate(self.learners):
+                learner.move_to(
+                    vector=self.parameters[run],
+                    average=None if self.averages is None else self.averages[run],
+                    moments={n: m[run] for n, m in zip(("exp_avg", "exp_avg_sq", "step"), self.moments, strict=True)},
+                    rows={name: tensor[run] for name, tensor in self.rows.items()},
+                )
+            named = [dict(learner.objective.named_buffers()) for learner in self.learners]
+            self.objective_buffers = {name: torch.stack([own[name] for own in named]) for name in named[0]}
+        self.parameters.requires_grad_(True)
+
+    def _common(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return tensors[0][None] if self.runs == 1 else torch.stack(list(tensors))
+
+    # What the host does around the steps.
+
+    def take(self, steps: int, memories: Sequence[Memories]) -> list[dict[str, float]]:
+        """Take ``steps`` steps and return, for each learner, means over them of all that was measured.
+
+        The device is read once, at the end.
+        """
+        self._begin(steps)
+        try:
+            for _ in range(steps):
+                self.captured.step(memories) if self.captured is not None else self.step(memories)
+        except torch.OutOfMemoryError as error:
+            batch = self.recipe.learning.batch
+            raise DabandError(
+                f"the device ran out of memory at batch {batch}; try Learning(batch={max(1, batch // 2)})"
+                + ("" if self.runs == 1 else f", or fewer than {self.runs} runs together")
+            ) from error
+        names = [*self.measured_names, "skipped_steps", "worst_streak"]
+        totals = self.rows["totals"][:, : len(self.measured_names)] / steps
+        numbers = torch.cat([totals, self.rows["faults"][:, [0, 2]]], dim=1).cpu().tolist()
+        return [dict(zip(names, row, strict=True)) for row in numbers]
+
+    def _begin(self, steps: int) -> None:
+        if steps > self.schedule.shape[1]:
+            self.schedule = torch.zeros(self.runs, steps, self.schedule.shape[2], device=self.device)
+            if self.captured is not None:
+                self.captured.forget()
+        table = torch.tensor([learner.schedule(steps) for learner in self.learners])
+        self.schedule[:, :steps].copy_(table)
+        self.position.zero_()
+        self.rows["totals"].zero_()
+        self.rows["faults"][:, 0].zero_()
+        self.rows["faults"][:, 2].zero_()
+
+    # The step.
+
+    def step(self, memories: Sequence[Memories]) -> None:
+        """One gradient step on batches of the memories' choosing; what it measures is added to the totals."""
+        now = self.schedule.index_select(1, self.position).squeeze(1)
+        before = self.statistics.clone()
+        losses, measured = self._losses(memories, now[:, :-1])
+        (gradient,) = torch.autograd.grad(losses.sum(), self.parameters)
+        with torch.no_grad():
+            norms = torch.linalg.vector_norm(gradient[:, : self.encoder_size], dim=1)
+            losses = losses.detach()
+            good = (losses + norms).abs() < torch.inf  # false for what is not a number, too
+            bad = 1.0 - good.float()
+            self._update(gradient, bad)
+            wrong = (bad if self.runs == 1 else bad[self.run_of]) > 0
+            torch.where(wrong, before, self.statistics, out=self.statistics)
+            self._follow(now[:, -1], bad)
+            faults = self.rows["faults"]  # skipped, present streak, longest streak
+            faults[:, 1] = (faults[:, 1] + 1) * bad
+            faults[:, 0] += bad
+            torch.maximum(faults[:, 2], faults[:, 1], out=faults[:, 2])
+            found = torch.cat([losses[:, None], norms[:, None], measured], dim=1)
+            self.rows["totals"][:, : found.shape[1]] += found
+            self.position += 1
+
+    def _losses(self, memories: Sequence[Memories], weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The runs' losses (runs,), and what was measured on the way (runs, M), named in ``measured_names``."""
+        first = self.learners[0]
+        objective, size = first.objective, self.recipe.learning.batch
+        with_target = objective.needs_target and len(memories[0].target) > 0
+        kinds = [kind for kind in ("source", "target", "target_rounds") if len(getattr(memories[0], kind))]
+        kinds = [kind for kind in kinds if with_target or kind != "target"]
+        parts = [[getattr(memory, kind) for memory in memories] for kind in kinds]
+        shape, per_round = first.encoder.context_shape, self._contexts_per_round()
+        rows, draws = self._draw(parts, size)
+        contexts = [self._gathered(part, own) for part, own in zip(parts, rows, strict=True)]
+        contexts = [part.view(self.runs, size * per_round, *shape) for part in contexts]
+        n_source = size * per_round if "source" in kinds else 0
+        parameters = self.layout.parameters(self.parameters)
+        latent, tap = self._encode(parameters["encoder"], _joined(contexts), draws, n_source)
+        teacher = latent[:, :0]
+        if with_target and objective.needs_teacher:
+            teacher = self._teacher(contexts[kinds.index("target")], latent[:, n_source : n_source + size * per_round])
+        arms, rewards = [], []
+        for kind, part, own in zip(kinds, parts, rows, strict=True):
+            if kind != "target":
+                arms.append(self._gathered(part, own, "arms"))
+                rewards.append(self._gathered(part, own, "rewards"))
+        together = (
+            latent,
+            tap,
+            teacher,
+            torch.cat(arms, dim=1),
+            torch.cat(rewards, dim=1).to(latent.dtype),
+            self.rows["theta"],
+            self.rows["inverse"],
+            self.rows["bonus"],
+            weights,
+        )
+        sizes = (n_source, size * per_round if with_target else 0)
+        of_objective = parameters.get("objective", {})
+
+        def judged(own: dict[str, torch.Tensor], *mine: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._judge(own, sizes, *mine)
+
+        if self.runs == 1:
+            loss, measured = judged({n: p[0] for n, p in of_objective.items()}, *(tensor[0] for tensor in together))
+            return loss[None], measured[None]
+        losses, measured = torch.vmap(judged)({**of_objective, **self.objective_buffers}, *together)
+        return losses, measured
+
+    def _contexts_per_round(self) -> int:
+        first = self.learners[0]
+        return first.n_arms if first.shared else 1
+
+    def _draw(self, parts: Sequence[Sequence[ContextMemory]], size: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Rows (runs, size) of each part's memories, and the draws (runs, contexts, n) of the disturbance.
+
+        Rows are even draws with replacement, or the latest. All random numbers of a run come from one call.
+        """
+        shape = self.learners[0].encoder.context_shape
+        per_context = self.recipe.learning.disturbance.draws(shape)
+        n_contexts = len(parts) * size * self._contexts_per_round()
+        last = self.recipe.memory.replay == "last"
+        n_rows = 0 if last else len(parts) * size
+        total = n_rows + n_contexts * per_context
+        drawn = [torch.rand(total, generator=generator, device=self.device) for generator in self.generators]
+        uniform = self._common(drawn)
+        rows = []
+        for index, part in enumerate(parts):
+            count = self._common([memory.count for memory in part]).view(-1, 1)
+            if last:
+                # Rows before the first are clamped to it: a short memory repeats its oldest, and the shape stays.
+                rows.append((torch.arange(size, device=self.device) + (count - size)).clamp(min=0))
+            else:
+                own = uniform[:, index * size : (index + 1) * size]
+                rows.append(torch.minimum((own * count).long(), count - 1))
+        return rows, uniform[:, n_rows:].view(self.runs, n_contexts, per_context)
+
+    def _gathered(self, part: Sequence[ContextMemory], rows: torch.Tensor, column: str = "contexts") -> torch.Tensor:
+        return self._common([getattr(memory, column)[own] for memory, own in zip(part, rows.unbind(), strict=True)])
+
+    def _encode(
+        self, parameters: Mapping[str, torch.Tensor], contexts: torch.Tensor, draws: torch.Tensor, n_source: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents (runs, R, d) and taps (runs, R, w) of contexts (runs, R, *shape), disturbed."""
+        flat = disturb(contexts.flatten(0, 1), self.recipe.learning.disturbance, draws.flatten(0, 1))
+        disturbed = flat.view(*contexts.shape[:2], *flat.shape[1:])
+        return self._forward(self.learners[0].encoder, parameters, self.buffers, disturbed, n_source)
+
+    def _forward(
+        self,
+        network: nn.Module,
+        parameters: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        contexts: torch.Tensor,
+        n_source: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.runs == 1:
+            own = {name: parameter[0] for name, parameter in parameters.items()}
+            latent, tap = functional_call(network, own, (contexts[0],), {"n_source": n_source})
+            return latent[None], tap[None]
+        given = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
+        settings = {"n_source": n_source, "runs": self.runs}
+        latent, tap = functional_call(network, given, (contexts.transpose(0, 1),), settings)
+        return latent.transpose(0, 1), tap.transpose(0, 1)
+
+    def _teacher(self, contexts: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
+        """The averaged encoder's latents (runs, T, d) of contexts as they are, or the encoder's own."""
+        average = self.learners[0].average
+        if average is None or self.averages is None or self.average_buffers is None:
+            return latent.detach()
+        with torch.no_grad():
+            parameters = self.layout.only("encoder").parameters(self.averages)["encoder"]
+            return self._forward(average, parameters, self.average_buffers, contexts, 0)[0]
+
+    def _judge(
+        self,
+        parameters: dict[str, torch.Tensor],
+        sizes: tuple[int, int],
+        latent: torch.Tensor,
+        tap: torch.Tensor,
+        teacher: torch.Tensor,
+        arm: torch.Tensor,
+        reward: torch.Tensor,
+        theta: torch.Tensor,
+        inverse: torch.Tensor,
+        bonus: torch.Tensor,
+        weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One run's loss and measurements."""
+        first = self.learners[0]
+        objective, n_arms = first.objective, first.n_arms
+        source, target = sizes
+
+        def predict(latents: torch.Tensor) -> torch.Tensor:
+            """Predicted rewards (rounds, K) of latents (rounds, d), or (rounds * K, d) for shared arms."""
+            return (latents @ theta[0]).view(-1, n_arms) if first.shared else latents @ theta.T
+
+        predicted = predict(latent)
+        rounds, targets = source // self._contexts_per_round(), target // self._contexts_per_round()
+        of_target = predicted[rounds : rounds + targets]
+        width = torch.zeros_like(of_target)
+        if targets and objective.needs_width:
+            z = latent[source : source + target].detach()
+            variance = torch.einsum("nd,kde,ne->nk", z, inverse, z).clamp(min=0)
+            width = bonus * variance.sqrt().view(targets, -1)
+        batch = Batch(
+            predicted=torch.cat([predicted[:rounds], predicted[rounds + targets :]])
+            if len(arm) > rounds
+            else predicted[:rounds],
+            arm=arm,
+            reward=reward,
+            tap=tap[:source],
+            target_predicted=of_target,
+            target_width=width,
+            target_tap=tap[source : source + target],
+            target_teacher=predict(teacher.detach()) if len(teacher) else of_target.detach(),
+            weight=weights[0],
+        )
+        loss, values = functional_call(objective, parameters, (batch, weights))
+        measured = {**values, "latent_spread": latent.detach().var(dim=0, correction=0).sum()}
+        for term in objective.terms.values():
+            assert isinstance(term, Term)
+            if term.accuracy is not None:
+                measured["discriminator_accuracy"] = term.accuracy
+                term.accuracy = None  # it belongs to this step, and may be mapped over runs
+        if targets:
+            chosen = (of_target.detach() + width).argmax(dim=1)
+            shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
+            measured["target_top_share"] = shares.max()
+        self.measured_names = ["loss", "gradient_norm", *measured]
+        if len(self.measured_names) > MOST_MEASURED:
+            raise InvalidInput(f"an objective can have at most {MOST_MEASURED - 5} terms")
+        return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
+
+    def _update(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
+        """Adam, for every run whose loss and gradient are finite; the others are left alone."""
+        if self.runs == 1:
+            optimiser, vector = self.learners[0].optimiser, self.learners[0].vector
+            vector.grad = gradient[0]
+            # The fused optimiser leaves everything alone where this is 1, without asking the host.
+            optimiser.found_inf = bad[0]  # type: ignore[attr-defined]
+            optimiser.step()
+            return
+        good = (1 - bad)[:, None]
+        first, second, steps = self.moments
+        steps += good[:, 0]
+        gradient = torch.where(good > 0, gradient, 0.0)
+        first.lerp_(gradient, (1 - _BETAS[0]) * good)
+        second.lerp_(gradient.square_(), (1 - _BETAS[1]) * good)
+        counted = steps.clamp(min=1)[:, None]
+        rate = self.recipe.learning.learning_rate / (1 - _BETAS[0] ** counted)
+        scale = (1 - _BETAS[1] ** counted).rsqrt()
+        divisor = second.sqrt().mul_(scale).add_(_EPSILON)
+        self.parameters.data.addcdiv_(first * (rate * good), divisor, value=-1)
+
+    def _follow(self, keep: torch.Tensor, bad: torch.Tensor) -> None:
+        """Let the averaged encoder follow, not after a skipped step."""
+        if self.averages is None or self.average_statistics is None:
+            return
+        share = (1 - keep) * (1 - bad)
+        self.averages.lerp_(self.parameters.detach()[:, : self.averages.shape[1]], share[:, None])
+        self.average_statistics.lerp_(self.statistics, share if self.runs == 1 else share[self.run_of])
+        for learner in self.learners:
+            learner.follow_other_buffers(share)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Contexts of several memories, (runs, R, ...); bytes and numbers meet as numbers in [0, 1]."""
+    if len({part.dtype for part in parts}) > 1:
+        parts = [part.float() / 255 if part.dtype == torch.uint8 else part for part in parts]
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)

@@ -1,0 +1,85 @@
+"""What is drawn while runs are under way."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from daband.cli import progress
+from daband.cli.progress import watch
+from daband.experiments import Event, Experiment
+
+
+@pytest.fixture
+def specs():
+    return Experiment(pair="synthetic", episodes=10).runs(["linucb", "random"], [0, 1])
+
+
+def console(terminal):
+    return Console(file=io.StringIO(), force_terminal=terminal, width=110)
+
+
+def episode(spec, number, regret=12.0, **more):
+    return Event("episode", spec, {"episode": number, "regret": regret, **more})
+
+
+def last_frame(screen):
+    """What stood on the terminal last: rich moves up and draws anew."""
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "\n", screen.file.getvalue())
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def test_live_lines_tell_episode_regret_time_and_the_whole(specs, monkeypatch):
+    screen = console(True)
+    with watch(specs, screen) as hear:
+        hear(Event("found", specs[0], {"target_accuracy": 0.5}))
+        hear(episode(specs[1], 3, of=10))
+        hear(episode(specs[2], 2, regret=None, of=10))
+        hear(Event("again", specs[2], {"reason": "its worker died"}))
+        hear(Event("failed", specs[3], {"error": "[bold]no[/bold] markup"}))
+        hear(episode(specs[1], 7, regret=40.4, of=10))
+    lines = last_frame(screen)
+    text = " ".join(lines)
+    for word in ("all runs", "2/4", "1 failed", "random, seed 0", "7/10", "source regret 40", "ETA", "again"):
+        assert word in text, word
+    assert "source regret unknown" in text
+    assert "[bold]no[/bold] markup" in text
+
+
+def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, monkeypatch):
+    screen = console(False)
+    now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    with watch(specs, screen) as hear:
+        for number in range(1, 6):
+            hear(episode(specs[0], number, of=10))
+        hear(Event("again", specs[0], {"reason": "its worker died"}))
+        hear(Event("finished", specs[0], {"target_accuracy": 0.25}))
+        hear(Event("found", specs[1], {"target_accuracy": 0.5}))
+        hear(Event("failed", specs[2], {"error": "out of luck"}))
+    assert screen.file.getvalue().splitlines() == [
+        "running   linucb, seed 0: episode 3/10, source regret 12, about 5 min left",
+        "running   linucb, seed 0: episode 5/10, source regret 12, about 3 min left",
+        "again     linucb, seed 0: its worker died",
+        "finished  [1/4] linucb, seed 0: target accuracy 0.2500",
+        "found     [2/4] random, seed 0: target accuracy 0.5000",
+        "failed    [3/4] linucb, seed 1: out of luck",
+    ]
+
+
+def test_runs_of_several_pairs_and_variants_are_told_apart(specs):
+    screen = console(False)
+    other = specs[1].model_copy(update={"pair": "digit", "variant": "paper:RP"})
+    with watch([specs[0], other], screen) as hear:
+        hear(Event("finished", other, {"target_accuracy": 0.5}))
+    assert "digit  random paper:RP, seed 0: target" in screen.file.getvalue()
+
+
+def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs):
+    endless = specs[0].model_copy(update={"episodes": "all"})
+    screen = console(True)
+    with watch([endless], screen) as hear:
+        hear(episode(endless, 1))
+        hear(episode(endless, 2, of=8))
+    assert "2/8" in " ".join(last_frame(screen))

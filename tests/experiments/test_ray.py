@@ -1,0 +1,170 @@
+"""Runs on a Ray cluster. Ray lives in processes of its own here: it brings threads and warnings that are not ours."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daband.errors import InvalidInput
+from daband.experiments import bench, load_experiment, read_results
+from daband.experiments.cluster import on_ray
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
+SETTINGS = ["episodes=150", "episode_length=100"]
+PATIENCE = 240.0
+
+
+def timeless(records):
+    return [{key: value for key, value in record.items() if key != "wall_seconds"} for record in records]
+
+
+def children_of(pid):
+    """Every process below ``pid`` with its title, from /proc."""
+    found, parents = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            title = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(stat.parent.name)] = (int(fields[1]), title)
+    below = {pid}
+    while True:
+        more = {child for child, (parent, _) in parents.items() if parent in below} - below
+        if not more:
+            break
+        below |= more
+        found |= {child: parents[child][1] for child in more}
+    return found
+
+
+def kill_a_worker_at_its_run(driver, out, deadline):
+    """SIGKILL a worker in the middle of a run (stopped first, so that it cannot end meanwhile); its run is returned."""
+    while time.monotonic() < deadline and driver.poll() is None:
+        for pid, title in children_of(driver.pid).items():
+            label = re.match(r"ray::daband (\S+), seed (\d)", title)
+            if label is None:
+                continue
+            method, seed = label.groups()
+            (folder, *_) = [*out.glob(f"synthetic-{method}-seed{seed}-*"), None]
+            if folder is None or not (folder / "config.json").exists():
+                continue
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.05)
+            if (folder / "done").exists():
+                os.kill(pid, signal.SIGCONT)
+                continue
+            os.kill(pid, signal.SIGKILL)
+            return f"{method}, seed {seed}"
+        time.sleep(0.005)
+    raise AssertionError("no worker was found at a run")
+
+
+@needs_ray
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds workers in /proc")
+def test_a_killed_workers_run_is_done_again_and_results_are_those_without_ray(tmp_path):
+    out = tmp_path / "ray"
+    command = [
+        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
+        "--ray", "local", "--jobs", "2", "--out", str(out), *(part for text in SETTINGS for part in ("--set", text)),
+    ]  # fmt: skip
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + PATIENCE
+    try:
+        killed = kill_a_worker_at_its_run(driver, out, deadline)
+        processes = children_of(driver.pid)
+        said, _ = driver.communicate(timeout=PATIENCE)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, said
+    assert f"again     {killed}: its worker died" in said
+    labels = [f"{method}, seed {seed}" for seed in (0, 1) for method in ("linucb", "linucb-p")]
+    for label in labels:
+        assert len(re.findall(rf"finished .* {label}:", said)) == 1, said
+
+    alone = bench(load_experiment("synthetic", SETTINGS).runs(["linucb", "linucb-p"], [0, 1]), tmp_path / "alone")
+    together = read_results(out)
+    assert timeless(together) == timeless(alone)
+    for record in alone:
+        for column in ("arm", "reward", "regret"):
+            with (
+                np.load(out / record["folder"] / "rounds.npz") as ours,
+                np.load(tmp_path / "alone" / record["folder"] / "rounds.npz") as theirs,
+            ):
+                np.testing.assert_array_equal(ours[column], theirs[column])
+    assert len(list(out.glob("*/done"))) == 4
+    assert not list(out.glob(".seen*"))
+
+    while any(Path(f"/proc/{pid}").exists() and alive(pid) for pid in processes):
+        assert time.monotonic() < deadline, "processes are left behind"
+        time.sleep(0.1)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_ray
+def test_workers_that_do_not_see_the_folder_send_their_runs_back_and_errors_arrive_whole(tmp_path):
+    script = """
+import json, pathlib, sys
+from daband.experiments import BenchError, Experiment, bench, cluster
+cluster.write_text = lambda *_: None  # the sign that workers look for is never written
+small = Experiment(
+    pair="synthetic", pair_options={"tiny": True}, episodes=3, episode_length=8, seeds=(0,),
+    compare=("random", "linucb"), methods={"linucb": {"ridge": -1.0}},
+)
+out, events = pathlib.Path(sys.argv[1]), []
+try:
+    bench(small.runs(), out, executor=cluster.on_ray("local", workers=2), on_event=events.append)
+except BenchError as error:
+    print(json.dumps({"error": str(error), "events": [[event.kind, event.spec.method] for event in events]}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert "1 of 2 runs failed" in told["error"]
+    assert "linucb, seed 0: ridge must be" in told["error"]
+    assert told["events"].count(["finished", "random"]) == 1
+    assert told["events"].count(["failed", "linucb"]) == 1
+    assert ["again", "linucb"] not in told["events"]  # the run's own fault, so it is not tried again
+    (record,) = read_results(tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out" / record["folder"]).iterdir()}
+    assert names >= {"config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors", "result.json", "done"}
+
+
+@needs_ray
+def test_an_address_where_nobody_listens_is_told_at_once(tmp_path):
+    command = [sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "random", "--seeds", "0"]
+    started = time.monotonic()
+    done = subprocess.run(
+        [*command, "--ray", "127.0.0.1:1"], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=PATIENCE
+    )
+    assert done.returncode == 2
+    assert "no Ray cluster answers at '127.0.0.1:1'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'daband\[ray\]'"):
+        on_ray("local")
