@@ -50,3 +50,15 @@ def test_training_writes_shares_that_add_up(tmp_path: Path) -> None:
     assert result["share_of_product"] > 0
     assert document["against_plain"][0]["threads"] == 1
     assert "mlp" in printed
+
+
+def test_scaling_and_neural_peers_run(tmp_path: Path) -> None:
+    path = tmp_path / "scaling.json"
+    run("scaling.py", "growth", "--rounds", "4096", "--policies", "LinUCB", "--json", str(path))
+    (result,) = json.loads(path.read_text())["results"]
+    assert set(result["seconds"]) == {"2000", "4000"}
+    run("scaling.py", "memory", "--rounds", "640", "--json", str(path))
+    assert json.loads(path.read_text())["result"]["rounds"] == 640
+    run("neural_peers.py", "--only", "daband,bare", "--rounds", "512", "--seeds", "1", "--json", str(path))
+    results = json.loads(path.read_text())["results"]
+    assert results["daband NeuralLinUCB"][0]["reward"] > 0.25
