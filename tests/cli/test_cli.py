@@ -17,7 +17,7 @@ SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_opt
 def test_help_names_every_command_and_where_to_start(tmp_path):
     done = daband("--help", folder=tmp_path)
     assert done.returncode == 0
-    for word in ("demo", "run", "bench", "ablate", "sweep", "report", "presets", "Start with"):
+    for word in ("demo", "run", "bench", "ablate", "continue", "sweep", "report", "presets", "Start with"):
         assert word in done.stdout
 
 
@@ -75,7 +75,8 @@ def test_presets_and_methods_and_version(tmp_path):
         (("sweep", "synthetic"), "nothing to sweep"),
         (("sweep", "synthetic", "--grid", "lambda=1", "--select", "luck"), "unknown rule 'luck'"),
         (("sweep", "synthetic", "--grid", "lamda=1"), "nothing called 'lamda'"),
-        (("report", "nowhere"), "no results.json"),
+        (("continue", "nowhere"), "holds no finished run"),
+        (("report", "nowhere"), "no folder nowhere"),
         (("run", "[/foo]"), "unknown preset '[/foo]'"),
         (("run", "synthetic", "--set", "episodes=99999"), "passes"),
     ],
@@ -121,3 +122,21 @@ def test_sweep_shows_what_each_rule_picks(tmp_path):
     done = daband(*command, "--select", "dev", folder=tmp_path)
     assert done.returncode == 2
     assert "'dev' has no value" in done.stderr
+
+
+def test_a_whole_bench_is_continued(tmp_path):
+    assert (
+        daband("bench", "synthetic", "--methods", "random,linucb", "--seeds", "0-1", *SMALL, folder=tmp_path).returncode
+        == 0
+    )
+    done = daband("continue", "runs/synthetic", "--rounds", "50", "--jobs", "2", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("finished", "target regret", "zero-shot", "linucb", "continued.json"):
+        assert word in done.stdout
+    again = daband("continue", "runs/synthetic", "--rounds", "50", folder=tmp_path)
+    assert again.returncode == 0
+    assert "finished" not in again.stdout
+    assert again.stdout.count("found") == 4
+    other = daband("continue", "runs/synthetic", "--rounds", "40", folder=tmp_path)
+    assert other.returncode == 2
+    assert "remove it" in other.stderr

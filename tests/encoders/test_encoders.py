@@ -71,7 +71,7 @@ def test_conv_variants(options):
 
 
 def test_conv_caps_the_tap_of_large_images():
-    assert build_encoder("conv", context_shape=(3, 224, 224)).tap_width == 50 * 8 * 8
+    assert build_encoder("conv", context_shape=(3, 224, 224)).tap_width == 48 * 8 * 8
 
 
 class Linear(nn.Module):

@@ -175,23 +175,3 @@ class TestSettings:
             build_policy("linucbp", pair, seed=0, settings={}, components=2)
         with pytest.raises(InvalidInput, match="no setting 'lambda'"):
             build_policy("linucb", pair, seed=0, settings={"lambda": 1}, components=2)
-
-
-def test_a_bench_is_continued_on_target_rewards(small, tmp_path):
-    from daband.errors import DataError
-    from daband.experiments import continue_run, finished_runs
-
-    bench(small.runs(["linucb", "random"], [0]), tmp_path)
-    folders = finished_runs(tmp_path)
-    assert len(folders) == 2
-    before = (folders[0] / "policy.safetensors").read_bytes()
-    first = [continue_run(folder, rounds=40) for folder in folders]
-    assert [continue_run(folder, rounds=40) for folder in folders] == first
-    assert (folders[0] / "policy.safetensors").read_bytes() == before
-    for record in first:
-        assert record["rounds"] == 40
-        assert record["total_regret"] == pytest.approx(record["zero_shot_regret"] + record["continued_regret"])
-    with pytest.raises(DataError, match="remove it"):
-        continue_run(folders[0], rounds=41)
-    with pytest.raises(DataError, match="no finished run"):
-        finished_runs(tmp_path / "nowhere")

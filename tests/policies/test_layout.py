@@ -89,6 +89,8 @@ def test_a_saved_policy_has_the_shapes_of_the_plain_layout_and_goes_on_to_the_la
     with torch.no_grad():
         learner.vector.fill_(7.0)
     assert all((parameter == 7).all() for parameter in learner.encoder.parameters())
+    for parameter in learner.encoder.parameters():  # kernels read 16 bytes at once
+        assert parameter.ndim == 1 or parameter.data_ptr() % 16 == learner.vector.data_ptr() % 16
 
 
 class Machine:

@@ -1,61 +1,319 @@
 import html.parser
 import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
 
 import pytest
 
-from daband.errors import DataError
-from daband.experiments import Experiment, bench
+from daband.errors import DataError, InvalidInput
 from daband.report import markdown_table, read_records, summarise, write_report
+from tests.report.conftest import copied, write_results
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    small = Experiment(
-        pair="synthetic",
-        pair_options={"tiny": True},
-        episodes=3,
-        episode_length=8,
-        seeds=(0, 1, 2),
-        components=3,
-        compare=("random", "linucb", "linucb-p"),
-    )
-    bench(small.runs(), out)
-    return out
+class Reader(html.parser.HTMLParser):
+    """What a page refers to, its headings, and its identifiers."""
+
+    def __init__(self):
+        super().__init__()
+        self.addresses, self.headings, self.ids, self.tags = [], [], [], []
+        self._inside = None
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self._inside = tag if tag in ("h1", "h2", "h3", "summary") else None
+        for name, value in attributes:
+            if name in ("src", "href", "xlink:href"):
+                self.addresses.append(value)
+            if name == "id":
+                self.ids.append(value)
+
+    def handle_data(self, data):
+        if self._inside:
+            self.headings.append((self._inside, data))
+            self._inside = None
 
 
-def test_summary_is_mean_and_sample_deviation(folder):
-    rows = summarise(read_records(folder))
+def read(page):
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def test_summary_is_mean_and_sample_deviation(vectors):
+    rows = summarise(read_records(vectors))
     assert [row.method for row in rows] == ["random", "linucb", "linucb-p"]
-    values = [r["target_accuracy"] for r in read_records(folder) if r["method"] == "linucb"]
+    values = [r["target_accuracy"] for r in read_records(vectors) if r["method"] == "linucb"]
     mean = sum(values) / 3
     assert rows[1].accuracy == pytest.approx(mean)
     assert rows[1].accuracy_spread == pytest.approx((sum((v - mean) ** 2 for v in values) / 2) ** 0.5)
     assert rows[1].seeds == (0, 1, 2)
 
 
-def test_the_page_stands_alone(folder):
-    page = write_report(folder).read_text()
-    addresses = []
-
-    class Reader(html.parser.HTMLParser):
-        def handle_starttag(self, tag, attributes):
-            addresses.extend(value for name, value in attributes if name in ("src", "href"))
-
-    Reader().feed(page)
-    assert addresses
-    assert all(address.startswith("data:image/png;base64,") for address in addresses)
-    assert "linucb-p" in page
-    assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    assert markdown_table(summarise(read_records(folder))) in (folder / "report.md").read_text()
+@pytest.fixture(scope="module")
+def page(images):
+    return write_report(images).read_text()
 
 
-def test_what_cannot_be_reported(tmp_path):
-    with pytest.raises(DataError, match=r"no results\.json"):
+def test_the_page_stands_alone(page):
+    reader = read(page)
+    assert reader.addresses
+    assert all(address.startswith(("#", "data:")) for address in reader.addresses), set(reader.addresses)
+    assert not re.search(r"""(src|href)=["']?https?:|@import|url\(["']?https?:""", page)
+    assert "script" not in reader.tags
+
+
+def test_every_reference_within_the_page_has_its_place(page):
+    reader = read(page)
+    assert len(reader.ids) == len(set(reader.ids))
+    inner = {address[1:] for address in reader.addresses if address.startswith("#")}
+    inner |= set(re.findall(r"url\(#([^)]+)\)", page))
+    assert inner <= set(reader.ids)
+
+
+def test_the_page_shows_what_it_promises(page):
+    headings = [text for _, text in read(page).headings]
+    for wanted in (
+        "Accuracy in the target",
+        "In the target, with its rewards",
+        "Learning in the source",
+        "What the policy sees",
+        "What ran",
+        "Versions and hardware",
+    ):
+        assert wanted in headings
+    drawn = set(re.findall(r'id="figure-digit-([\w-]+)"', page))
+    assert {
+        "accuracy",
+        "gain",
+        "target-regret",
+        "source-regret",
+        "bound",
+        "discriminator",
+        "confusion",
+        "wrong",
+    } <= drawn
+    assert {"map-DABand", "map-NLinUCB"} & drawn
+    assert "paper: DABand" in page
+    assert "0.6002" in page
+
+
+def test_figures_are_files_too(images, page):
+    figures = images / "report" / "figures"
+    names = {path.stem for path in figures.iterdir()}
+    assert names == {name.removeprefix("figure-") for name in re.findall(r'id="(figure-[\w-]+)"', page)}
+    for name in names:
+        assert (figures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (figures / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        ET.parse(figures / f"{name}.svg")
+
+
+def test_colours_follow_the_page(page):
+    drawn = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert drawn
+    for svg in drawn:
+        bare = re.sub(r"var\(--\w+,#[0-9a-f]{6}\)", "", svg)
+        left = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", bare))
+        assert left <= {"#ffffff"}, left  # a colour of the light page alone would be lost on the dark one
+
+
+def test_markdown_and_latex_say_the_same(images, page):
+    text = (images / "report.md").read_text()
+    for _, heading in [(t, h) for t, h in read(page).headings if t in ("h2", "h3")]:
+        assert f"# {heading}\n" in text
+    for address in re.findall(r"\]\((report/[^)]+)\)", text):
+        assert (images / address).is_file()
+    tables = (images / "report" / "tables.tex").read_text()
+    assert tables.count("\\begin{table}") == tables.count("\\end{table}") == page.count('<figure class="table"')
+    assert tables.count("\\toprule") == tables.count("\\bottomrule") == tables.count("\\begin{table}")
+    for path in (images / "report" / "tables").iterdir():
+        assert path.read_text() in tables
+
+
+def test_the_comparison_is_offered_as_markdown(vectors):
+    lines = markdown_table(summarise(read_records(vectors))).splitlines()
+    assert lines[0].startswith("| method | target accuracy |")
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| Random", "| LinUCB", "| LinUCB-P"]
+
+
+def test_the_same_runs_give_the_same_report(images, page, tmp_path):
+    copy = tmp_path / images.name
+    shutil.copytree(images, copy)
+    assert write_report(copy, formats=()).read_text() == page
+
+
+def test_runs_of_older_versions_still_give_a_report(images, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(images, old)
+    for name in ("evidence.npz", "environment.json"):
+        for path in old.glob(f"*/{name}"):
+            path.unlink()
+    page = write_report(old, formats=()).read_text()
+    assert "kept no evidence" in page
+    assert "figure-digit-source-regret" in page
+
+
+def test_records_alone_give_a_report(images, tmp_path):
+    shutil.copy(images / "results.json", tmp_path)
+    page = write_report(tmp_path, formats=()).read_text()
+    assert "folder is not here" in page
+    assert "figure-digit-accuracy" in page
+    assert "figure-digit-source-regret" not in page
+
+
+def test_a_single_run_gives_a_report(images):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    page = write_report(images / record["folder"], formats=()).read_text()
+    assert f"reaches a target accuracy of {record['target_accuracy']:.3f} on digit" in page
+
+
+def headline(page):
+    return re.search(r"<h1>(.*?)</h1><p>(.*?)</p>", page, flags=re.DOTALL).groups()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ([0.80, 0.81, 0.82], [0.50, 0.52, 0.51], ("DABand is best on digit", "95% interval")),
+        ([0.80, 0.40, 0.60], [0.50, 0.52, 0.51], ("DABand leads on digit", "includes no difference")),
+        ([0.30, 0.31, 0.32], [0.50, 0.52, 0.51], ("NLinUCB is best on digit", "above DABand")),
+        ([0.80], [0.50], ("on a single seed", "One seed says nothing")),
+    ],
+)
+def test_the_headline_is_no_surer_than_the_runs(images, tmp_path, ours, theirs, said):
+    records = {r["method"]: r for r in read_records(images) if r["seed"] == 0}
+    new = []
+    for method, values in (("daband", ours), ("nlinucb", theirs)):
+        for seed, value in enumerate(values):
+            new.append(copied(images, records[method], tmp_path, accuracy=value, seed=seed))
+    write_results(tmp_path, new)
+    sentence, detail = headline(write_report(tmp_path, formats=()).read_text())
+    assert said[0] in sentence
+    assert said[1] in sentence + detail
+
+
+def test_several_pairs_are_one_section_with_details_folded(vectors, tmp_path):
+    records = []
+    for number, pair in enumerate(("amazon/a-b", "amazon/b-a", "amazon/c-a")):
+        for record in read_records(vectors):
+            changed = 0.5 + 0.01 * number + 0.1 * (record["method"] == "linucb")
+            records.append(copied(vectors, record, tmp_path, pair=pair, accuracy=changed))
+    write_results(tmp_path, records)
+    page = write_report(tmp_path, formats=()).read_text()
+    headings = read(page).headings
+    assert [text for tag, text in headings if tag == "h2"] == ["amazon", "What ran"]
+    assert [text for tag, text in headings if tag == "summary"][:3] == ["amazon/a-b", "amazon/b-a", "amazon/c-a"]
+    assert "the mean of 3 pairs" in headline(page)[0]
+    assert "mean of pairs" in page
+    assert re.search(r"mean of pairs</strong></th>.*?0\.6100", page)
+    assert 'id="figure-amazon-a-b-source-regret"' in page
+    other = write_report(tmp_path, formats=(), pair="amazon/c-a").read_text()
+    assert 'id="figure-amazon-c-a-source-regret"' in other
+    assert 'id="figure-amazon-a-b-source-regret"' not in other
+    with pytest.raises(InvalidInput, match=r"no run of the pair 'amazon/x'.*amazon/a-b"):
+        write_report(tmp_path, pair="amazon/x")
+
+
+def test_an_ablation_has_corrected_p_values_beside_the_paper(images, tmp_path):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    spread = (0.0, 0.01, -0.01)
+    means = {"none": 0.3, "R": 0.31, "P": 0.32, "D": 0.5, "RP": 0.33, "RD": 0.58, "PD": 0.6, "RPD": 0.6}
+    records = [
+        copied(
+            images, record, tmp_path, variant=f"paper:{letters}", seed=seed,
+            accuracy=mean + spread[seed] * (1 if letters == "RPD" else -1 if letters == "PD" else 0.5),
+        )
+        for letters, mean in means.items()
+        for seed in range(3)
+    ]  # fmt: skip
+    write_results(tmp_path, records)
+    page = write_report(tmp_path, formats=("png",)).read_text()
+    assert "What R, P and D are worth" in page
+    assert "Of the 7 reduced forms of paper with R, P and D, 6 differ" in headline(page)[1]
+    rows = (tmp_path / "report.md").read_text()
+    cells = next(line for line in rows.splitlines() if line.startswith("| none of them")).split(" | ")
+    assert cells[2] == "-0.3000"
+    assert cells[-1].startswith("0.3816")
+    p, corrected = (float(cell.removeprefix("< ")) for cell in cells[4:6])
+    assert corrected >= p
+
+
+def test_a_sweep_is_a_table_with_what_each_rule_picks(images, tmp_path):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    records = []
+    for weight, accuracy in ((1, 0.4), (5, 0.6), (10, 0.5)):
+        rule = "target-entropy" if weight == 10 else "none"
+        records.append(copied(images, record, tmp_path, variant=f"lambda={weight}", accuracy=accuracy, selection=rule))
+    write_results(tmp_path, records)
+    choice = {"pair": "digit", "rule": "target-entropy", "variant": "lambda=10", "accuracy": 0.5, "below_best": 0.1}
+    (tmp_path / "sweep.json").write_text(json.dumps({"choices": [{**choice, "rank_correlation": 0.5}]}))
+    page = write_report(tmp_path, formats=()).read_text()
+    assert "lambda=5 is best" in headline(page)[0]
+    assert 'id="figure-digit-sweep"' in page
+    assert 'id="table-digit-selection"' in page
+    assert "+0.50" in page
+    assert "chosen by: target-entropy" in page
+
+
+def test_names_are_escaped(images, tmp_path):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    names = ["<b>&_0", "100%", "#3", "a|b", *record["class_names"][4:]]
+    changed = copied(images, record, tmp_path, variant="50%_&<x>", class_names=names)
+    write_results(tmp_path, [changed])
+    page = write_report(tmp_path, formats=("png",)).read_text()
+    assert "<b>&_0" not in page
+    assert "&lt;b&gt;&amp;_0" in page
+    tables = (tmp_path / "report" / "tables.tex").read_text()
+    assert r"100\%" in tables
+    assert r"\#3" in tables
+    assert not re.search(r"(?<!\\)[#]", tables)
+    assert r"a\|b" in (tmp_path / "report.md").read_text()
+
+
+def test_what_went_wrong_is_told(images, tmp_path):
+    records = [r for r in read_records(images) if r["seed"] == 0 or r["method"] == "daband"]
+    new = [copied(images, record, tmp_path) for record in records]
+    collapsed = next(r for r in new if r["method"] == "daband")
+    lines = [json.dumps({"episode": n, "regret": 1.0, "reward": 0.0, "target_top_share": 1.0}) for n in range(1, 12)]
+    (tmp_path / collapsed["folder"] / "episodes.jsonl").write_text("\n".join(lines))
+    (tmp_path / collapsed["folder"] / "environment.json").write_text(json.dumps({"evidence_error": "RuntimeError: x"}))
+    write_results(tmp_path, new)
+    page = write_report(tmp_path, formats=()).read_text()
+    assert "one arm for the target" in page
+    assert "could not be kept: RuntimeError: x" in page
+    assert "different seeds" in page
+
+
+def test_what_cannot_be_reported(images, tmp_path):
+    with pytest.raises(DataError, match="there is no folder"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"no results\.json and no finished run"):
         write_report(tmp_path)
     (tmp_path / "results.json").write_text("[")
-    with pytest.raises(DataError, match="not JSON"):
+    with pytest.raises(DataError, match=r"results\.json is not JSON"):
         write_report(tmp_path)
     (tmp_path / "results.json").write_text(json.dumps([]))
     with pytest.raises(DataError, match="no finished run"):
+        write_report(tmp_path)
+    (tmp_path / "results.json").write_text(json.dumps([{"pair": "digit"}]))
+    with pytest.raises(DataError, match="not a list of results"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rounds.npz", b"not a zip", r"rounds\.npz cannot be read"),
+        ("evidence.npz", b"PK\x03\x04 cut", r"evidence\.npz cannot be read"),
+        ("episodes.jsonl", b'{"episode": 1}\n{"epi', r"episodes\.jsonl, line 2, is not JSON"),
+        ("config.json", b"{", r"config\.json is not JSON"),
+        ("environment.json", b"[]", r"environment\.json is not what daband writes"),
+    ],
+)
+def test_a_damaged_file_is_named(images, tmp_path, name, content, message):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    new = copied(images, record, tmp_path)
+    (tmp_path / new["folder"] / name).write_bytes(content)
+    write_results(tmp_path, [new])
+    with pytest.raises(DataError, match=message):
         write_report(tmp_path)

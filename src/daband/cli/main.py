@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 import daband
 from daband.cli import data
 from daband.cli.ablate import ablate
+from daband.cli.continued import continue_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
@@ -24,8 +24,6 @@ from daband.cli.sweep import sweep
 from daband.errors import DabandError, InvalidInput
 from daband.experiments import (
     Experiment,
-    continue_run,
-    finished_runs,
     load_experiment,
     method_names,
     preset_names,
@@ -116,36 +114,21 @@ def bench_command(
 
 app.command()(ablate)
 app.command()(sweep)
-
-
-@app.command("continue")
-def continue_command(
-    folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
-) -> None:
-    """Go on in the target, now with its rewards: how much is the head start worth?"""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    runs = finished_runs(folder)
-    with Progress(console=console, transient=True) as bar:
-        for run_folder in bar.track(runs, description="continuing"):
-            record = continue_run(run_folder, rounds=rounds)
-            groups.setdefault(record["method"], []).append(record)
-    table = Table("method", "seeds", "rounds", "regret in these rounds", "zero-shot regret", "total")
-    for method, records in groups.items():
-        cells = [_mean(records, name) for name in ("continued_regret", "zero_shot_regret", "total_regret")]
-        table.add_row(method, str(len(records)), f"{records[0]['rounds']:,}", *cells)
-    console.print(table)
-
-
-def _mean(records: list[dict[str, Any]], name: str) -> str:
-    values = [record[name] for record in records]
-    return "unknown" if None in values else f"{sum(values) / len(values):.1f}"
+app.command("continue")(continue_command)
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A folder that `daband bench` filled.")]) -> None:
-    """Write report.html, report.md and the figures for a folder of runs."""
-    console.print(f"Report: {write_report(folder)}")
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `daband bench`, `ablate`, `sweep` or `run` filled.")],
+    pair: Annotated[
+        str | None, typer.Option(help="Of several pairs, the one to look at closely; by default the first.")
+    ] = None,
+) -> None:
+    """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
+    page = write_report(folder, pair=pair)
+    console.print(f"Report:  {page}", highlight=False, soft_wrap=True)
+    console.print(f"Figures: {page.parent / 'report' / 'figures'}", highlight=False, soft_wrap=True)
+    console.print(f"Tables:  {page.parent / 'report' / 'tables'}", highlight=False, soft_wrap=True)
 
 
 @app.command()

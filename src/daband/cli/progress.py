@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,28 +14,51 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from daband.experiments import Event, RunSpec
 
-__all__ = ["watch"]
+__all__ = ["CONTINUING", "TRAINING", "Phase", "watch"]
 
 _QUIET = 60.0
 """Seconds between two lines of one run in a log."""
 
 
+@dataclass(frozen=True)
+class Phase:
+    """What runs are at: whose regret is shown on the way, and which number is said at the end."""
+
+    regret_of: str
+    result: str
+    name: str
+    digits: int
+
+    def ended(self, record: Mapping[str, Any]) -> str:
+        """What is said of a finished run."""
+        value = record[self.result]
+        return f"{self.name} {'unknown' if value is None else format(value, f'.{self.digits}f')}"
+
+    def regret(self, value: float | None) -> str:
+        """What is said of a run under way."""
+        return f"{self.regret_of} regret {'unknown' if value is None else format(value, '.0f')}"
+
+
+TRAINING = Phase("source", "target_accuracy", "target accuracy", 4)
+CONTINUING = Phase("target", "continued_regret", "target regret", 1)
+
+
 @contextmanager
-def watch(specs: Sequence[RunSpec], console: Console) -> Iterator[Callable[[Event], None]]:
+def watch(specs: Sequence[RunSpec], console: Console, phase: Phase = TRAINING) -> Iterator[Callable[[Event], None]]:
     """A listener that draws what it hears.
 
     On a terminal there is a live line for every run under way (episode, source regret, time left) and one for all. In
     a log a run has a line when it ends, and one a minute until then.
     """
     if console.is_terminal:
-        with _live(specs, console) as hear:
+        with _live(specs, console, phase) as hear:
             yield hear
     else:
-        yield _Plain(specs, console).hear
+        yield _Plain(specs, console, phase).hear
 
 
 @contextmanager
-def _live(specs: Sequence[RunSpec], console: Console) -> Iterator[Callable[[Event], None]]:
+def _live(specs: Sequence[RunSpec], console: Console, phase: Phase) -> Iterator[Callable[[Event], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -58,7 +82,7 @@ def _live(specs: Sequence[RunSpec], console: Console) -> Iterator[Callable[[Even
                 shares[key] = state.share
                 if key not in lines:  # what a resumed run has behind it says nothing about its pace
                     lines[key] = bar.add_task(name, total=state.episodes, completed=state.episode, count="", note="")
-                line, note = lines[key], state.note
+                line, note = lines[key], phase.regret(state.regret)
                 bar.update(line, total=state.episodes, completed=state.episode, count=state.count, note=note)
             elif event.kind == "again":
                 console.print(f"[yellow]again[/yellow]  {name}: {escape(event.detail['reason'])}", highlight=False)
@@ -84,8 +108,8 @@ def _live(specs: Sequence[RunSpec], console: Console) -> Iterator[Callable[[Even
 class _Plain:
     """Lines for a log."""
 
-    def __init__(self, specs: Sequence[RunSpec], console: Console) -> None:
-        self._specs, self._console = specs, console
+    def __init__(self, specs: Sequence[RunSpec], console: Console, phase: Phase) -> None:
+        self._specs, self._console, self._phase = specs, console, phase
         self._began: dict[str, tuple[float, int]] = {}
         self._spoke: dict[str, float] = {}
         self._over = 0
@@ -101,7 +125,7 @@ class _Plain:
                 if state.episodes is not None and state.episode > first:
                     pace = (now - began) / (state.episode - first)
                     left = f", about {pace * (state.episodes - state.episode) / 60:.0f} min left"
-                self._say(f"running   {name}: episode {state.count}, {state.note}{left}")
+                self._say(f"running   {name}: episode {state.count}, {self._phase.regret(state.regret)}{left}")
             return
         if event.kind == "again":
             self._say(f"again     {name}: {event.detail['reason']}")
@@ -111,7 +135,7 @@ class _Plain:
         if event.kind == "failed":
             self._say(f"failed    {place} {name}: {event.detail['error']}")
         else:
-            self._say(f"{event.kind:<9} {place} {name}: target accuracy {event.detail['target_accuracy']:.4f}")
+            self._say(f"{event.kind:<9} {place} {name}: {self._phase.ended(event.detail)}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -137,10 +161,6 @@ class _State:
     @property
     def count(self) -> str:
         return f"{self.episode}/{self.episodes or '?'}"
-
-    @property
-    def note(self) -> str:
-        return "source regret unknown" if self.regret is None else f"source regret {self.regret:.0f}"
 
 
 def _name(spec: RunSpec, specs: Sequence[RunSpec]) -> str:

@@ -40,7 +40,7 @@ def sweep(
     ] = None,
     select: Annotated[
         str, typer.Option(help=f"The rule that picks: {', '.join(SELECTION_RULES)}.")
-    ] = "source-validation",
+    ] = "mutual-information",
     method: Annotated[str, typer.Option(help="The method.")] = "daband",
     seeds: Seeds = None,
     jobs: Jobs = 1,

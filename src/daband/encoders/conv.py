@@ -31,7 +31,7 @@ class ConvFeatures(Features):
         self,
         *,
         context_shape: tuple[int, ...],
-        channels: tuple[int, ...] = (64, 50),
+        channels: tuple[int, ...] = (64, 48),
         normalise: bool = True,
         normalise_image: bool = False,
         pooled_side: int = 8,
@@ -91,21 +91,25 @@ class ConvFeatures(Features):
 
 def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
     """Convolution of (B, runs * inputs, H, W), each run's maps with its own weights."""
-    if runs <= _RUNS_PER_CONVOLUTION:
-        return functional.conv2d(maps, weight, bias, groups=runs)
-    # Grouped kernels become slow with many groups, above all on the way back: they are taken a few at a time.
-    parts = range(0, runs, _RUNS_PER_CONVOLUTION)
-    inputs, outputs = maps.shape[1] // runs, len(weight) // runs
+    if runs == 1:
+        return functional.conv2d(maps, weight, bias)
+    inputs, outputs = weight.shape[1], len(weight) // runs
+    # Kernels for the channels-last layout read four channels at once, and a run's must begin where such four do.
+    more_in, more_out = -inputs % 4, -outputs % 4
+    if more_in:
+        apart = functional.pad(maps.view(len(maps), runs, inputs, *maps.shape[2:]), (0, 0, 0, 0, 0, more_in))
+        maps = apart.flatten(1, 2).contiguous(memory_format=torch.channels_last)
+    if more_in or more_out:
+        apart = weight.view(runs, outputs, *weight.shape[1:])
+        weight = functional.pad(apart, (0, 0, 0, 0, 0, more_in, 0, more_out)).flatten(0, 1)
+    width = outputs + more_out
     pieces = []
-    for start in parts:
+    # Grouped kernels become slow with many groups, above all on the way back: they are taken a few at a time.
+    for start in range(0, runs, _RUNS_PER_CONVOLUTION):
         stop = min(start + _RUNS_PER_CONVOLUTION, runs)
-        own = slice(start * outputs, stop * outputs)
-        pieces.append(
-            functional.conv2d(
-                maps[:, start * inputs : stop * inputs],
-                weight[own],
-                None if bias is None else bias[own],
-                groups=stop - start,
-            )
-        )
-    return torch.cat(pieces, dim=1)
+        own = maps.view(len(maps), runs, -1, *maps.shape[2:])[:, start:stop].flatten(1, 2)
+        pieces.append(functional.conv2d(own, weight[start * width : stop * width], groups=stop - start))
+    out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+    if more_out:
+        out = out.view(len(out), runs, width, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
+    return out if bias is None else out + bias.view(1, -1, 1, 1)

@@ -131,7 +131,7 @@ class DomainNorm(nn.Module):
         variance: torch.Tensor | None = None
         if self.update_statistics:
             mean, variance = self.running_mean[domain], self.running_variance[domain]
-            self.batches_seen.data[domain] += 1
+            self.batches_seen.data[domain].add_(1)
         return functional.batch_norm(
             features, mean, variance, self.weight, self.bias, True, self.momentum, self.epsilon
         )
@@ -147,7 +147,7 @@ class DomainNorm(nn.Module):
                 # whatever shares its memory) and would take this change for one of its own. Neither is used again.
                 self.running_mean.data[1].lerp_(mean, self.momentum)
                 self.running_variance.data[1].lerp_(variance * (count / (count - 1)), self.momentum)
-                self.batches_seen.data[1] += 1
+                self.batches_seen.data[1].add_(1)
         if source is None:
             source_mean, source_variance = self._running(0)
         else:

@@ -1,7 +1,7 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
 from daband.experiments.bench import BenchError, bench, read_results
-from daband.experiments.continued import continue_run, finished_runs
+from daband.experiments.continued import continue_bench, continue_run, finished_runs
 from daband.experiments.executors import Event, Executor, Listener, WorkerDied
 from daband.experiments.methods import build_policy, method_names
 from daband.experiments.profiled import Profiled, profile_run
@@ -19,6 +19,7 @@ __all__ = [
     "WorkerDied",
     "bench",
     "build_policy",
+    "continue_bench",
     "continue_run",
     "execute",
     "finished_runs",

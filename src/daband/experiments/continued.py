@@ -1,57 +1,145 @@
-"""What a finished run does next: target rewards start to arrive, and the head start shows."""
+"""What finished runs do next: target rewards start to arrive, and the head start shows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from daband.domains import load
 from daband.errors import DataError
+from daband.experiments.bench import BenchError
+from daband.experiments.executors import Event, Listener, in_processes, in_turn
 from daband.experiments.settings import RunSpec
 from daband.files import write_text
 from daband.policies import load as load_policy
 from daband.training import continue_on_target
 
-__all__ = ["continue_run", "finished_runs"]
+__all__ = ["continue_bench", "continue_run", "finished_runs", "read_spec"]
+
+Record = dict[str, Any]
 
 _FOLDER = "continued"
 
 
 def finished_runs(folder: str | Path) -> list[Path]:
-    """The finished runs in a folder: itself if it is one, else those below it."""
+    """The finished runs in a folder: itself if it is one, those of its ``results.json``, or else all below it."""
     folder = Path(folder)
     if (folder / "done").exists():
         return [folder]
-    runs = sorted(path.parent for path in folder.glob("*/done"))
+    # A bench that was started again with other settings has old runs beside the ones that count.
+    listed = folder / "results.json"
+    names = {record.get("folder") for record in json.loads(listed.read_text())} if listed.is_file() else None
+    runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
     if not runs:
         raise DataError(f"{folder} holds no finished run; `daband run NAME` or `daband bench NAME` makes some")
     return runs
 
 
+def read_spec(folder: str | Path) -> RunSpec:
+    """What ran in a folder."""
+    path = Path(folder) / "config.json"
+    try:
+        return RunSpec(**json.loads(path.read_text())["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} does not say which run of an experiment this is: {error}") from None
+
+
+def continue_bench(
+    folder: str | Path, *, rounds: int = 1920, jobs: int = 1, on_event: Listener | None = None
+) -> list[Record]:
+    """Continue every finished run of a bench on target rewards, ``jobs`` at a time; what is done is not repeated.
+
+    Writes ``continued.json`` after each: a record per run as ``continue_run`` gives it. ``rounds_file`` names the file,
+    relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
+    """
+    folder = Path(folder)
+    places = {read_spec(path).folder_name: path for path in finished_runs(folder)}
+    specs = {name: read_spec(path) for name, path in places.items()}
+    alone = list(places.values()) == [folder]
+    listener = on_event or (lambda _: None)
+    records: dict[str, Record] = {}
+    failures: list[str] = []
+    todo = []
+    for name, spec in specs.items():
+        known = _known(places[name], rounds)
+        if known is None:
+            todo.append(spec)
+        else:
+            records[name] = known
+            listener(Event("found", spec, known))
+
+    def write() -> None:
+        if not alone:
+            listed = [
+                {**records[name], "rounds_file": f"{places[name].name}/{_FOLDER}/rounds.npz"}
+                for name in specs
+                if name in records
+            ]
+            content = {"rounds": rounds, "records": listed}
+            write_text(folder / "continued.json", json.dumps(content, indent=2) + "\n")
+
+    work = partial(_continue_spec, places={name: str(path) for name, path in places.items()}, rounds=rounds)
+    several = jobs > 1 and len(todo) > 1
+    outcomes = (
+        in_processes(jobs, work=work)(todo, folder, listener) if several else in_turn(todo, folder, listener, work=work)
+    )
+    for spec, outcome in outcomes:
+        if isinstance(outcome, Exception):
+            failures.append(f"{spec.label}: {outcome}")
+            listener(Event("failed", spec, {"error": str(outcome)}))
+            continue
+        records[spec.folder_name] = outcome
+        listener(Event("finished", spec, outcome))
+        write()
+    write()
+    found = [records[name] for name in specs if name in records]
+    if failures:
+        raise BenchError(
+            f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}", found
+        )
+    return found
+
+
+def _continue_spec(
+    spec: RunSpec, _out: Path, *, progress: Callable[[dict[str, float]], None], places: dict[str, str], rounds: int
+) -> Record:
+    return continue_run(places[spec.folder_name], rounds=rounds, progress=progress)
+
+
+def _known(folder: Path, rounds: int) -> Record | None:
+    here = folder / _FOLDER
+    if not (here / "done").exists():
+        return None
+    known: Record = json.loads((here / "result.json").read_text())
+    if known["rounds_asked"] != rounds:
+        raise DataError(f"{here} was continued for {known['rounds_asked']} rounds; remove it to ask for {rounds}")
+    return known
+
+
 def continue_run(
     folder: str | Path, *, rounds: int = 1920, progress: Callable[[dict[str, float]], None] | None = None
-) -> dict[str, Any]:
+) -> Record:
     """Continue one finished run on target rewards, in its subfolder ``continued``; read, not repeated, when done.
 
-    The run itself stays as it is. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts,
-    ``continued_regret`` that of the rounds played here, ``total_regret`` their sum.
+    The run itself stays as it is. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts
+    (``zero_shot_contexts`` of them), ``continued_regret`` that of the rounds played here, ``total_regret`` their sum.
     """
     folder = Path(folder)
     here = folder / _FOLDER
-    config = json.loads((folder / "config.json").read_text())
-    spec, length = RunSpec(**config["run"]), config["training"]["episode_length"]
-    settings = {"continued_from": spec.config_hash, "rounds": rounds}
-    if (here / "done").exists():
-        known: dict[str, Any] = json.loads((here / "result.json").read_text())
-        if known["rounds_asked"] == rounds:
-            return known
-        raise DataError(f"{here} was continued for {known['rounds_asked']} rounds; remove it to ask for {rounds}")
+    known = _known(folder, rounds)
+    if known is not None:
+        return known
+    spec = read_spec(folder)
+    length = json.loads((folder / "config.json").read_text())["training"]["episode_length"]
     pair = load(spec.pair, **spec.pair_options)
     if pair.target_paying is None:
         raise DataError(f"the pair {spec.pair!r} has no target contexts with rewards to continue on")
     policy = load_policy(folder / "policy.safetensors")
+    episodes = -(-min(rounds, pair.target_paying.rounds_available) // length)
+    tell = None if progress is None else lambda record: progress({**record, "of": episodes})
     run = continue_on_target(
         policy,
         target=pair.target_paying,
@@ -59,10 +147,11 @@ def continue_run(
         episode_length=length,
         seed=spec.seed,
         directory=here,
-        config=settings,
-        progress=progress,
+        config={"continued_from": spec.config_hash, "rounds": rounds},
+        progress=tell,
     )
-    zero_shot = json.loads((folder / "result.json").read_text())["target_regret"]
+    before = json.loads((folder / "result.json").read_text())
+    zero_shot = before["target_regret"]
     known_regret = run.total_regret == run.total_regret  # NaN is not
     record = {
         "pair": spec.pair,
@@ -72,6 +161,7 @@ def continue_run(
         "rounds": run.rounds,
         "rounds_asked": rounds,
         "zero_shot_regret": zero_shot,
+        "zero_shot_contexts": before.get("target_contexts"),
         "continued_regret": run.total_regret if known_regret else None,
         "total_regret": zero_shot + run.total_regret if known_regret else None,
         "wall_seconds": run.seconds,

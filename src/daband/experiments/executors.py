@@ -28,6 +28,7 @@ __all__ = [
     "Executor",
     "Listener",
     "Outcome",
+    "Work",
     "WorkerDied",
     "in_processes",
     "in_turn",
@@ -52,36 +53,41 @@ class Event:
 
 Listener = Callable[[Event], None]
 Outcome = Record | Exception
+Work = Callable[..., Record]
+"""What is done for a run, like ``execute``: called with the run, the folder, and ``progress`` by name. For processes it
+must be something that can be pickled."""
 Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
 
 
-def in_turn(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+def in_turn(
+    todo: Sequence[RunSpec], out: Path, listener: Listener, *, work: Work = execute
+) -> Iterator[tuple[RunSpec, Outcome]]:
     """One run after the other, in this process."""
     for spec in todo:
         try:
-            yield spec, execute(spec, out, progress=lambda record, spec=spec: listener(Event("episode", spec, record)))  # type: ignore[misc]
+            yield spec, work(spec, out, progress=lambda record, spec=spec: listener(Event("episode", spec, record)))
         except Exception as error:
             yield spec, error
 
 
-def in_processes(jobs: int) -> Executor:
+def in_processes(jobs: int, *, work: Work = execute) -> Executor:
     """An executor with this many runs at the same time, each in a process and with one thread of its own."""
 
     def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
-        return _in_processes(todo, out, listener, jobs)
+        return _in_processes(todo, out, listener, jobs, work)
 
     return executor
 
 
 def _in_processes(
-    todo: Sequence[RunSpec], out: Path, listener: Listener, jobs: int
+    todo: Sequence[RunSpec], out: Path, listener: Listener, jobs: int, work: Work
 ) -> Iterator[tuple[RunSpec, Outcome]]:
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), context.Manager() as manager:
         mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]] = manager.Queue()
         with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context) as pool:
             waiting: dict[Future[Record], RunSpec] = {
-                pool.submit(_execute_in_worker, spec, out, mailbox): spec for spec in todo
+                pool.submit(_in_worker, work, spec, out, mailbox): spec for spec in todo
             }
             try:
                 while waiting:
@@ -109,8 +115,8 @@ def _outcome(future: Future[Record]) -> Outcome:
         return error
 
 
-def _execute_in_worker(spec: RunSpec, out: Path, mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]]) -> Record:
-    return execute(spec, out, progress=lambda record: mailbox.put((spec, record)))
+def _in_worker(work: Work, spec: RunSpec, out: Path, mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]]) -> Record:
+    return work(spec, out, progress=lambda record: mailbox.put((spec, record)))
 
 
 @contextlib.contextmanager

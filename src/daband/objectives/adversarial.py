@@ -15,7 +15,14 @@ from torch.nn import functional
 from daband.objectives.contract import Batch, Term, TermShape, terms
 from daband.objectives.reversal import reverse_gradient
 
-__all__ = ["Adversarial", "ConditionalAdversarial", "Discriminator", "domain_cross_entropy", "domain_logits"]
+__all__ = [
+    "Adversarial",
+    "ConditionalAdversarial",
+    "Discriminator",
+    "domain_accuracy",
+    "domain_cross_entropy",
+    "domain_logits",
+]
 
 
 def domain_cross_entropy(source_logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
@@ -23,6 +30,11 @@ def domain_cross_entropy(source_logits: torch.Tensor, target_logits: torch.Tenso
     source = functional.softplus(source_logits).mean()
     target = functional.softplus(-target_logits).mean()
     return (source + target) / 2
+
+
+def domain_accuracy(source_logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
+    """The mean over domains of the share of rows on the right side; a logit of 0 counts half."""
+    return 0.5 + (torch.sign(target_logits).mean() - torch.sign(source_logits).mean()) / 4
 
 
 class Discriminator(nn.Module):
@@ -47,8 +59,9 @@ def domain_logits(
     discriminator: nn.Module, source: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Both domains through the discriminator in one pass."""
-    logits = discriminator(torch.cat([source, target]))
-    return logits[: len(source)], logits[len(source) :]
+    logits: torch.Tensor = discriminator(torch.cat([source, target]))
+    of_source, of_target = torch.split(logits, [len(source), len(target)])
+    return of_source, of_target
 
 
 @terms.register("adversarial")
@@ -76,8 +89,7 @@ class Adversarial(Term):
         target = self.seen(reverse_gradient(batch.target_tap, strength), batch.target_predicted)
         source_logits, target_logits = domain_logits(self.discriminator, source, target)
         with torch.no_grad():
-            right = (source_logits <= 0).float().mean() + (target_logits > 0).float().mean()
-            self.accuracy = right / 2
+            self.accuracy = domain_accuracy(source_logits, target_logits)
         return domain_cross_entropy(source_logits, target_logits)
 
 

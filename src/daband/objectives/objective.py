@@ -61,16 +61,18 @@ class Objective(nn.Module):
 
         Terms that need the target are left out while there is none.
         """
-        total = torch.zeros((), device=batch.predicted.device, dtype=batch.predicted.dtype)
         values: dict[str, torch.Tensor] = {}
-        for (name, term), now in zip(self.terms.items(), weights.unbind(), strict=True):
+        factors = []
+        for (name, term), now in zip(self.terms.items(), weights.to(batch.predicted.dtype).unbind(), strict=True):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
-            value = term(replace(batch, weight=now))
-            total = total + (value if term.weighs_itself else now * value)
-            values[name] = value.detach()
-        return total, values
+            values[name] = term(replace(batch, weight=now))
+            factors.append(torch.ones_like(now) if term.weighs_itself else now)
+        if not values:
+            return torch.zeros((), device=batch.predicted.device, dtype=batch.predicted.dtype), {}
+        total = (torch.stack(factors) * torch.stack(list(values.values()))).sum()
+        return total, {name: value.detach() for name, value in values.items()}
 
     def grow(self) -> None:
         """One more arm."""

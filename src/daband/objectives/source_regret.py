@@ -20,7 +20,7 @@ def revealed_rewards(
     arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, reveal: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Which arms' rewards are known, (B, K) of 0 and 1, and those rewards, (B, K), 0 where unknown."""
-    chosen = functional.one_hot(arm, n_arms).to(reward.dtype)
+    chosen = (arm[:, None] == torch.arange(n_arms, device=arm.device)).to(reward.dtype)
     known = chosen
     if reveal == "one_correct_arm":
         known = torch.where(reward[:, None] >= 1, torch.ones_like(chosen), chosen)
@@ -42,12 +42,12 @@ def cross_entropy_regret(
     the pulled arm, a reward of 0 for that of all others together. Otherwise the pulled arm alone is a Bernoulli
     variable, whose logit is 0 at a predicted reward of one half.
     """
-    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     if reveal == "one_correct_arm":
         log_probability = functional.log_softmax(scale * predicted, dim=1).gather(1, arm[:, None]).squeeze(1)
         # The floor keeps the logarithm of "some other arm" finite when the policy is sure of a wrong arm.
         log_other = torch.log1p(-log_probability.exp().clamp(max=1 - _CERTAIN))
         return -torch.where(reward >= 1, log_probability, log_other).mean()
+    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward)
 
 

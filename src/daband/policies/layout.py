@@ -20,6 +20,9 @@ from daband.encoders import DomainNorm
 __all__ = ["ParameterLayout", "StatisticsLayout"]
 
 
+_NUMBERS_IN_16_BYTES = 4
+
+
 @dataclass(frozen=True)
 class _Place:
     part: str
@@ -44,8 +47,23 @@ class _Place:
         return ordered.reshape(-1)
 
 
+def _rounded_up(size: int) -> int:
+    return -(-size // _NUMBERS_IN_16_BYTES) * _NUMBERS_IN_16_BYTES
+
+
+def _filling(part: str, before: Sequence[_Place]) -> list[_Place]:
+    """A nameless place up to the next multiple of 16 bytes, where one is needed."""
+    size = sum(place.size for place in before)
+    missing = _rounded_up(size) - size
+    return [_Place(part, "", (missing,))] if missing else []
+
+
 class ParameterLayout:
-    """The trainable parameters of named modules, one after another."""
+    """The trainable parameters of named modules, one after another.
+
+    Kernels for convolutions and products read 16 bytes at once, and some take it for granted that they may. So weights
+    begin where a multiple of that does; numbers that only fill the room between belong to no parameter and stay 0.
+    """
 
     def __init__(self, places: Sequence[_Place]) -> None:
         self.places = list(places)
@@ -54,14 +72,20 @@ class ParameterLayout:
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module]) -> ParameterLayout:
         """The layout of these modules."""
-        return cls(
-            [
+        places = []
+        for part, module in modules.items():
+            own = [
                 _Place(part, name, tuple(parameter.shape))
-                for part, module in modules.items()
                 for name, parameter in module.named_parameters()
                 if parameter.requires_grad
             ]
-        )
+            # Matrices and convolutions first, the many short vectors behind them: so hardly any room is lost.
+            for place in sorted(own, key=lambda place: len(place.shape) < 2):
+                places.append(place)
+                if len(place.shape) > 1:
+                    places += _filling(part, places)
+            places += _filling(part, places)
+        return cls(places)
 
     def only(self, part: str) -> ParameterLayout:
         """The layout of one of the modules alone."""
@@ -74,14 +98,20 @@ class ParameterLayout:
     def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
         """The parameters as one vector, a copy."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
-        pieces = [place.numbers(named[place.part][place.name].detach()) for place in self.places]
+        pieces = []
+        for place in self.places:
+            if place.name:
+                pieces.append(place.numbers(named[place.part][place.name].detach()))
+            else:
+                pieces.append(pieces[0].new_zeros(place.size))
         return torch.cat(pieces)
 
     def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
         """Let the modules' parameters be parts of ``vector``, whose values they take over."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
         for place, numbers in zip(self.places, torch.split(vector.detach(), self.sizes), strict=True):
-            named[place.part][place.name].data = place.shaped(numbers)
+            if place.name:
+                named[place.part][place.name].data = place.shaped(numbers)
 
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """The parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
@@ -90,7 +120,8 @@ class ParameterLayout:
         """
         found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
         for place, numbers in zip(self.places, torch.split(rows, self.sizes, dim=1), strict=True):
-            found[place.part][place.name] = place.shaped(numbers)
+            if place.name:
+                found[place.part][place.name] = place.shaped(numbers)
         return found
 
 
@@ -104,7 +135,7 @@ class StatisticsLayout:
             if isinstance(module, DomainNorm):
                 for name in ("running_mean", "running_variance", "batches_seen", "trust"):
                     self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
-        self.size = runs * sum(math.prod(shape) for _, shape in self._buffers)
+        self.size = sum(lead * room for lead, room, _ in map(self._room, self._buffers))
 
     def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
         """The statistics of the runs' networks as one vector, which becomes the place where they are kept."""
@@ -119,8 +150,10 @@ class StatisticsLayout:
         return vector
 
     def buffers(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The buffers of all runs together, by name, as views: (2, runs * channels), or (runs,)."""
-        return {name: part.flatten(-2) for name, part in self._stacked(vector)}
+        """The buffers of all runs together, by name, as views: (2, runs * channels), (2, runs) or (runs,)."""
+        found = {name: part.flatten(1) for name, part in self._stacked(vector)}
+        shapes = dict(self._buffers)
+        return {name: part if shapes[name] else part[0] for name, part in found.items()}
 
     def run_of(self, device: torch.device) -> torch.Tensor:
         """To which run each number belongs."""
@@ -130,18 +163,23 @@ class StatisticsLayout:
                 mine.fill_(run)
         return vector.long()
 
+    def _room(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
+        """How many rows a buffer has, the room of a row, of which some may be left empty, and a run's part of it."""
+        name, shape = buffer
+        leaf = name.rpartition(".")[2]
+        lead, own = (shape[0], shape[1]) if leaf.startswith("running") else (math.prod(shape), 1)
+        return lead, _rounded_up(self.runs * own), own
+
     def _stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Every buffer as (*lead, runs, last): runs stand before the last dimension, or alone."""
+        """Every buffer as (rows, runs, a run's part); each row begins where 16 bytes do."""
         found, start = [], 0
-        for name, shape in self._buffers:
-            leaf = name.rpartition(".")[2]
-            per_run = shape if leaf.startswith("running") else (*shape, 1)
-            full = (*per_run[:-1], self.runs, per_run[-1])
-            size = math.prod(full)
-            found.append((name, vector[start : start + size].view(full)))
-            start += size
+        for buffer in self._buffers:
+            lead, room, own = self._room(buffer)
+            rows = vector[start : start + lead * room].view(lead, room)[:, : self.runs * own]
+            found.append((buffer[0], rows.view(lead, self.runs, own)))
+            start += lead * room
         return found
 
     def _own(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
         shapes = dict(self._buffers)
-        return [(name, part.select(-2, run).view(shapes[name])) for name, part in self._stacked(vector)]
+        return [(name, part[:, run].reshape(shapes[name])) for name, part in self._stacked(vector)]

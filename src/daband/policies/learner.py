@@ -80,7 +80,12 @@ class Learner:
             alone.install({"encoder": self.average}, self.average_vector)
         self._other_buffers = _other_buffers(self.average, self.encoder)
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.optimiser = self._fresh_optimiser()
+        self.moments = {
+            "step": torch.zeros((), device=device),
+            "exp_avg": torch.zeros_like(self.vector.detach()),
+            "exp_avg_sq": torch.zeros_like(self.vector.detach()),
+        }
+        """What Adam knows: steps taken, and the means of the gradient and of its square."""
         heads = 1 if shared else n_arms
         dimension = self.encoder.dimension
         self.theta = torch.zeros(heads, dimension, device=device)
@@ -103,18 +108,6 @@ class Learner:
     def _modules(self) -> dict[str, nn.Module]:
         return {"encoder": self.encoder, "objective": self.objective}
 
-    def _fresh_optimiser(self) -> torch.optim.Adam:
-        captured = self.device.type == "cuda"
-        rate = self.recipe.learning.learning_rate
-        optimiser = torch.optim.Adam([self.vector], lr=rate, fused=True, capturable=captured)
-        # What the optimiser would make in its first step: others may have to find it before.
-        optimiser.state[self.vector] = {
-            "step": torch.zeros((), device=self.device),
-            "exp_avg": torch.zeros_like(self.vector),
-            "exp_avg_sq": torch.zeros_like(self.vector),
-        }
-        return optimiser
-
     # For those who take steps.
 
     @property
@@ -124,11 +117,6 @@ class Learner:
         recipe["weights"] = sorted(self.objective.weights)
         context_shape = self.encoder.context_shape
         return json.dumps([recipe, context_shape, self.n_arms, self.shared, self.reveal, str(self.device)], default=str)
-
-    def moment(self, name: str) -> torch.Tensor:
-        """The optimiser's own numbers: "step", "exp_avg" or "exp_avg_sq"."""
-        found: torch.Tensor = self.optimiser.state[self.vector][name]
-        return found
 
     def move_to(
         self,
@@ -144,7 +132,7 @@ class Learner:
         if self.average is not None and average is not None:
             self.average_vector = average
             self.layout.only("encoder").install({"encoder": self.average}, average)
-        self.optimiser.state[self.vector].update(moments)
+        self.moments = dict(moments)
         for name, row in rows.items():
             setattr(self, name, row)
 
@@ -249,8 +237,8 @@ class Learner:
         for prefix, module in parts.items():
             for name, tensor in module.state_dict().items():
                 arrays[f"{prefix}.{name}"] = tensor.detach().cpu().numpy()
-        for name in ("step", "exp_avg", "exp_avg_sq"):
-            arrays[f"optimiser.{name}"] = self.moment(name).cpu().numpy()
+        for name, tensor in self.moments.items():
+            arrays[f"optimiser.{name}"] = tensor.cpu().numpy()
         arrays["generator"] = self.generator.get_state().numpy()
         arrays["threads"] = np.array([self.threads.count], np.int64)
         arrays["step_number"] = np.array([self.step_number], np.int64)
@@ -272,7 +260,7 @@ class Learner:
         if self.average is not None:
             self.average.load_state_dict(below("average."))
         for name, tensor in below("optimiser.").items():
-            self.moment(name).copy_(tensor.reshape(self.moment(name).shape))
+            self.moments[name].copy_(tensor.reshape(self.moments[name].shape))
         self.generator.set_state(torch.from_numpy(np.array(state["generator"])))
         self.threads.count = int(state["threads"][0]) if "threads" in state else 0
         self.step_number = int(state["step_number"][0])

@@ -34,6 +34,8 @@ __all__ = ["MOST_MEASURED", "Steps"]
 MOST_MEASURED = 32
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
+_CHUNK = 8192
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _SHARED_ROWS = ("theta", "inverse", "bonus", "faults", "totals")
 
 
@@ -73,9 +75,8 @@ class Steps:
         """Let the learners' numbers be rows of common tensors; a single learner's stay where they are."""
         self.rows = {name: self._common([getattr(learner, name) for learner in self.learners]) for name in _SHARED_ROWS}
         vectors = [learner.vector.detach() for learner in self.learners]
-        moments = [[learner.moment(name) for learner in self.learners] for name in ("exp_avg", "exp_avg_sq", "step")]
         self.parameters = self._common(vectors)
-        self.moments = [self._common(found) for found in moments]
+        self.moments = [self._common([learner.moments[name] for learner in self.learners]) for name in _MOMENTS]
         averages = [learner.average_vector for learner in self.learners if learner.average_vector is not None]
         self.averages = self._common(averages) if averages else None
         self.objective_buffers: dict[str, torch.Tensor] = {}
@@ -84,11 +85,16 @@ class Steps:
                 learner.move_to(
                     vector=self.parameters[run],
                     average=None if self.averages is None else self.averages[run],
-                    moments={n: m[run] for n, m in zip(("exp_avg", "exp_avg_sq", "step"), self.moments, strict=True)},
+                    moments={n: m[run] for n, m in zip(_MOMENTS, self.moments, strict=True)},
                     rows={name: tensor[run] for name, tensor in self.rows.items()},
                 )
             named = [dict(learner.objective.named_buffers()) for learner in self.learners]
             self.objective_buffers = {name: torch.stack([own[name] for own in named]) for name in named[0]}
+        # The fused optimiser gives every tensor a few blocks of the device: in pieces, one vector keeps all of it busy.
+        self._chunks = [
+            [list(torch.split(rows[run], _CHUNK)) for rows in (self.parameters, *self.moments[:2])]
+            for run in range(self.runs)
+        ]
         self.parameters.requires_grad_(True)
 
     def _common(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -146,11 +152,11 @@ class Steps:
             torch.where(wrong, before, self.statistics, out=self.statistics)
             self._follow(now[:, -1], bad)
             faults = self.rows["faults"]  # skipped, present streak, longest streak
-            faults[:, 1] = (faults[:, 1] + 1) * bad
-            faults[:, 0] += bad
+            faults[:, 1].add_(1).mul_(bad)
+            faults[:, 0].add_(bad)
             torch.maximum(faults[:, 2], faults[:, 1], out=faults[:, 2])
             found = torch.cat([losses[:, None], norms[:, None], measured], dim=1)
-            self.rows["totals"][:, : found.shape[1]] += found
+            self.rows["totals"][:, : found.shape[1]].add_(found)
             self.position += 1
 
     def _losses(self, memories: Sequence[Memories], weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -194,7 +200,8 @@ class Steps:
             return self._judge(own, sizes, *mine)
 
         if self.runs == 1:
-            loss, measured = judged({n: p[0] for n, p in of_objective.items()}, *(tensor[0] for tensor in together))
+            alone = {name: parameter.squeeze(0) for name, parameter in of_objective.items()}
+            loss, measured = judged(alone, *(tensor.squeeze(0) for tensor in together))
             return loss[None], measured[None]
         losses, measured = torch.vmap(judged)({**of_objective, **self.objective_buffers}, *together)
         return losses, measured
@@ -247,7 +254,8 @@ class Steps:
         n_source: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self.runs == 1:
-            own = {name: parameter[0] for name, parameter in parameters.items()}
+            # Squeezed, not selected: the gradient of a selection is a tensor of zeros with a copy in it.
+            own = {name: parameter.squeeze(0) for name, parameter in parameters.items()}
             latent, tap = functional_call(network, own, (contexts[0],), {"n_source": n_source})
             return latent[None], tap[None]
         given = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
@@ -287,24 +295,24 @@ class Steps:
             """Predicted rewards (rounds, K) of latents (rounds, d), or (rounds * K, d) for shared arms."""
             return (latents @ theta[0]).view(-1, n_arms) if first.shared else latents @ theta.T
 
-        predicted = predict(latent)
         rounds, targets = source // self._contexts_per_round(), target // self._contexts_per_round()
-        of_target = predicted[rounds : rounds + targets]
+        predicted = predict(latent)
+        # Split, not sliced, for the same reason as above; what is left are rounds of the target.
+        of_source, of_target, of_rounds = torch.split(predicted, [rounds, targets, len(predicted) - rounds - targets])
+        source_tap, target_tap, _ = torch.split(tap, [source, target, len(tap) - source - target])
         width = torch.zeros_like(of_target)
         if targets and objective.needs_width:
             z = latent[source : source + target].detach()
             variance = torch.einsum("nd,kde,ne->nk", z, inverse, z).clamp(min=0)
             width = bonus * variance.sqrt().view(targets, -1)
         batch = Batch(
-            predicted=torch.cat([predicted[:rounds], predicted[rounds + targets :]])
-            if len(arm) > rounds
-            else predicted[:rounds],
+            predicted=torch.cat([of_source, of_rounds]) if len(of_rounds) else of_source,
             arm=arm,
             reward=reward,
-            tap=tap[:source],
+            tap=source_tap,
             target_predicted=of_target,
             target_width=width,
-            target_tap=tap[source : source + target],
+            target_tap=target_tap,
             target_teacher=predict(teacher.detach()) if len(teacher) else of_target.detach(),
             weight=weights[0],
         )
@@ -326,24 +334,25 @@ class Steps:
 
     def _update(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
         """Adam, for every run whose loss and gradient are finite; the others are left alone."""
-        if self.runs == 1:
-            optimiser, vector = self.learners[0].optimiser, self.learners[0].vector
-            vector.grad = gradient[0]
-            # The fused optimiser leaves everything alone where this is 1, without asking the host.
-            optimiser.found_inf = bad[0]  # type: ignore[attr-defined]
-            optimiser.step()
-            return
-        good = (1 - bad)[:, None]
-        first, second, steps = self.moments
-        steps += good[:, 0]
-        gradient = torch.where(good > 0, gradient, 0.0)
-        first.lerp_(gradient, (1 - _BETAS[0]) * good)
-        second.lerp_(gradient.square_(), (1 - _BETAS[1]) * good)
-        counted = steps.clamp(min=1)[:, None]
-        rate = self.recipe.learning.learning_rate / (1 - _BETAS[0] ** counted)
-        scale = (1 - _BETAS[1] ** counted).rsqrt()
-        divisor = second.sqrt().mul_(scale).add_(_EPSILON)
-        self.parameters.data.addcdiv_(first * (rate * good), divisor, value=-1)
+        self.moments[2] += 1 - bad
+        for run, chunks in enumerate(self._chunks):
+            # The fused optimiser leaves everything alone where found_inf is 1, without asking the host.
+            torch._fused_adam_(
+                chunks[0],
+                list(torch.split(gradient[run], _CHUNK)),
+                chunks[1],
+                chunks[2],
+                [],
+                [self.moments[2][run]] * len(chunks[0]),
+                lr=self.recipe.learning.learning_rate,
+                beta1=_BETAS[0],
+                beta2=_BETAS[1],
+                weight_decay=0.0,
+                eps=_EPSILON,
+                amsgrad=False,
+                maximize=False,
+                found_inf=bad[run],
+            )
 
     def _follow(self, keep: torch.Tensor, bad: torch.Tensor) -> None:
         """Let the averaged encoder follow, not after a skipped step."""

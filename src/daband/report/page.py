@@ -1,93 +1,105 @@
-"""One HTML page that opens from disk: the table, the figure, and what was run."""
+"""Writing a report: one HTML page, the same as Markdown, tables for LaTeX, and every figure as a file."""
 
 from __future__ import annotations
 
-import base64
-import html
 import io
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from daband.files import write_text
-from daband.report.figures import comparison_figure, save_figure
-from daband.report.summary import MethodSummary, read_records, regret_curves, summarise, with_spread
+import matplotlib
+from matplotlib.figure import Figure
+
+import daband
+from daband.files import write_bytes, write_text
+from daband.report.assemble import assemble
+from daband.report.document import Block, Document, Drawing, Folded, SideBySide, Text, drawings, tables
+from daband.report.html_page import html_page
+from daband.report.sections_results import comparison_table
+from daband.report.style import figure_settings
+from daband.report.summary import MethodSummary
+from daband.report.tables import Table
 
 __all__ = ["markdown_table", "write_report"]
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid #8886; }
-th:first-child, td:first-child { text-align: left; }
-img { max-width: 100%; background: white; border-radius: .3rem; }
-.wide { overflow-x: auto; }
-code { font-size: .9em; }
-"""
-_HEADINGS = ("method", "target accuracy", "mean over classes", "source regret", "rounds", "seeds", "seconds a run")
+FORMATS = ("svg", "png", "pdf")
 
 
-def markdown_table(rows: Sequence[MethodSummary]) -> str:
-    """The comparison as Markdown."""
-    lines = ["| " + " | ".join(_HEADINGS) + " |", "| --- |" + " ---: |" * (len(_HEADINGS) - 1)]
-    lines += ["| " + " | ".join(cells) + " |" for cells in map(_cells, rows)]
-    return "\n".join(lines) + "\n"
+def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequence[str] = FORMATS) -> Path:
+    """Write a report into a folder of runs and return the path of its page.
 
+    ``report.html`` stands alone; ``report.md`` says the same; ``report/figures`` holds every figure in ``formats``, and
+    ``report/tables`` every table for LaTeX, with all of them in ``report/tables.tex``. What an earlier report left in
+    these two folders is replaced.
 
-def write_report(folder: str | Path) -> Path:
-    """Write ``report.html``, ``report.md`` and ``comparison.png`` into a folder of runs; returns the page's path."""
+    Args:
+        folder: what ``daband bench``, ``ablate``, ``sweep`` or ``run`` filled.
+        pair: of a data set with several pairs, the one that is looked at closely; by default the first.
+        formats: of the figures' files, out of "svg", "png" and "pdf".
+    """
     folder = Path(folder)
-    records = read_records(folder)
-    blocks: list[str] = []
-    text: list[str] = []
-    for pair in dict.fromkeys(record["pair"] for record in records):
-        mine = [record for record in records if record["pair"] == pair]
-        rows = summarise(mine)
-        figure = comparison_figure(rows, mine, regret_curves(folder, mine))
-        picture = io.BytesIO()
-        save_figure(figure, picture)  # type: ignore[arg-type]
-        name = "comparison.png" if not blocks else f"comparison-{len(blocks) + 1}.png"
-        (folder / name).write_bytes(picture.getvalue())
-        blocks.append(_block(pair, rows, picture.getvalue()))
-        text.append(f"## {pair}\n\n{markdown_table(rows)}\n![comparison]({name})\n")
-    write_text(folder / "report.md", "# Comparison\n\n" + "\n".join(text) + f"\n{_explanation()}\n")
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>daband: comparison</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head><body><h1>Comparison</h1>{''.join(blocks)}"
-        f"<p>{html.escape(_explanation())}</p></body></html>\n"
-    )
-    write_text(folder / "report.html", page)
+    settings: Any = figure_settings()
+    with matplotlib.rc_context(settings):
+        document = assemble(folder, pair=pair)
+        drawn: dict[str, str] = {}
+        files: dict[str, bytes] = {}
+        for drawing in drawings(document):
+            drawn[drawing.name] = _saved(drawing.figure, "svg").decode()
+            drawing.figure.set_layout_engine("none")  # it is laid out now, and the other formats need not do it again
+            for ending in formats:
+                content = drawn[drawing.name].encode() if ending == "svg" else _saved(drawing.figure, ending)
+                files[f"{drawing.name}.{ending}"] = content
+    beside = folder / "report"
+    for part in ("figures", "tables"):
+        shutil.rmtree(beside / part, ignore_errors=True)
+        (beside / part).mkdir(parents=True)
+    for name, content in files.items():
+        (beside / "figures" / name).write_bytes(content)
+    everything = []
+    for table in tables(document):
+        (beside / "tables" / f"{table.name}.tex").write_text(table.latex())
+        everything.append(table.latex())
+    preamble = "% Tables of a daband report; they need \\usepackage{booktabs} and \\usepackage{graphicx}.\n\n"
+    write_text(beside / "tables.tex", preamble + "\n".join(everything))
+    made_by = f"Made by daband {daband.__version__} from the folder {folder.resolve().name}."
+    picture = next((ending for ending in ("png", "svg", "pdf") if ending in formats), None)
+    write_text(folder / "report.md", _markdown(document, picture, made_by))
+    write_bytes(folder / "report.html", html_page(document, drawn, made_by=made_by).encode())
     return folder / "report.html"
 
 
-def _block(pair: str, rows: Sequence[MethodSummary], picture: bytes) -> str:
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in _HEADINGS)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>" for row in rows)
-    data = base64.b64encode(picture).decode()
-    described = "; ".join(f"{row.method}: target accuracy {row.accuracy:.3f}" for row in rows)
-    return (
-        f'<h2>{html.escape(pair)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
-        f'</table></div><p><img alt="{html.escape(described)}" src="data:image/png;base64,{data}"></p>'
-    )
+def markdown_table(rows: Sequence[MethodSummary]) -> str:
+    """The comparison of methods on one pair as Markdown."""
+    return comparison_table(rows, name="methods", caption="").markdown()
 
 
-def _cells(row: MethodSummary) -> tuple[str, ...]:
-    name = row.method if row.variant == "default" else f"{row.method} ({row.variant})"
-    return (
-        name,
-        with_spread(row.accuracy, row.accuracy_spread, len(row.seeds), 4),
-        f"{row.accuracy_macro:.4f}",
-        with_spread(row.source_regret, row.source_regret_spread, len(row.seeds), 1),
-        f"{row.rounds:,}",
-        str(len(row.seeds)),
-        f"{row.seconds:.1f}",
-    )
+def _saved(figure: Figure, ending: str) -> bytes:
+    content = io.BytesIO()
+    # No date in the files: the same runs give the same figures.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
+    figure.savefig(content, format=ending, dpi=200, transparent=ending == "svg", metadata=metadata)
+    return content.getvalue()
 
 
-def _explanation() -> str:
-    return (
-        "Every method learned from source rewards alone and was then held fixed. Target accuracy is 1 - regret / N "
-        "over target contexts that no method saw; ± is the sample standard deviation over seeds. Dots are seeds, bands "
-        "the range over seeds."
-    )
+def _markdown(document: Document, picture: str | None, made_by: str) -> str:
+    parts = [f"# {document.headline}\n", f"{document.lead}\n"]
+    parts += [f"- **{tile.value}** {tile.text}" for tile in document.tiles] + [""]
+    for section in document.sections:
+        parts.append(f"{'#' * section.level} {section.title}\n")
+        parts += [_markdown_block(block, picture) for block in section.blocks]
+    return "\n".join([*parts, f"{made_by}\n"])
+
+
+def _markdown_block(block: Block, picture: str | None) -> str:
+    if isinstance(block, Text):
+        return f"> {block.text}\n" if block.warning else f"{block.text}\n"
+    if isinstance(block, Table):
+        return f"{block.markdown()}\n{block.caption}\n"
+    if isinstance(block, Drawing):
+        shown = "" if picture is None else f"![{block.alt}](report/figures/{block.name}.{picture})\n\n"
+        return f"{shown}{block.caption}\n"
+    if isinstance(block, SideBySide):
+        return "\n".join(_markdown_block(drawing, picture) for drawing in block.drawings)
+    assert isinstance(block, Folded)
+    return f"**{block.title}**\n\n" + "\n".join(_markdown_block(inner, picture) for inner in block.blocks)

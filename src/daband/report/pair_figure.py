@@ -9,7 +9,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import EvaluationDomain, LoggedDomain, Pair, PayingDomain
-from daband.report.figures import COLOURS
+from daband.report.style import COLOURS
 
 __all__ = ["draw_pair", "shifted_features"]
 

@@ -1,22 +1,16 @@
-"""What a folder of runs says, as plain rows: a mean and a spread per method, and curves over rounds."""
+"""What a folder of runs says, as plain rows: a mean and a spread per method."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from daband.arrays import FloatArray
-from daband.errors import DataError
+from daband.report.runs import Record
 
-__all__ = ["MethodSummary", "read_records", "regret_curves", "summarise", "with_spread"]
-
-Record = dict[str, Any]
+__all__ = ["MethodSummary", "summarise", "with_spread"]
 
 
 @dataclass(frozen=True)
@@ -43,34 +37,6 @@ def with_spread(value: float | None, spread: float, seeds: int, digits: int) -> 
     return f"{value:.{digits}f}" if seeds < 2 else f"{value:.{digits}f} ± {spread:.{digits}f}"
 
 
-def read_records(folder: str | Path) -> list[Record]:
-    """The records in a folder's ``results.json``."""
-    path = Path(folder) / "results.json"
-    if not path.is_file():
-        raise DataError(f"{folder} has no results.json; `daband bench NAME --out {folder}` makes one")
-    try:
-        records: list[Record] = json.loads(path.read_text())
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
-    if not records:
-        raise DataError(f"{path} holds no finished run yet")
-    wanted = (
-        "pair",
-        "method",
-        "variant",
-        "seed",
-        "target_accuracy",
-        "target_accuracy_macro",
-        "source_regret",
-        "rounds",
-    )
-    if not isinstance(records, list) or not all(
-        isinstance(record, dict) and all(name in record for name in wanted) for record in records
-    ):
-        raise DataError(f"{path} is not a list of results that daband wrote")
-    return records
-
-
 def summarise(records: Sequence[Record]) -> list[MethodSummary]:
     """A row per pair, method and variant, in the order of first appearance."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
@@ -93,25 +59,10 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
                 source_regret=float(np.mean(regrets)) if known else None,
                 source_regret_spread=_spread(np.array(regrets, np.float64)) if known else 0.0,
                 rounds=group[0]["rounds"],
-                seconds=float(np.mean([record["wall_seconds"] for record in group])),
+                seconds=float(np.mean([record.get("wall_seconds", np.nan) for record in group])),
             )
         )
     return rows
-
-
-def regret_curves(folder: str | Path, records: Sequence[Record]) -> dict[str, FloatArray]:
-    """Cumulative source regret of each method, (seeds, rounds); methods whose source cannot tell are left out."""
-    curves: dict[str, list[FloatArray]] = {}
-    for record in records:
-        path = Path(folder) / record["folder"] / "rounds.npz"
-        try:
-            with np.load(path, allow_pickle=False) as table:
-                regret = table["regret"]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise DataError(f"{path} cannot be read ({error}); `daband bench` makes the run again") from None
-        if np.isfinite(regret).all():
-            curves.setdefault(record["method"], []).append(np.cumsum(regret))
-    return {method: np.stack([row[: min(map(len, rows))] for row in rows]) for method, rows in curves.items()}
 
 
 def _spread(values: FloatArray) -> float:

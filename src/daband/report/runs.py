@@ -1,0 +1,178 @@
+"""Run folders as a report sees them: each file is read when it is asked for, and one that is damaged is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray
+from daband.errors import DataError
+
+__all__ = ["Curve", "Record", "RunFiles", "common_curve", "load_runs", "read_records"]
+
+Record = dict[str, Any]
+
+_WANTED = (
+    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "source_regret", "rounds",
+)  # fmt: skip
+_POINTS = 240
+"""Points of a drawn curve: more than a figure can show, fewer than a run has rounds."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number over rounds: ``rounds`` (n,) and ``values`` (runs, n)."""
+
+    rounds: AnyArray
+    values: FloatArray
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """One finished run: its record, and its folder; None where only the record is left."""
+
+    record: Record
+    path: Path | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The method and the variant."""
+        return self.record["method"], self.record["variant"]
+
+    def config(self) -> dict[str, Any]:
+        """``config.json``; empty where there is none."""
+        return self._json("config.json")
+
+    def environment(self) -> dict[str, Any]:
+        """``environment.json``; empty for runs of versions that did not write it."""
+        return self._json("environment.json")
+
+    def episodes(self) -> list[dict[str, Any]]:
+        """A record per episode; empty where the folder is gone."""
+        path = self._existing("episodes.jsonl")
+        if path is None:
+            return []
+        records = []
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            try:
+                records.append(json.loads(line))
+            except ValueError as error:
+                raise DataError(f"{path}, line {number}, is not JSON: {error}") from None
+        return records
+
+    def source_regret(self) -> tuple[AnyArray, FloatArray] | None:
+        """Rounds and cumulative regret in the source, thinned; None where it is not known."""
+        return _cumulative(self._existing("rounds.npz"))
+
+    def target_regret(self) -> tuple[AnyArray, FloatArray] | None:
+        """The same in the target, for a run that ``daband continue`` went on with."""
+        path = self._existing("continued/done")
+        return None if path is None else _cumulative(path.parent / "rounds.npz")
+
+    def continued(self) -> Record | None:
+        """The record of the run's sequel in the target, where there is one that is done."""
+        return self._json("continued/result.json") if self._existing("continued/done") else None
+
+    def evidence(self, *names: str) -> dict[str, AnyArray]:
+        """What the run kept for the eye, or of that what is named; empty where it kept nothing."""
+        path = self._existing("evidence.npz")
+        return {} if path is None else _arrays(path, names)
+
+    def _existing(self, name: str) -> Path | None:
+        if self.path is None:
+            return None
+        path = self.path / name
+        return path if path.exists() else None
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self._existing(name)
+        if path is None:
+            return {}
+        content = _parsed(path)
+        if not isinstance(content, dict):
+            raise DataError(f"{path} is not what daband writes: a JSON object was expected")
+        return content
+
+
+def load_runs(folder: str | Path) -> list[RunFiles]:
+    """The finished runs of a bench, of any folder of runs, or of a single run's folder."""
+    folder = Path(folder)
+    records = read_records(folder)
+    if (folder / "done").exists():
+        return [RunFiles(records[0], folder)]
+    runs = []
+    for record in records:
+        path = folder / record["folder"] if record.get("folder") else None
+        runs.append(RunFiles(record, path if path is not None and path.is_dir() else None))
+    return runs
+
+
+def read_records(folder: str | Path) -> list[Record]:
+    """The records in a folder's ``results.json``, or where there is none, those of the finished runs in it."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}")
+    path = folder / "results.json"
+    if (folder / "done").exists():
+        return _checked([_parsed(folder / "result.json")], folder / "result.json")
+    if not path.is_file():
+        done = sorted(folder.glob("*/done"))
+        if not done:
+            raise DataError(
+                f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
+            )
+        return [_checked([_parsed(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
+    return _checked(_parsed(path), path)
+
+
+def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
+    """Curves of several runs over the rounds that all of them have; None where no run has one."""
+    known = [curve for curve in curves if curve is not None and len(curve[0])]
+    if not known:
+        return None
+    last = min(int(rounds[-1]) for rounds, _ in known)
+    grid = next(rounds[rounds <= last] for rounds, _ in known if int(rounds[-1]) == last)
+    return Curve(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in known]))
+
+
+def _checked(records: Any, path: Path) -> list[Record]:
+    if isinstance(records, list) and not records:
+        raise DataError(f"{path} holds no finished run yet")
+    if not isinstance(records, list) or not all(
+        isinstance(record, dict) and all(name in record for name in _WANTED) for record in records
+    ):
+        raise DataError(f"{path} is not a list of results that daband wrote")
+    return records
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _arrays(path: Path, names: Sequence[str]) -> dict[str, AnyArray]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as table:
+            return {name: table[name] for name in table.files if not names or name in names}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise DataError(f"{path} cannot be read ({error}); remove the run's folder and run it again") from None
+
+
+def _cumulative(path: Path | None) -> tuple[AnyArray, FloatArray] | None:
+    if path is None:
+        return None
+    regret = _arrays(path, ("regret",)).get("regret")
+    if regret is None or not len(regret) or not np.isfinite(regret).all():
+        return None
+    at = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))
+    return at + 1, np.cumsum(regret)[at]

@@ -1,0 +1,140 @@
+"""How things look and what they are called: one colour, marker and name per method, in every figure and table.
+
+Figures are drawn in the colours of a light page. On the HTML page each of these colours becomes a CSS variable, so the
+same drawing follows the reader's light or dark setting; the files beside it are for print.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "ACCENT", "ARMS", "COLOURS", "GRID", "INK", "MUTED", "PAPER", "SOURCE", "TARGET", "TERMS", "MethodStyle",
+    "css_variables", "figure_settings", "label", "short", "style_of", "themed",
+]  # fmt: skip
+
+# Okabe and Ito's palette, told apart with any kind of colour vision.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
+
+INK, MUTED, GRID, PAPER, ACCENT = "#1b1f24", "#5c6470", "#dfe3e8", "#fdfdfc", "#0072b2"
+SOURCE, TARGET = "#0072b2", "#e69f00"
+ARMS = (
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#b3a100", "#7b5cc4", "#8c510a", "#7a7f87",
+)  # fmt: skip
+"""Colours of arms: the palette above without its yellow and black, which one of the two pages would swallow."""
+TERMS = {
+    "source_regret": ("source regret", "#0072b2"),
+    "regression_error": ("regression error", "#e69f00"),
+    "divergence": ("divergence", "#d55e00"),
+    "predicted_reward_target": ("predicted reward, target", "#009e73"),
+    "predicted_reward_source": ("predicted reward, source", "#56b4e9"),
+    "exploration": ("exploration", "#cc79a7"),
+    "total": ("their sum", INK),
+}
+"""The observable terms of the bound: what figures call them, and their colours."""
+
+# What a dark page shows instead: the same hues, light enough to be read on it.
+_DARK = {
+    INK: "#e8eaed",
+    MUTED: "#a3abb6",
+    GRID: "#343a42",
+    PAPER: "#15181c",
+    "#0072b2": "#4fa8e0",
+    "#e69f00": "#f2b632",
+    "#009e73": "#2fc79a",
+    "#d55e00": "#ff8648",
+    "#cc79a7": "#e59cc4",
+    "#56b4e9": "#93d3f7",
+    "#b3a100": "#e8db55",
+    "#7b5cc4": "#b39bf0",
+    "#8c510a": "#cf9a58",
+    "#7a7f87": "#a4aab3",
+}
+_NAMES = {colour: f"--c{number}" for number, colour in enumerate(_DARK)}
+_NAMES.update({INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"})
+_HEX = re.compile("|".join(_NAMES), re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class MethodStyle:
+    """How a method is drawn. Markers and dashes tell what colours tell, once more."""
+
+    colour: str
+    marker: str
+    dashes: str = "-"
+
+
+_METHODS = {
+    "daband": ("DABand", MethodStyle("#d55e00", "o")),
+    "nlinucb": ("NLinUCB", MethodStyle("#0072b2", "s")),
+    "nlinucb-p": ("NLinUCB-P", MethodStyle("#56b4e9", "D", "--")),
+    "linucb": ("LinUCB", MethodStyle("#009e73", "^")),
+    "linucb-p": ("LinUCB-P", MethodStyle("#cc79a7", "v", "--")),
+    "random": ("Random", MethodStyle("#7a7f87", "x", ":")),
+}
+_OTHERS = ("#7b5cc4", "#e69f00", "#8c510a", "#b3a100")
+
+
+def label(method: str, variant: str = "default") -> str:
+    """What people call a method, as the paper writes it; a variant stands in brackets behind it."""
+    name = _METHODS[method][0] if method in _METHODS else method
+    return name if variant == "default" else f"{name} ({variant})"
+
+
+def style_of(method: str, variant: str = "default") -> MethodStyle:
+    """The same for a method in every figure; a method or variant of somebody's own gets a colour by its name."""
+    if method in _METHODS and variant == "default":
+        return _METHODS[method][1]
+    number = sum(map(ord, f"{method} {variant}"))
+    return MethodStyle(_OTHERS[number % len(_OTHERS)], "PX*p"[number % 4], ("-", "--", "-.")[number % 3])
+
+
+def short(text: str, length: int) -> str:
+    """A text of at most ``length`` characters."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def figure_settings() -> dict[str, Any]:
+    """Matplotlib's settings for every figure of a report."""
+    return {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: figures are the same on every machine
+        "font.size": 9.5,
+        "axes.titlesize": 10,
+        "axes.titleweight": "bold",
+        "axes.labelsize": 9.5,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "legend.fontsize": 8.5,
+        "legend.frameon": False,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": MUTED,
+        "axes.titlecolor": INK,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "grid.color": GRID,
+        "grid.linewidth": 0.7,
+        "axes.linewidth": 0.8,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "lines.linewidth": 1.7,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "daband",
+        "pdf.fonttype": 42,  # text stays text for those who print it
+    }
+
+
+def themed(svg: str) -> str:
+    """A drawing whose colours follow the page: each of ours becomes a variable, with itself where there is none."""
+    return _HEX.sub(lambda found: f"var({_NAMES[found.group().lower()]},{found.group().lower()})", svg)
+
+
+def css_variables(*, dark: bool) -> str:
+    """The values of these variables on a light or dark page."""
+    return "".join(f"{_NAMES[light]}:{other if dark else light};" for light, other in _DARK.items())
