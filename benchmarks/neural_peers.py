@@ -3,10 +3,10 @@
     python benchmarks/neural_peers.py --json neural.json            # --rounds 4096 --seeds 3
     python benchmarks/neural_peers.py --only daband,bare            # without the peers
 
-The problem is not linear: contexts are 20 normal numbers, the right one of 5 arms is the largest output of a fixed
-network with a hidden layer of tanh, and an arm pays 1 if it is the right one. Only the pulled arm's reward is told.
-Everybody has a network 20-64-32 and plays the same rounds, feedback coming in batches of 64 unless the name says "one
-by one". One thread; processor seconds; each seed visits all players before the next begins.
+The problem is not linear: contexts are 10 normal numbers, every arm has a direction, and the arm along whose direction
+the context is longest, forwards or backwards, pays 1. Only the pulled arm's reward is told. Everybody has a network of
+the same size, its last layer but the head 64-32, and plays the same rounds, feedback coming in batches of 64 unless the
+name says "one by one". One thread; processor seconds; each seed visits all players before the next begins.
 """
 
 from __future__ import annotations
@@ -38,19 +38,17 @@ from daband.encoders import LatentSettings
 from daband.objectives import Weight
 from daband.policies.recipe import EncoderSettings, Learning, Memory, Recipe
 
-INPUTS, ARMS, HIDDEN, LATENT, FEEDBACK = 20, 5, 64, 32, 64
+INPUTS, ARMS, HIDDEN, LATENT, FEEDBACK = 10, 5, 64, 32, 64
 FEW = 512
 """Rounds that are enough for a player that takes feedback one by one at a few rounds a second."""
 
 
 def problem(n: int, seed: int) -> tuple[AnyArray, FloatArray]:
-    """Contexts (n, 20) and what each arm pays (n, 5)."""
-    fixed, generator = np.random.default_rng(1234), np.random.default_rng(seed)
-    first, second = fixed.normal(size=(INPUTS, 32)) * 3 / np.sqrt(INPUTS), fixed.normal(size=(32, ARMS))
-    contexts = generator.normal(size=(n, INPUTS))
-    outputs = np.tanh(contexts @ first) @ second
-    best = ((outputs - outputs.mean(axis=0)) / outputs.std(axis=0)).argmax(axis=1)
-    return contexts.astype(np.float32), np.eye(ARMS)[best]
+    """Contexts (n, 10) and what each arm pays (n, 5)."""
+    directions = np.random.default_rng(1234).normal(size=(INPUTS, ARMS))
+    directions /= np.linalg.norm(directions, axis=0)
+    contexts = np.random.default_rng(seed).normal(size=(n, INPUTS))
+    return contexts.astype(np.float32), np.eye(ARMS)[np.abs(contexts @ directions).argmax(axis=1)]
 
 
 def neural_linucb(contexts: AnyArray, rewards: FloatArray, seed: int, *, one_by_one: bool = False) -> float:

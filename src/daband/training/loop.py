@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains import Contexts, LoggedDomain, LoggedRounds, PayingDomain
+from daband.domains import Contexts, LoggedDomain, LoggedRounds, PayingDomain, Rounds
 from daband.errors import InvalidInput
 from daband.evaluation.bound import LiveBound, Seen
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
 from daband.policies import Played, Policy
+from daband.training.ahead import ReadAhead
 from daband.training.run_folder import History, RunFolder
 
 __all__ = ["Run", "Training", "continue_on_target", "train", "train_together"]
@@ -203,6 +204,19 @@ class _Phase:
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the next episode may be read while this one is played."""
+        return self.domain.reads_ahead or (self.glimpsed is not None and self.glimpsed.reads_ahead)
+
+    def read(self, episode: int) -> tuple[Rounds | LoggedRounds, AnyArray | None]:
+        """The rounds of an episode, and the contexts of the other domain that go with it, if any."""
+        start, stop = self.bounds(episode)
+        rounds = self.domain.rounds(start, stop, seed=self.seed)
+        if self.glimpsed is None or start >= self.glimpsed.rounds_available:
+            return rounds, None
+        return rounds, self.glimpsed.batch(start, min(stop, self.glimpsed.rounds_available), seed=self.seed)
+
     def settings(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
         return {
@@ -250,6 +264,7 @@ class _Course:
         self._saved = time.perf_counter()
         self._apart = save_every
         self._watch = CollapseWatch()
+        self._material = ReadAhead(phase.read, episodes=phase.episodes, wanted=phase.reads_ahead)
         self._played: Played | None = None
         self._glimpse: AnyArray | None = None
 
@@ -265,13 +280,9 @@ class _Course:
 
     def play(self) -> None:
         """Play the rounds of the next episode, and show the policy the target contexts that go with it."""
-        start, stop = self.phase.bounds(self.episode)
-        self._played = _play_episode(self.policy, self.phase, start, stop, self.history)
-        self._glimpse = None
-        glimpsed = self.phase.glimpsed
-        if glimpsed is not None and start < glimpsed.rounds_available:
-            until = min(stop, glimpsed.rounds_available)
-            self._glimpse = glimpsed.batch(start, until, seed=self.phase.seed)
+        rounds, self._glimpse = self._material.take(self.episode)
+        self._played = _play_episode(self.policy, rounds, self.phase.domain_name, self.history)
+        if self._glimpse is not None:
             self.policy.observe_target(self._glimpse)
 
     def close(self, measured: dict[str, float]) -> None:
@@ -338,15 +349,14 @@ def _bound_so_far(
     )
 
 
-def _play_episode(policy: Policy, phase: _Phase, start: int, stop: int, history: History) -> Played | None:
-    rounds = phase.domain.rounds(start, stop, seed=phase.seed)
+def _play_episode(policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History) -> Played | None:
     played = None
     if isinstance(rounds, LoggedRounds):
-        policy.update(rounds.contexts, rounds.arms, rounds.rewards, phase.domain_name)
+        policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain_name)
         arm, reward, propensity = rounds.arms, rounds.rewards, rounds.propensities
         regret = np.full(len(arm), np.nan)
     else:
-        played = policy.play(rounds.contexts, rounds.rewards, phase.domain_name)
+        played = policy.play(rounds.contexts, rounds.rewards, domain_name)
         arm, reward, propensity = played.arm, played.reward, played.propensity
         regret = rounds.regret(arm)
     history.arm.append(arm)
