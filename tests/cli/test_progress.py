@@ -2,12 +2,14 @@
 
 import io
 import re
+import warnings
 
 import pytest
 from rich.console import Console
 
 from daband.cli import progress
 from daband.cli.progress import watch
+from daband.cli.running import warnings_on
 from daband.experiments import Event, Experiment
 
 
@@ -83,3 +85,12 @@ def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs):
         hear(episode(endless, 1))
         hear(episode(endless, 2, of=8))
     assert "2/8" in " ".join(last_frame(screen))
+
+
+def test_a_warning_is_a_line_and_only_while_it_is_wanted():
+    before, screen = warnings.showwarning, console(False)
+    with warnings_on(screen):
+        warnings.simplefilter("always")
+        warnings.warn("nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1)
+    assert screen.file.getvalue() == "warning   nearly all target contexts go to one arm [95%]\n"
+    assert warnings.showwarning is before

@@ -8,9 +8,13 @@ import torch
 from torch.nn import functional
 
 from daband.objectives import Objective, TermShape, Weight, terms
-from daband.objectives.adversarial import domain_cross_entropy
+from daband.objectives.adversarial import domain_accuracy, domain_cross_entropy
 from daband.objectives.reversal import reverse_gradient
 from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
+
+
+def cross_entropy(source, target):
+    return domain_cross_entropy(torch.cat([source, target]), len(source))
 
 
 @pytest.mark.parametrize("name", ["adversarial", "conditional_adversarial"])
@@ -24,8 +28,7 @@ def test_the_encoder_receives_exactly_the_reversed_gradient(name, strength):
     parameters = list(term.parameters())
     received = torch.autograd.grad(term(held), [*taps, *parameters])
 
-    seen = [term.seen(taps[0], batch.predicted), term.seen(taps[1], batch.target_predicted)]
-    logits = term.discriminator(torch.cat(seen))
+    logits = term.discriminator(term.seen(torch.cat(taps), batch))
     plain = functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64)) / 2
     plain = plain + functional.binary_cross_entropy_with_logits(logits[B:], torch.ones(T, dtype=torch.float64)) / 2
     descended = torch.autograd.grad(plain, [*taps, *parameters])
@@ -38,16 +41,16 @@ def test_the_encoder_receives_exactly_the_reversed_gradient(name, strength):
 
 def test_the_discriminators_gradient_agrees_with_finite_differences():
     logits = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in (4, 6)]
-    assert torch.autograd.gradcheck(domain_cross_entropy, logits)
+    assert torch.autograd.gradcheck(cross_entropy, logits)
 
 
 def test_chance_level_is_ln_2():
-    assert float(domain_cross_entropy(torch.zeros(3), torch.zeros(5))) == pytest.approx(math.log(2))
+    assert float(cross_entropy(torch.zeros(3), torch.zeros(5))) == pytest.approx(math.log(2))
 
 
 def test_domains_weigh_the_same_whatever_their_numbers():
-    small = domain_cross_entropy(torch.ones(1), torch.ones(1))
-    torch.testing.assert_close(small, domain_cross_entropy(torch.ones(9), torch.ones(1)))
+    small = cross_entropy(torch.ones(1), torch.ones(1))
+    torch.testing.assert_close(small, cross_entropy(torch.ones(9), torch.ones(1)))
 
 
 def test_reversal_is_the_identity_forward():
@@ -76,8 +79,9 @@ def test_accuracy_is_measured():
         for parameter in term.parameters():
             parameter.zero_()
         term.discriminator.layers[-1].bias.fill_(1.0)
-    term(make_batch(dtype=torch.float32))
-    assert float(term.accuracy) == 0.5
+    assert float(term.measured(make_batch(dtype=torch.float32))["discriminator_accuracy"]) == 0.5
+    assert float(domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), 2)) == 1.0
+    assert float(domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), 2)) == 0.75
 
 
 def test_conditional_grows_with_the_arms():

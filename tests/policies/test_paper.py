@@ -109,7 +109,8 @@ def test_statistics_stay_stale_and_the_last_rounds_alone_are_trained_on(walked):
     policy, head = walked[0], walked[2]
     np.testing.assert_array_equal(policy._head.statistics.gram(0), head.gram(0))
     memory = policy._memories.source
-    rows, _ = policy._learner._steps._draw([[memory]], 5)
+    assert len(memory) == 8
+    rows, _ = policy.learner.steps._draw([0], 5)
     assert rows[0][0].tolist() == [3, 4, 5, 6, 7]
     assert policy.recipe.alpha == 0.05
     weights = {name: weight.value for name, weight in policy.recipe.weights.items()}

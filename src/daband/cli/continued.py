@@ -13,7 +13,7 @@ from rich.table import Table
 from daband.cli.interrupts import interruptible
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
-from daband.cli.running import Records, said_when_interrupted
+from daband.cli.running import Records, said_when_interrupted, warnings_on
 from daband.experiments import BenchError, continue_bench, finished_runs
 from daband.experiments.continued import read_spec
 from daband.report import with_spread
@@ -30,7 +30,7 @@ def continue_command(
     console = Console()
     specs = [read_spec(path) for path in finished_runs(folder)]
     try:
-        with watch(specs, console, CONTINUING) as drawing, interruptible(drawing) as listener:
+        with warnings_on(console), watch(specs, console, CONTINUING) as drawing, interruptible(drawing) as listener:
             records = continue_bench(folder, rounds=rounds, jobs=jobs, on_event=listener)
     except BenchError as error:
         if error.records:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
 from daband.experiments.cluster import on_ray
 
-__all__ = ["run_all", "said_when_interrupted"]
+__all__ = ["run_all", "said_when_interrupted", "warnings_on"]
 
 Records = list[dict[str, Any]]
 
@@ -35,7 +37,7 @@ def run_all(
     """
     executor = None if ray is None else on_ray(ray, workers=jobs if jobs > 1 else None)
     try:
-        with watch(specs, console) as drawing, interruptible(drawing) as listener:
+        with warnings_on(console), watch(specs, console) as drawing, interruptible(drawing) as listener:
             return bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
     except BenchError as error:
         if error.records:
@@ -43,6 +45,18 @@ def run_all(
         raise
     except KeyboardInterrupt:
         raise said_when_interrupted(out) from None
+
+
+@contextmanager
+def warnings_on(console: Console) -> Iterator[None]:
+    """Show warnings as a line of their own, without the place in the code they come from."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        console.print(f"[yellow]warning[/yellow]   {escape(str(message))}", highlight=False, soft_wrap=True)
+
+    with warnings.catch_warnings():  # puts the way of showing back as well
+        warnings.showwarning = show
+        yield
 
 
 def said_when_interrupted(out: Path) -> typer.Exit:

@@ -14,6 +14,7 @@ __all__ = ["ConvFeatures"]
 
 _SMALLEST_SIDE = 16
 _RUNS_PER_CONVOLUTION = 5
+_ENOUGH_CHANNELS = 8
 
 
 @encoders.register("conv")
@@ -94,22 +95,22 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
-    # Kernels for the channels-last layout read four channels at once, and a run's must begin where such four do.
-    more_in, more_out = -inputs % 4, -outputs % 4
+    # Grouped kernels are slow with few channels a group, and with many groups on the way back.
+    together = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
+    # Kernels for the channels-last layout read four channels at once, and a group's must begin where such four do.
+    more_in, more_out = (-inputs % 4, -outputs % 4) if together > 1 else (0, 0)
+    apart = maps.view(len(maps), runs, inputs, *maps.shape[2:])
+    weights = weight.view(runs, outputs, *weight.shape[1:])
     if more_in:
-        apart = functional.pad(maps.view(len(maps), runs, inputs, *maps.shape[2:]), (0, 0, 0, 0, 0, more_in))
-        maps = apart.flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        apart = functional.pad(apart, (0, 0, 0, 0, 0, more_in))
     if more_in or more_out:
-        apart = weight.view(runs, outputs, *weight.shape[1:])
-        weight = functional.pad(apart, (0, 0, 0, 0, 0, more_in, 0, more_out)).flatten(0, 1)
-    width = outputs + more_out
+        weights = functional.pad(weights, (0, 0, 0, 0, 0, more_in, 0, more_out))
     pieces = []
-    # Grouped kernels become slow with many groups, above all on the way back: they are taken a few at a time.
-    for start in range(0, runs, _RUNS_PER_CONVOLUTION):
-        stop = min(start + _RUNS_PER_CONVOLUTION, runs)
-        own = maps.view(len(maps), runs, -1, *maps.shape[2:])[:, start:stop].flatten(1, 2)
-        pieces.append(functional.conv2d(own, weight[start * width : stop * width], groups=stop - start))
+    for start in range(0, runs, together):
+        own = apart[:, start : start + together].flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        theirs = weights[start : start + together]
+        pieces.append(functional.conv2d(own, theirs.flatten(0, 1), groups=len(theirs)))
     out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
     if more_out:
-        out = out.view(len(out), runs, width, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
+        out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
     return out if bias is None else out + bias.view(1, -1, 1, 1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from daband.errors import DabandError, InvalidInput
 from daband.experiments.executors import Event, Executor, Listener, in_processes, in_turn
 from daband.experiments.run import Record, finished_record
 from daband.experiments.settings import RunSpec
+from daband.experiments.stacked import stacked
 from daband.files import write_text
 
 __all__ = ["BenchError", "bench", "read_results"]
@@ -33,7 +35,8 @@ def bench(
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time, and write ``results.json`` after each.
 
-    ``executor`` stands in for ``jobs``: any way to get runs done, a cluster for one (``cluster.on_ray``).
+    ``executor`` stands in for ``jobs``: any way to get runs done, a cluster for one (``cluster.on_ray``). On a GPU the
+    seeds of a neural method are trained together, as one of the ``jobs``.
 
     All methods of a seed see the same contexts in the same order and are paid from the same table of rewards. Where
     ``out`` holds finished runs of other methods or seeds of the same experiment, ``results.json`` keeps them.
@@ -56,7 +59,8 @@ def bench(
     companions = _companions(specs, out)
     failures: list[str] = []
     if executor is None:
-        executor = in_turn if jobs <= 1 or len(todo) <= 1 else in_processes(jobs)
+        parallel = jobs > 1 and len(todo) > 1
+        executor = stacked(lambda work: in_processes(jobs, work=work) if parallel else partial(in_turn, work=work))
     for spec, outcome in executor(todo, out, listener) if todo else ():
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")

@@ -73,9 +73,9 @@ def execute(
     return conclude(prepared, run)
 
 
-def prepare(spec: RunSpec, out: Path) -> Prepared:
-    """Load the pair and build the policy of a run."""
-    pair = load(spec.pair, **spec.pair_options)
+def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
+    """Load the pair, unless it is given, and build the policy of a run."""
+    pair = load(spec.pair, **spec.pair_options) if pair is None else pair
     policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
     return Prepared(spec, pair, policy, out / spec.folder_name)
 

@@ -21,20 +21,23 @@ __all__ = [
     "Discriminator",
     "domain_accuracy",
     "domain_cross_entropy",
-    "domain_logits",
 ]
 
 
-def domain_cross_entropy(source_logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
-    """The mean over domains of each domain's mean cross-entropy; the label of the source is 0, of the target 1."""
-    source = functional.softplus(source_logits).mean()
-    target = functional.softplus(-target_logits).mean()
-    return (source + target) / 2
+def domain_cross_entropy(logits: torch.Tensor, n_source: int) -> torch.Tensor:
+    """The mean over domains of each domain's mean cross-entropy; the label of the source is 0, of the target 1.
+
+    ``logits`` (B,) are those of ``n_source`` source rows and then of the target's.
+    """
+    source, target = torch.split(logits, [n_source, len(logits) - n_source])
+    if len(source) == len(target):  # the usual case, with half of the operations
+        return functional.softplus(torch.stack([source, -target])).mean()
+    return (functional.softplus(source).mean() + functional.softplus(-target).mean()) / 2
 
 
-def domain_accuracy(source_logits: torch.Tensor, target_logits: torch.Tensor) -> torch.Tensor:
+def domain_accuracy(logits: torch.Tensor, n_source: int) -> torch.Tensor:
     """The mean over domains of the share of rows on the right side; a logit of 0 counts half."""
-    return 0.5 + (torch.sign(target_logits).mean() - torch.sign(source_logits).mean()) / 4
+    return 0.5 + (torch.sign(logits[n_source:]).mean() - torch.sign(logits[:n_source]).mean()) / 4
 
 
 class Discriminator(nn.Module):
@@ -55,15 +58,6 @@ class Discriminator(nn.Module):
         return logits.squeeze(1)
 
 
-def domain_logits(
-    discriminator: nn.Module, source: torch.Tensor, target: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both domains through the discriminator in one pass."""
-    logits: torch.Tensor = discriminator(torch.cat([source, target]))
-    of_source, of_target = torch.split(logits, [len(source), len(target)])
-    return of_source, of_target
-
-
 @terms.register("adversarial")
 class Adversarial(Term):
     """The discriminator sees the tap."""
@@ -79,18 +73,25 @@ class Adversarial(Term):
         """How wide what the discriminator sees is."""
         return shape.tap_width
 
-    def seen(self, tap: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - for the conditional one
-        """What the discriminator sees of rows whose tap is (B, w) and whose predicted rewards are (B, K)."""
+    def forward(self, batch: Batch) -> torch.Tensor:
+        tap = reverse_gradient(torch.cat([batch.tap, batch.target_tap]), 2 * batch.weight)
+        return domain_cross_entropy(self.logits(tap, batch), len(batch.tap))
+
+    def logits(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """The discriminator's logits of all rows, the source's first, whose taps are ``tap``."""
+        logits: torch.Tensor = self.discriminator(self.seen(tap, batch))
+        return logits
+
+    def seen(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:  # noqa: ARG002 - for the conditional one
+        """What the discriminator sees of the rows whose taps are ``tap``."""
         return tap
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        strength = 2 * batch.weight
-        source = self.seen(reverse_gradient(batch.tap, strength), batch.predicted)
-        target = self.seen(reverse_gradient(batch.target_tap, strength), batch.target_predicted)
-        source_logits, target_logits = domain_logits(self.discriminator, source, target)
+    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
+        if len(batch.target_tap) == 0:
+            return {}
         with torch.no_grad():
-            self.accuracy = domain_accuracy(source_logits, target_logits)
-        return domain_cross_entropy(source_logits, target_logits)
+            logits = self.logits(torch.cat([batch.tap, batch.target_tap]), batch)
+            return {"discriminator_accuracy": domain_accuracy(logits, len(batch.tap))}
 
 
 @terms.register("conditional_adversarial")
@@ -114,7 +115,8 @@ class ConditionalAdversarial(Adversarial):
     def input_width(self, shape: TermShape) -> int:  # noqa: ARG002
         return self.projected_width
 
-    def seen(self, tap: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
+    def seen(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:
+        predicted = torch.cat([batch.predicted, batch.target_predicted])
         probabilities = torch.softmax(self.shape.scale * predicted.detach(), dim=1)
         product = (tap @ self.feature_directions) * (probabilities @ self.class_directions)
         scaled: torch.Tensor = product / math.sqrt(self.projected_width)

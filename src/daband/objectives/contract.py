@@ -88,9 +88,6 @@ class Term(nn.Module):
     """Whether something computed from the batch is held constant (a bandwidth), so that the gradient is not the
     derivative of the value, on purpose."""
 
-    accuracy: torch.Tensor | None = None
-    """How often a term that tells domains apart was right in the last forward; None for others."""
-
     def __init__(self, shape: TermShape) -> None:
         super().__init__()
         self.shape = shape
@@ -98,6 +95,10 @@ class Term(nn.Module):
     def forward(self, batch: Batch) -> torch.Tensor:
         """The value of the term."""
         raise NotImplementedError
+
+    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:  # noqa: ARG002 - most have nothing to add
+        """What there is to know of a batch besides the value, by name, each a scalar without a gradient."""
+        return {}
 
     def grow(self) -> None:
         """One more arm; a term whose parts depend on the number of arms makes room."""

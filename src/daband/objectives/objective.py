@@ -56,10 +56,13 @@ class Objective(nn.Module):
             for name, weight in self.weights.items()
         ]
 
-    def forward(self, batch: Batch, weights: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def forward(
+        self, batch: Batch, weights: torch.Tensor, measure: bool = False
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The loss with ``weights`` (one a term, as ``weights_at`` gives them), and every term's own value, detached.
 
-        Terms that need the target are left out while there is none.
+        Terms that need the target are left out while there is none. With ``measure``, what terms can tell besides
+        stands among the values.
         """
         values: dict[str, torch.Tensor] = {}
         factors = []
@@ -72,7 +75,11 @@ class Objective(nn.Module):
         if not values:
             return torch.zeros((), device=batch.predicted.device, dtype=batch.predicted.dtype), {}
         total = (torch.stack(factors) * torch.stack(list(values.values()))).sum()
-        return total, {name: value.detach() for name, value in values.items()}
+        found = {name: value.detach() for name, value in values.items()}
+        for term in self.terms.values() if measure else ():
+            assert isinstance(term, Term)
+            found.update(term.measured(batch))
+        return total, found
 
     def grow(self) -> None:
         """One more arm."""

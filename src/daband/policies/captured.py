@@ -26,7 +26,7 @@ class Capturable(Protocol):
 
     generators: list[torch.Generator]
 
-    def step(self, memories: Sequence[Memories]) -> None:
+    def step(self, memories: Sequence[Memories], measure: bool) -> None:
         """Take one step."""
 
 
@@ -35,7 +35,7 @@ class CapturedStep:
 
     def __init__(self, steps: Capturable) -> None:
         self._steps = steps
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._places: tuple[object, ...] = ()
         self._warm = 0
         self.refused = False
@@ -43,49 +43,49 @@ class CapturedStep:
 
     def forget(self) -> None:
         """Record anew before the next replay."""
-        self._graph = None
+        self._graphs = {}
         self._places = ()
         self._warm = 0
 
-    def step(self, memories: Sequence[Memories]) -> None:
-        """Take one step."""
+    def step(self, memories: Sequence[Memories], measure: bool) -> None:
+        """Take one step, which measures or does not: there is a graph for each."""
         if self.refused:
-            self._steps.step(memories)
+            self._steps.step(memories, measure)
             return
         places = _places(memories)
         if places != self._places:
             self.forget()
             self._places = places
-        if self._graph is None and self._warm < _WARM_UP:
+        if measure not in self._graphs and self._warm < _WARM_UP:
             # On a stream of its own, as recording will be: what is allocated here is then safe to reuse there.
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                self._steps.step(memories)
+                self._steps.step(memories, measure)
             torch.cuda.current_stream().wait_stream(stream)
             self._warm += 1
             return
-        if self._graph is None:
-            self._record(memories)
-        if self._graph is None:
-            self._steps.step(memories)
+        if measure not in self._graphs:
+            self._record(memories, measure)
+        if measure in self._graphs:
+            self._graphs[measure].replay()
         else:
-            self._graph.replay()
+            self._steps.step(memories, measure)
 
-    def _record(self, memories: Sequence[Memories]) -> None:
+    def _record(self, memories: Sequence[Memories], measure: bool) -> None:
         graph = torch.cuda.CUDAGraph()
         for generator in self._steps.generators:
             graph.register_generator_state(generator)
         torch.cuda.synchronize()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._steps.step(memories)
+                self._steps.step(memories, measure)
         except RuntimeError as error:
             torch.cuda.synchronize()
             self.refused = True
             warnings.warn(f"the gradient step cannot be captured, so steps run one by one: {error}", stacklevel=2)
             return
-        self._graph = graph
+        self._graphs[measure] = graph
 
 
 def _places(memories: Sequence[Memories]) -> tuple[object, ...]:

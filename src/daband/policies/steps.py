@@ -12,7 +12,8 @@ its own memories, so its results are those it would have had alone, up to roundi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ from torch.func import functional_call
 
 from daband.encoders.disturbance import disturb
 from daband.errors import DabandError, InvalidInput
-from daband.objectives import Batch, Term
+from daband.objectives import Batch
 from daband.policies.captured import CapturedStep
 from daband.policies.layout import StatisticsLayout
 from daband.policies.memory import ContextMemory, Memories
@@ -35,6 +36,8 @@ MOST_MEASURED = 32
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
 _CHUNK = 8192
+_MEASURE_EVERY = 8
+_KINDS = ("source", "target", "target_rounds")
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _SHARED_ROWS = ("theta", "inverse", "bonus", "faults", "totals")
 
@@ -66,6 +69,7 @@ class Steps:
         self.run_of = statistics.run_of(self.device)
         self.schedule = torch.zeros(self.runs, 0, len(first.objective.weights) + 1, device=self.device)
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.counts = torch.zeros(self.runs, len(_KINDS), dtype=torch.int64, device=self.device)
         self.captures = first.captures
         self.captured = CapturedStep(self) if self.device.type == "cuda" and self.captures else None
         for learner in self.learners:
@@ -103,14 +107,21 @@ class Steps:
     # What the host does around the steps.
 
     def take(self, steps: int, memories: Sequence[Memories]) -> list[dict[str, float]]:
-        """Take ``steps`` steps and return, for each learner, means over them of all that was measured.
+        """Take ``steps`` steps and return, for each learner, means of all that was measured.
 
-        The device is read once, at the end.
+        Every eighth step measures, the last among them: to measure takes a quarter of the operations of a small
+        network's step. The device is read once, at the end.
         """
-        self._begin(steps)
+        self._begin(steps, memories)
+        measured_steps = 0
         try:
-            for _ in range(steps):
-                self.captured.step(memories) if self.captured is not None else self.step(memories)
+            for left in range(steps, 0, -1):
+                measure = left % _MEASURE_EVERY == 1 or left == 1
+                measured_steps += measure
+                if self.captured is not None:
+                    self.captured.step(memories, measure)
+                else:
+                    self.step(memories, measure)
         except torch.OutOfMemoryError as error:
             batch = self.recipe.learning.batch
             raise DabandError(
@@ -118,11 +129,13 @@ class Steps:
                 + ("" if self.runs == 1 else f", or fewer than {self.runs} runs together")
             ) from error
         names = [*self.measured_names, "skipped_steps", "worst_streak"]
-        totals = self.rows["totals"][:, : len(self.measured_names)] / steps
+        totals = self.rows["totals"][:, : len(self.measured_names)] / measured_steps
         numbers = torch.cat([totals, self.rows["faults"][:, [0, 2]]], dim=1).cpu().tolist()
         return [dict(zip(names, row, strict=True)) for row in numbers]
 
-    def _begin(self, steps: int) -> None:
+    def _begin(self, steps: int, memories: Sequence[Memories]) -> None:
+        parts = [[len(part) for part in (own.source, own.target, own.target_rounds)] for own in memories]
+        self.counts.copy_(torch.tensor(parts))
         if steps > self.schedule.shape[1]:
             self.schedule = torch.zeros(self.runs, steps, self.schedule.shape[2], device=self.device)
             if self.captured is not None:
@@ -136,11 +149,15 @@ class Steps:
 
     # The step.
 
-    def step(self, memories: Sequence[Memories]) -> None:
-        """One gradient step on batches of the memories' choosing; what it measures is added to the totals."""
+    def step(self, memories: Sequence[Memories], measure: bool) -> None:
+        """One gradient step on batches of the memories' choosing; what it measures, if it is to, goes to the totals."""
+        with _tensor_cores():
+            self._step(memories, measure)
+
+    def _step(self, memories: Sequence[Memories], measure: bool) -> None:
         now = self.schedule.index_select(1, self.position).squeeze(1)
         before = self.statistics.clone()
-        losses, measured = self._losses(memories, now[:, :-1])
+        losses, measured = self._losses(memories, now[:, :-1], measure)
         (gradient,) = torch.autograd.grad(losses.sum(), self.parameters)
         with torch.no_grad():
             norms = torch.linalg.vector_norm(gradient[:, : self.encoder_size], dim=1)
@@ -155,20 +172,23 @@ class Steps:
             faults[:, 1].add_(1).mul_(bad)
             faults[:, 0].add_(bad)
             torch.maximum(faults[:, 2], faults[:, 1], out=faults[:, 2])
-            found = torch.cat([losses[:, None], norms[:, None], measured], dim=1)
-            self.rows["totals"][:, : found.shape[1]].add_(found)
+            if measure:
+                found = torch.cat([losses[:, None], norms[:, None], measured], dim=1)
+                self.rows["totals"][:, : found.shape[1]].add_(found)
             self.position += 1
 
-    def _losses(self, memories: Sequence[Memories], weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _losses(
+        self, memories: Sequence[Memories], weights: torch.Tensor, measure: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The runs' losses (runs,), and what was measured on the way (runs, M), named in ``measured_names``."""
         first = self.learners[0]
         objective, size = first.objective, self.recipe.learning.batch
         with_target = objective.needs_target and len(memories[0].target) > 0
-        kinds = [kind for kind in ("source", "target", "target_rounds") if len(getattr(memories[0], kind))]
+        kinds = [kind for kind in _KINDS if len(getattr(memories[0], kind))]
         kinds = [kind for kind in kinds if with_target or kind != "target"]
         parts = [[getattr(memory, kind) for memory in memories] for kind in kinds]
         shape, per_round = first.encoder.context_shape, self._contexts_per_round()
-        rows, draws = self._draw(parts, size)
+        rows, draws = self._draw([_KINDS.index(kind) for kind in kinds], size)
         contexts = [self._gathered(part, own) for part, own in zip(parts, rows, strict=True)]
         contexts = [part.view(self.runs, size * per_round, *shape) for part in contexts]
         n_source = size * per_round if "source" in kinds else 0
@@ -197,7 +217,7 @@ class Steps:
         of_objective = parameters.get("objective", {})
 
         def judged(own: dict[str, torch.Tensor], *mine: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._judge(own, sizes, *mine)
+            return self._judge(own, sizes, measure, *mine)
 
         if self.runs == 1:
             alone = {name: parameter.squeeze(0) for name, parameter in of_objective.items()}
@@ -210,29 +230,28 @@ class Steps:
         first = self.learners[0]
         return first.n_arms if first.shared else 1
 
-    def _draw(self, parts: Sequence[Sequence[ContextMemory]], size: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Rows (runs, size) of each part's memories, and the draws (runs, contexts, n) of the disturbance.
+    def _draw(self, kinds: Sequence[int], size: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Rows (runs, size) of each kind's memories, and the draws (runs, contexts, n) of the disturbance.
 
         Rows are even draws with replacement, or the latest. All random numbers of a run come from one call.
         """
         shape = self.learners[0].encoder.context_shape
         per_context = self.recipe.learning.disturbance.draws(shape)
-        n_contexts = len(parts) * size * self._contexts_per_round()
+        n_contexts = len(kinds) * size * self._contexts_per_round()
         last = self.recipe.memory.replay == "last"
-        n_rows = 0 if last else len(parts) * size
+        n_rows = 0 if last else len(kinds) * size
         total = n_rows + n_contexts * per_context
         drawn = [torch.rand(total, generator=generator, device=self.device) for generator in self.generators]
         uniform = self._common(drawn)
-        rows = []
-        for index, part in enumerate(parts):
-            count = self._common([memory.count for memory in part]).view(-1, 1)
-            if last:
-                # Rows before the first are clamped to it: a short memory repeats its oldest, and the shape stays.
-                rows.append((torch.arange(size, device=self.device) + (count - size)).clamp(min=0))
-            else:
-                own = uniform[:, index * size : (index + 1) * size]
-                rows.append(torch.minimum((own * count).long(), count - 1))
-        return rows, uniform[:, n_rows:].view(self.runs, n_contexts, per_context)
+        counts = self.counts[:, : len(kinds)] if list(kinds) == list(range(len(kinds))) else self.counts[:, list(kinds)]
+        counts = counts[:, :, None]
+        if last:
+            # Rows before the first are clamped to it: a short memory repeats its oldest, and the shape stays.
+            rows = (torch.arange(size, device=self.device) + (counts - size)).clamp(min=0)
+        else:
+            own = uniform[:, :n_rows].view(self.runs, len(kinds), size)
+            rows = torch.minimum((own * counts).long(), counts - 1)
+        return list(rows.unbind(1)), uniform[:, n_rows:].view(self.runs, n_contexts, per_context)
 
     def _gathered(self, part: Sequence[ContextMemory], rows: torch.Tensor, column: str = "contexts") -> torch.Tensor:
         return self._common([getattr(memory, column)[own] for memory, own in zip(part, rows.unbind(), strict=True)])
@@ -276,6 +295,7 @@ class Steps:
         self,
         parameters: dict[str, torch.Tensor],
         sizes: tuple[int, int],
+        measure: bool,
         latent: torch.Tensor,
         tap: torch.Tensor,
         teacher: torch.Tensor,
@@ -316,13 +336,10 @@ class Steps:
             target_teacher=predict(teacher.detach()) if len(teacher) else of_target.detach(),
             weight=weights[0],
         )
-        loss, values = functional_call(objective, parameters, (batch, weights))
+        loss, values = functional_call(objective, parameters, (batch, weights, measure))
+        if not measure:
+            return loss, loss.detach()[None]
         measured = {**values, "latent_spread": latent.detach().var(dim=0, correction=0).sum()}
-        for term in objective.terms.values():
-            assert isinstance(term, Term)
-            if term.accuracy is not None:
-                measured["discriminator_accuracy"] = term.accuracy
-                term.accuracy = None  # it belongs to this step, and may be mapped over runs
         if targets:
             chosen = (of_target.detach() + width).argmax(dim=1)
             shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
@@ -363,6 +380,17 @@ class Steps:
         self.average_statistics.lerp_(self.statistics, share if self.runs == 1 else share[self.run_of])
         for learner in self.learners:
             learner.follow_other_buffers(share)
+
+
+@contextmanager
+def _tensor_cores() -> Iterator[None]:
+    """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,0 +1,67 @@
+"""Seeds that are trained together end in the same folders, with the same results, as seeds one after the other."""
+
+import json
+
+import numpy as np
+import pytest
+
+from daband.experiments import bench, load_experiment
+from daband.experiments import stacked as module
+from daband.experiments.stacked import groups_of
+
+SETTINGS = ["episodes=3", "episode_length=32", 'methods.nlinucb.device="cpu"', 'methods.daband.device="cpu"']
+
+
+@pytest.fixture
+def specs():
+    return load_experiment("synthetic", SETTINGS).runs(["linucb", "nlinucb", "daband"], [0, 1, 2])
+
+
+def test_groups_hold_the_seeds_of_a_method(specs):
+    assert all(len(group) == 1 for group in groups_of(specs))  # on the CPU nothing is gained
+    groups = groups_of(specs, on_gpu=lambda spec: spec.method != "linucb")
+    assert sorted((group[0].method, len(group)) for group in groups) == [
+        ("daband", 3),
+        ("linucb", 1),
+        ("linucb", 1),
+        ("linucb", 1),
+        ("nlinucb", 3),
+    ]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_are_those_of_runs_one_after_the_other(specs, tmp_path, monkeypatch, jobs):
+    events = []
+    plain = bench(specs, tmp_path / "plain")
+    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method != "linucb")
+    beside = bench(specs, tmp_path / "stacked", jobs=jobs, on_event=events.append)
+    for one, other in zip(plain, beside, strict=True):
+        assert one["folder"] == other["folder"]
+        assert other["target_accuracy"] == pytest.approx(one["target_accuracy"], abs=0.02)
+        arms = [np.load(tmp_path / kind / one["folder"] / "rounds.npz")["arm"] for kind in ("plain", "stacked")]
+        np.testing.assert_array_equal(*arms)
+        assert (tmp_path / "stacked" / one["folder"] / "done").exists()
+    assert sum(event.kind == "finished" for event in events) == len(specs)
+    assert len(json.loads((tmp_path / "stacked" / "results.json").read_text())) == len(specs)
+    events.clear()
+    bench(specs, tmp_path / "stacked", jobs=jobs, on_event=events.append)
+    assert {event.kind for event in events} == {"found"}
+
+
+def test_a_seed_that_fails_is_told_and_the_others_are_kept(specs, tmp_path, monkeypatch):
+    from daband.experiments import BenchError, run
+
+    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")
+    build = run.build_policy
+
+    def broken(method, pair, *, seed, **settings):
+        policy = build(method, pair, seed=seed, **settings)
+        if seed == 1:
+            policy.learner.vector.data[0] = float("nan")
+        return policy
+
+    monkeypatch.setattr(run, "build_policy", broken)
+    mine = [spec for spec in specs if spec.method == "daband"]
+    with pytest.raises(BenchError, match="not finite") as caught:
+        bench(mine, tmp_path)
+    assert sorted(record["seed"] for record in caught.value.records) == [0, 2]
