@@ -61,3 +61,26 @@ def test_report_times_a_folder_of_all_kinds_of_runs(tmp_path: Path) -> None:
     page = (kept / "report.html").read_text()
     for wanted in ("What R, P and D are worth", "The sweep", "Every pair", "figure-digit-map-DABand"):
         assert wanted in page
+
+
+def test_scaling_and_neural_peers_run(tmp_path: Path) -> None:
+    path = tmp_path / "scaling.json"
+    run("scaling.py", "growth", "--rounds", "4096", "--policies", "LinUCB", "--json", str(path))
+    (result,) = json.loads(path.read_text())["results"]
+    assert set(result["seconds"]) == {"2000", "4000"}
+    run("scaling.py", "memory", "--rounds", "640", "--json", str(path))
+    assert json.loads(path.read_text())["result"]["rounds"] == 640
+    run("neural_peers.py", "--only", "daband,bare", "--rounds", "512", "--seeds", "1", "--json", str(path))
+    results = json.loads(path.read_text())["results"]
+    assert results["daband NeuralLinUCB"][0]["reward"] > 0.25
+
+
+def test_training_of_visda_shape_runs_and_says_how_busy_the_machine_is(tmp_path: Path) -> None:
+    path = tmp_path / "visda.json"
+    run(
+        "training.py", "--visda", "--device", "cpu", "--episodes", "1", "--steps", "1", "--batch", "2", "--backbone",
+        "none", "--json", str(path),
+    )  # fmt: skip
+    found = json.loads(path.read_text())["visda"]
+    assert found["decoded_images_per_second_at_best"] > 0
+    assert abs(sum(found["shares"].values()) - 1) < 0.05

@@ -55,6 +55,23 @@ def test_features_and_gradients_equal_the_plain_order_in_the_plain_layout(normal
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("n_source", [0, 7])
+def test_norms_that_are_folded_into_convolutions_do_what_norms_do(n_source):
+    torch.manual_seed(0)
+    encoder = build_encoder("conv", context_shape=SHAPE, channels=(8, 12)).double()
+    for norm in encoder.features.norms:
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    for _ in range(3):
+        encoder(torch.rand(12, *SHAPE).double(), n_source=5)
+    contexts = torch.rand(7, *SHAPE).double()
+    folded = encoder.eval().features(contexts, n_source=n_source)
+    maps = contexts
+    for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
+        maps = functional.max_pool2d(functional.relu(norm(layer(maps), n_source=n_source)), 2)
+    torch.testing.assert_close(folded, maps.flatten(1))
+
+
 def test_a_saved_policy_has_the_shapes_of_the_plain_layout_and_goes_on_to_the_last_bit(tmp_path):
     policy = played(fresh())
     policy.adapt(4)

@@ -76,6 +76,9 @@ class Contexts(ABC):
 
     context_shape: tuple[int, ...]
     passes: int = 1
+    reads_ahead: bool = False
+    """Whether a run may read the next episode in another thread while this one is played: worth it where files are
+    decoded, and right only where what is read depends on the positions alone."""
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod

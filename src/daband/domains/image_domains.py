@@ -14,6 +14,8 @@ __all__ = ["ImageContexts", "ImageEvaluation", "ImageSource"]
 class ImageContexts(Contexts):
     """Images of a store, (3, H, W): uint8, or float32 normalised as for ImageNet with ``normalise``."""
 
+    reads_ahead = True
+
     def __init__(self, store: ImageStore, *, passes: int = 1, normalise: bool = False) -> None:
         self._store = store
         self._normalise = normalise
@@ -29,6 +31,8 @@ class ImageContexts(Contexts):
 
 class ImageSource(PayingDomain):
     """Images of a store with labels (n,): the arm equal to the label pays 1, every other 0."""
+
+    reads_ahead = True
 
     def __init__(
         self, store: ImageStore, labels: IntArray, *, n_arms: int, passes: int = 1, normalise: bool = False

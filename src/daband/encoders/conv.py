@@ -76,9 +76,13 @@ class ConvFeatures(Features):
             maps = maps.flatten(1, 2).contiguous(memory_format=torch.channels_last)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
-            maps = _convolved(maps, layer.weight, layer.bias, runs)
-            if isinstance(norm, DomainNorm):
-                maps = norm(maps, n_source=n_source)
+            if isinstance(norm, DomainNorm) and runs == 1 and not self.training and n_source in (0, len(maps)):
+                # All rows are of one domain, whose statistics are fixed: the norm is a part of the convolution.
+                scale, shift = norm.folded(0 if n_source else 1)
+                maps = functional.conv2d(maps, layer.weight * scale.view(-1, 1, 1, 1), shift)
+            else:
+                maps = _convolved(maps, layer.weight, layer.bias, runs)
+                maps = norm(maps, n_source=n_source) if isinstance(norm, DomainNorm) else maps
             # The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
             maps = functional.relu(functional.max_pool2d(maps, 2), inplace=True)
         if self.pools:

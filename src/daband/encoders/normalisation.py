@@ -100,6 +100,17 @@ class DomainNorm(nn.Module):
             return features
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def folded(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and shift (channels,) that do to a domain's rows what this layer does by its running statistics.
+
+        A layer before it that is linear can take them in, which saves a pass over its output.
+        """
+        mean, variance = self._running(domain)
+        scale = torch.rsqrt(variance + self.epsilon)
+        if self.weight is None or self.bias is None:
+            return scale, -mean * scale
+        return scale * self.weight, self.bias - mean * scale * self.weight
+
     def _fixed(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         mean, variance = self._running(domain)
         return functional.batch_norm(features, mean, variance, self.weight, self.bias, False, 0.0, self.epsilon)

@@ -26,6 +26,9 @@ from daband.policies.threads import Threads
 __all__ = ["Learner"]
 
 _ENCODE_ROWS = 2048
+_ENCODE_NUMBERS = 1 << 18
+"""How many numbers of contexts are encoded at a time on the CPU: what a network makes of more is no longer in the cache
+when its next layer wants it."""
 
 
 class Learner:
@@ -168,13 +171,16 @@ class Learner:
             tensor = tensor.to(torch.float32)
         lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
         flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
+        rows = _ENCODE_ROWS
+        if self.device.type == "cpu":
+            rows = min(rows, max(64, _ENCODE_NUMBERS // math.prod(flat.shape[1:])))
         network = self.acting
         was_training = network.training
         network.eval()
         pieces = []
         with torch.no_grad(), self.threads.held():
-            for start in range(0, len(flat), _ENCODE_ROWS):
-                part = flat[start : start + _ENCODE_ROWS].to(self.device)
+            for start in range(0, len(flat), rows):
+                part = flat[start : start + rows].to(self.device)
                 pieces.append(network(part, n_source=len(part) if domain == "source" else 0).latent)
         network.train(was_training)
         latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)

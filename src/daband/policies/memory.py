@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.linear.kernels import kernels
 
 __all__ = ["ContextMemory", "Memories", "RoundMemory"]
 
@@ -25,7 +26,7 @@ class ContextMemory:
     def __init__(self, *, context_shape: tuple[int, ...], capacity: int, seed: int, device: torch.device) -> None:
         self.context_shape = context_shape
         self.capacity = capacity
-        self.seed = seed
+        self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
         self.device = device
         self.shown = 0
         """How many contexts were ever shown."""
@@ -71,11 +72,15 @@ class ContextMemory:
         if free == n:
             return slots, rows
         numbers = np.arange(self.shown + free, self.shown + n)
-        drawn = np.array([np.random.default_rng([self.seed, int(i)]).integers(i + 1) for i in numbers], np.int64)
-        late = {int(slot): row for slot, row in zip(drawn, range(free, n), strict=True) if slot < self.capacity}
-        # A slot may be filled and replaced in the same batch.
-        both = dict(zip(slots.tolist(), rows.tolist(), strict=True)) | late
-        return np.array(list(both), np.int64), np.array(list(both.values()), np.int64)
+        # Item i takes one of the places 0..i, drawn from the seed and i alone; places beyond the capacity are nowhere.
+        draws = kernels.uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
+        drawn = (draws * (numbers + 1)).astype(np.int64)
+        kept = np.flatnonzero(drawn < self.capacity)
+        slots, rows = np.concatenate([slots, drawn[kept]]), np.concatenate([rows, free + kept])
+        # A slot may be filled and replaced in the same batch: the last one stays.
+        _, from_behind = np.unique(slots[::-1], return_index=True)
+        last = len(slots) - 1 - from_behind
+        return slots[last], rows[last]
 
     def _make_room(self, needed: int) -> None:
         room = len(self.contexts)

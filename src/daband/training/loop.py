@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains import Contexts, LoggedDomain, LoggedRounds, PayingDomain
+from daband.domains import Contexts, LoggedDomain, LoggedRounds, PayingDomain, Rounds
 from daband.errors import InvalidInput
 from daband.evaluation.bound import LiveBound, Seen
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
 from daband.policies import Played, Policy
+from daband.training.ahead import ReadAhead
 from daband.training.run_folder import History, RunFolder
 
 __all__ = ["Run", "Training", "continue_on_target", "train", "train_together"]
 
 _PREVIEW_BYTES = 1 << 30
+_SAVES_APART = 20.0
+"""Between two saves pass at least so many times what a save takes: a long run has more to write each time, and yet
+saving stays below a twentieth of it."""
 Progress = Callable[[dict[str, float]], None]
 
 
@@ -74,7 +78,7 @@ def train(
         directory: keep the run there. Called again with the same settings, a run that was killed goes on and ends with
             the same result, bit for bit, as one left alone.
         config: more settings to write down in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``.
+        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
     """
     _check(policy, source, target, episodes, episode_length)
@@ -160,7 +164,7 @@ def continue_on_target(
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         directory: keep the phase there, as ``train`` does.
         config: more settings to write down in the folder's ``config.json``.
-        save_every: seconds between saves into ``directory``.
+        save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
@@ -199,6 +203,19 @@ class _Phase:
         """The first round of an episode and the first behind it."""
         start, stop = episode * self.episode_length, (episode + 1) * self.episode_length
         return start, stop if self.rounds is None else min(stop, self.rounds)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether the next episode may be read while this one is played."""
+        return self.domain.reads_ahead or (self.glimpsed is not None and self.glimpsed.reads_ahead)
+
+    def read(self, episode: int) -> tuple[Rounds | LoggedRounds, AnyArray | None]:
+        """The rounds of an episode, and the contexts of the other domain that go with it, if any."""
+        start, stop = self.bounds(episode)
+        rounds = self.domain.rounds(start, stop, seed=self.seed)
+        if self.glimpsed is None or start >= self.glimpsed.rounds_available:
+            return rounds, None
+        return rounds, self.glimpsed.batch(start, min(stop, self.glimpsed.rounds_available), seed=self.seed)
 
     def settings(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
@@ -245,7 +262,9 @@ class _Course:
             _prepare(policy, phase)
         self._started = time.perf_counter() - self.history.seconds
         self._saved = time.perf_counter()
+        self._apart = save_every
         self._watch = CollapseWatch()
+        self._material = ReadAhead(phase.read, episodes=phase.episodes, wanted=phase.reads_ahead)
         self._played: Played | None = None
         self._glimpse: AnyArray | None = None
 
@@ -261,13 +280,9 @@ class _Course:
 
     def play(self) -> None:
         """Play the rounds of the next episode, and show the policy the target contexts that go with it."""
-        start, stop = self.phase.bounds(self.episode)
-        self._played = _play_episode(self.policy, self.phase, start, stop, self.history)
-        self._glimpse = None
-        glimpsed = self.phase.glimpsed
-        if glimpsed is not None and start < glimpsed.rounds_available:
-            until = min(stop, glimpsed.rounds_available)
-            self._glimpse = glimpsed.batch(start, until, seed=self.phase.seed)
+        rounds, self._glimpse = self._material.take(self.episode)
+        self._played = _play_episode(self.policy, rounds, self.phase.domain_name, self.history)
+        if self._glimpse is not None:
             self.policy.observe_target(self._glimpse)
 
     def close(self, measured: dict[str, float]) -> None:
@@ -280,9 +295,12 @@ class _Course:
             warnings.warn(message, CollapseWarning, stacklevel=4)
         history.episodes.append(record)
         history.seconds = time.perf_counter() - self._started
-        if self.folder is not None and (time.perf_counter() - self._saved >= self.save_every or self.over):
+        if self.folder is not None and (time.perf_counter() - self._saved >= self._apart or self.over):
+            begun = time.perf_counter()
             self.folder.save(self.policy, history)
             self._saved = time.perf_counter()
+            if self.save_every > 0:
+                self._apart = max(self.save_every, _SAVES_APART * (self._saved - begun))
         if self.progress is not None:
             self.progress(record)
 
@@ -331,15 +349,14 @@ def _bound_so_far(
     )
 
 
-def _play_episode(policy: Policy, phase: _Phase, start: int, stop: int, history: History) -> Played | None:
-    rounds = phase.domain.rounds(start, stop, seed=phase.seed)
+def _play_episode(policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History) -> Played | None:
     played = None
     if isinstance(rounds, LoggedRounds):
-        policy.update(rounds.contexts, rounds.arms, rounds.rewards, phase.domain_name)
+        policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain_name)
         arm, reward, propensity = rounds.arms, rounds.rewards, rounds.propensities
         regret = np.full(len(arm), np.nan)
     else:
-        played = policy.play(rounds.contexts, rounds.rewards, phase.domain_name)
+        played = policy.play(rounds.contexts, rounds.rewards, domain_name)
         arm, reward, propensity = played.arm, played.reward, played.propensity
         regret = rounds.regret(arm)
     history.arm.append(arm)
