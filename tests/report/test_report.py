@@ -2,6 +2,7 @@ import html.parser
 import json
 import re
 import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -268,6 +269,24 @@ def test_names_are_escaped(images, tmp_path):
     assert r"\#3" in tables
     assert not re.search(r"(?<!\\)[#]", tables)
     assert r"a\|b" in (tmp_path / "report.md").read_text()
+
+
+def test_latex_compiles(images, page, tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("no pdflatex here")
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    names = ["<b>&_0", "100%", "#3", r"a|b\c", "{x}~^$", *record["class_names"][5:]]
+    write_results(tmp_path, [copied(images, record, tmp_path, variant="50%_&<x>", class_names=names)])
+    write_report(tmp_path, formats=())
+    for folder in (images, tmp_path):
+        text = (folder / "report" / "tables.tex").read_text()
+        document = tmp_path / "document.tex"
+        document.write_text(
+            "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}" + text + "\\end{document}"
+        )
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", document.name]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_what_went_wrong_is_told(images, tmp_path):
