@@ -120,7 +120,7 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, size: floa
     for at, place in zip(order, places, strict=True):
         _, text, colour = ends[at]
         moved = abs(place - wanted[at]) > 0.01
-        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
         axes.annotate(
             text,
             (1.0, min(max(wanted[at], 0.0), 1.0)),

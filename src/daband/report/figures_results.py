@@ -84,6 +84,7 @@ def gain_figure(
             )
     _rows(axes, [written(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
     axes.axvline(0, color=INK, linewidth=0.9)
+    axes.set_ylabel("class of the target context")
     axes.set_xlabel(f"gain in accuracy, {label(*methods[0])} over {label(*methods[1])}")
     notes = ["bar: mean over seeds"] + ["dot: one seed"] * (len(gains) > 1) + ["diamond: the paper"] * bool(paper)
     _note(figure, notes)
