@@ -251,7 +251,7 @@ def _default_image() -> Recipe:
             "pseudo_labels": Weight(0.5, shape="step", start=6000),
         },
         encoder=EncoderSettings(name="conv"),
-        learning=Learning(disturbance=Disturbance(shift=2, contrast=0.4), earned=4.0),
+        learning=Learning(disturbance=Disturbance(shift=2, contrast=0.4), earned=8.0),
     )
 
 
@@ -275,7 +275,7 @@ def _small_image() -> Recipe:
             pseudo_labels=Weight(0.5, shape="step", start=teach),
         ),
         encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, latent=LatentSettings(hidden=64)),
-        learning=replace(default.learning, learning_rate=2e-3, steps=16, batch=32, averaging=0.98),
+        learning=replace(default.learning, learning_rate=2e-3, steps=16, batch=32, averaging=0.98, earned=4.0),
     )
 
 
