@@ -1,11 +1,26 @@
-"""Writing files so that a reader never sees half of one, whenever the writer dies."""
+"""Files that are whole or not there, whenever the writer dies, and that are named where they cannot be read."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
-__all__ = ["write_bytes", "write_text"]
+from daband.errors import DataError
+
+__all__ = ["read_json", "write_bytes", "write_text"]
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file holds; one that is damaged or cannot be read is an error that names it."""
+    path = Path(path)
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:

@@ -6,13 +6,13 @@ what it defines with a decorator. Code outside daband registers with the same de
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from daband.errors import InvalidInput
+from daband.suggestions import did_you_mean
 
 __all__ = ["Registry"]
 
@@ -56,9 +56,7 @@ class Registry(Generic[Member]):
         try:
             return self._members[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self._members, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            known = ", ".join(sorted(self._members)) or "none"
+            hint, known = did_you_mean(name, self._members), ", ".join(sorted(self._members)) or "none"
             raise InvalidInput(f"unknown {self.kind} {name!r}{hint} (known: {known})") from None
 
     def __iter__(self) -> Iterator[str]:

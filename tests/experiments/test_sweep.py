@@ -44,16 +44,16 @@ class TestGrid:
     def test_grids_multiply_and_each_key_finds_its_place(self, small):
         grid = {
             "lambda": (0, 5.0), "pseudo_labels": (0.25,), "recipe.learning.learning_rate": (1e-4,), "alpha": (0.3,),
-            "episodes": (3,), "pair_options.passes": (2,),
+            "episodes": (3,), "pair_options.noise": (0.2,),
         }  # fmt: skip
         specs = sweep_runs(small, grid=grid)
         assert len(specs) == 4
         assert {spec.variant for spec in specs} == {
-            f"lambda={weight},pseudo_labels=0.25,learning_rate=0.0001,alpha=0.3,episodes=3,passes=2"
+            f"lambda={weight},pseudo_labels=0.25,learning_rate=0.0001,alpha=0.3,episodes=3,noise=0.2"
             for weight in (0, 5)
         }
         spec = next(spec for spec in specs if "lambda=5" in spec.variant)
-        assert (spec.episodes, spec.pair_options, spec.policy["alpha"]) == (3, {"passes": 2}, 0.3)
+        assert (spec.episodes, spec.pair_options, spec.policy["alpha"]) == (3, {"noise": 0.2}, 0.3)
         recipe = resolve_recipe(spec.policy["recipe"], context_shape=(3, 28, 28))
         before = resolve_recipe("small", context_shape=(3, 28, 28))
         assert recipe.weights["adversarial"].value == 5.0

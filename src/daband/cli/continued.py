@@ -15,7 +15,7 @@ from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
 from daband.cli.running import Records, said_when_interrupted, warnings_on
 from daband.experiments import BenchError, continue_bench, finished_runs
-from daband.experiments.continued import read_spec
+from daband.experiments.run import read_spec
 from daband.report import with_spread
 
 __all__ = ["continue_command"]

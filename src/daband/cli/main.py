@@ -21,14 +21,14 @@ from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
 from daband.cli.running import Records, run_all
 from daband.cli.sweep import sweep
-from daband.errors import DabandError, InvalidInput
+from daband.errors import DabandError
 from daband.experiments import (
     Experiment,
     load_experiment,
     method_names,
     preset_names,
 )
-from daband.report import MethodSummary, summarise, with_spread, write_report
+from daband.report import MethodSummary, summarise, with_spread
 
 __all__ = ["app", "main"]
 
@@ -125,7 +125,7 @@ def report(
     ] = None,
 ) -> None:
     """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
-    page = write_report(folder, pair=pair)
+    page = _written(folder, pair)
     console.print(f"Report:  {page}", highlight=False, soft_wrap=True)
     console.print(f"Figures: {page.parent / 'report' / 'figures'}", highlight=False, soft_wrap=True)
     console.print(f"Tables:  {page.parent / 'report' / 'tables'}", highlight=False, soft_wrap=True)
@@ -163,9 +163,6 @@ def _compare(
     ray: str | None = None,
     report: bool = True,
 ) -> None:
-    for method in chosen or experiment.compare:
-        if method not in method_names():
-            raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
     specs = experiment.runs(chosen, seeds)
 
     def show(records: Records) -> None:
@@ -174,9 +171,17 @@ def _compare(
     records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
     show(records)
     if report:
-        console.print(f"Runs:   {out}\nReport: {write_report(out)}")
+        page = _written(out)
+        console.print(f"Runs:   {out}\nReport: {page}", highlight=False, soft_wrap=True)
     else:
-        console.print(f"Run: {out / records[0]['folder']}")
+        console.print(f"Run: {out / records[0]['folder']}", highlight=False, soft_wrap=True)
+
+
+def _written(folder: Path, pair: str | None = None) -> Path:
+    from daband.report import write_report  # brings matplotlib, for which `daband --help` should not wait
+
+    with console.status("Drawing the report ..."):
+        return write_report(folder, pair=pair)
 
 
 def _table(title: str, rows: list[MethodSummary]) -> Table:
@@ -216,4 +221,9 @@ def main() -> None:
         app()
     except DabandError as error:
         Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:  # a folder that cannot be written, a full disk: nothing a traceback would help with
+        place = f"{error.filename}: " if error.filename else ""
+        message = f"{place}{error.strerror or error}"
+        Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(message)}", highlight=False, soft_wrap=True)
         sys.exit(2)

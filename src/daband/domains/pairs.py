@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from daband.domains.contract import About, Pair
 from daband.errors import InvalidInput
 from daband.registry import Registry
+from daband.suggestions import did_you_mean
 
 __all__ = ["PairEntry", "describe", "load", "pairs", "register_ordered_pairs", "register_pair"]
 
@@ -28,6 +29,13 @@ class PairEntry:
     def options(self) -> list[str]:
         """The names of the keyword arguments that ``load`` passes on."""
         return [name for name in inspect.signature(self.build).parameters if name != "tiny"]
+
+    def check_options(self, names: Iterable[str]) -> None:
+        """Raise where one of these is no option of the pair."""
+        known = self.options()
+        for name in sorted(set(names) - {*known, "tiny"}):  # every pair has a tiny twin
+            hint, listed = did_you_mean(name, known), ", ".join(known) or "none"
+            raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
 
 
 pairs: Registry[PairEntry] = Registry("pair", "daband.domains")
@@ -77,8 +85,5 @@ def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     is an error that lists them.
     """
     entry = pairs.get(name)
-    unknown = sorted(set(options) - set(entry.options()))
-    if unknown:
-        known = ", ".join(entry.options()) or "none"
-        raise InvalidInput(f"pair {name!r} has no option {unknown[0]!r} (its options: {known})")
+    entry.check_options(options)
     return entry.build(tiny=tiny, **options)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from daband.errors import DabandError, InvalidInput
+from daband.errors import DabandError, DataError, InvalidInput
 from daband.experiments.executors import Event, Executor, Listener, in_processes, in_turn
-from daband.experiments.run import Record, finished_record
+from daband.experiments.run import Record, finished_record, read_spec
 from daband.experiments.settings import RunSpec
 from daband.experiments.stacked import stacked
-from daband.files import write_text
+from daband.files import read_json, write_text
 
 __all__ = ["BenchError", "bench", "read_results"]
 
@@ -81,7 +81,7 @@ def bench(
 
 def read_results(out: str | Path) -> list[Record]:
     """The records of a bench."""
-    records: list[Record] = json.loads((Path(out) / "results.json").read_text())
+    records: list[Record] = read_json(Path(out) / "results.json")
     return records
 
 
@@ -101,9 +101,8 @@ def _companions(specs: Sequence[RunSpec], out: Path) -> list[Record]:
         if folder.name in {spec.folder_name for spec in specs}:
             continue
         try:
-            other = RunSpec(**json.loads((folder / "config.json").read_text())["run"])
-            record = json.loads((folder / "result.json").read_text())
-        except (OSError, ValueError, KeyError):  # not a run of ours
+            other, record = read_spec(folder), read_json(folder / "result.json")
+        except DataError:  # not a run of ours
             continue
         key = (other.pair, other.method, other.variant)
         if _budget(other) in budgets and (key not in asked or settings[key] == _without_seed(other)):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import os
 import shutil
 import socket
@@ -26,10 +25,10 @@ from typing import Any
 
 from daband.errors import InvalidInput
 from daband.experiments.executors import THREAD_VARIABLES, Event, Executor, Listener, Outcome, WorkerDied
+from daband.experiments.methods import policy_settings
 from daband.experiments.run import Record, execute
 from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
-from daband.policies import policies
 
 __all__ = ["on_ray"]
 
@@ -147,7 +146,7 @@ def _hand_out(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) 
 
 
 def _learns_with_gradients(method: str) -> bool:
-    return "recipe" in inspect.signature(policies.get(method.removesuffix("-p"))).parameters
+    return "recipe" in policy_settings(method)
 
 
 def _letters(ray: Any, mailbox: Any) -> list[tuple[str, dict[str, float]]]:

@@ -12,12 +12,13 @@ from daband.domains import load
 from daband.errors import DataError
 from daband.experiments.bench import BenchError
 from daband.experiments.executors import Event, Listener, in_processes, in_turn
+from daband.experiments.run import read_spec
 from daband.experiments.settings import RunSpec
-from daband.files import write_text
+from daband.files import read_json, write_text
 from daband.policies import load as load_policy
 from daband.training import continue_on_target
 
-__all__ = ["continue_bench", "continue_run", "finished_runs", "read_spec"]
+__all__ = ["continue_bench", "continue_run", "finished_runs"]
 
 Record = dict[str, Any]
 
@@ -31,20 +32,11 @@ def finished_runs(folder: str | Path) -> list[Path]:
         return [folder]
     # A bench that was started again with other settings has old runs beside the ones that count.
     listed = folder / "results.json"
-    names = {record.get("folder") for record in json.loads(listed.read_text())} if listed.is_file() else None
+    names = {record.get("folder") for record in read_json(listed)} if listed.is_file() else None
     runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
     if not runs:
         raise DataError(f"{folder} holds no finished run; `daband run NAME` or `daband bench NAME` makes some")
     return runs
-
-
-def read_spec(folder: str | Path) -> RunSpec:
-    """What ran in a folder."""
-    path = Path(folder) / "config.json"
-    try:
-        return RunSpec(**json.loads(path.read_text())["run"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} does not say which run of an experiment this is: {error}") from None
 
 
 def continue_bench(
@@ -56,8 +48,9 @@ def continue_bench(
     relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
     """
     folder = Path(folder)
-    places = {read_spec(path).folder_name: path for path in finished_runs(folder)}
-    specs = {name: read_spec(path) for name, path in places.items()}
+    found = [(read_spec(path), path) for path in finished_runs(folder)]
+    specs = {spec.folder_name: spec for spec, _ in found}
+    places = {spec.folder_name: path for spec, path in found}
     alone = list(places.values()) == [folder]
     listener = on_event or (lambda _: None)
     records: dict[str, Record] = {}
@@ -95,12 +88,13 @@ def continue_bench(
         listener(Event("finished", spec, outcome))
         write()
     write()
-    found = [records[name] for name in specs if name in records]
+    continued = [records[name] for name in specs if name in records]
     if failures:
         raise BenchError(
-            f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}", found
+            f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}",
+            continued,
         )
-    return found
+    return continued
 
 
 def _continue_spec(
@@ -113,7 +107,7 @@ def _known(folder: Path, rounds: int) -> Record | None:
     here = folder / _FOLDER
     if not (here / "done").exists():
         return None
-    known: Record = json.loads((here / "result.json").read_text())
+    known: Record = read_json(here / "result.json")
     if known["rounds_asked"] != rounds:
         raise DataError(f"{here} was continued for {known['rounds_asked']} rounds; remove it to ask for {rounds}")
     return known
@@ -133,7 +127,7 @@ def continue_run(
     if known is not None:
         return known
     spec = read_spec(folder)
-    length = json.loads((folder / "config.json").read_text())["training"]["episode_length"]
+    length = read_json(folder / "config.json")["training"]["episode_length"]
     pair = load(spec.pair, **spec.pair_options)
     if pair.target_paying is None:
         raise DataError(f"the pair {spec.pair!r} has no target contexts with rewards to continue on")
@@ -150,7 +144,7 @@ def continue_run(
         config={"continued_from": spec.config_hash, "rounds": rounds},
         progress=tell,
     )
-    before = json.loads((folder / "result.json").read_text())
+    before = read_json(folder / "result.json")
     zero_shot = before["target_regret"]
     known_regret = run.total_regret == run.total_regret  # NaN is not
     record = {

@@ -11,12 +11,13 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from daband.errors import DabandError
 from daband.experiments.run import Record, execute
@@ -56,6 +57,8 @@ Outcome = Record | Exception
 Work = Callable[..., Record]
 """What is done for a run, like ``execute``: called with the run, the folder, and ``progress`` by name. For processes it
 must be something that can be pickled."""
+_Mailbox: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
+"""What a worker says of its run on the way: the record of an episode, or a warning."""
 Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
 
 
@@ -65,9 +68,12 @@ def in_turn(
     """One run after the other, in this process."""
     for spec in todo:
         try:
-            yield spec, work(spec, out, progress=lambda record, spec=spec: listener(Event("episode", spec, record)))
+            with _warnings_of(spec, warnings.showwarning):
+                record = work(spec, out, progress=lambda record, spec=spec: listener(Event("episode", spec, record)))
         except Exception as error:
             yield spec, error
+        else:
+            yield spec, record
 
 
 def in_processes(jobs: int, *, work: Work = execute) -> Executor:
@@ -84,7 +90,7 @@ def _in_processes(
 ) -> Iterator[tuple[RunSpec, Outcome]]:
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), context.Manager() as manager:
-        mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]] = manager.Queue()
+        mailbox: _Mailbox = manager.Queue()
         with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context) as pool:
             waiting: dict[Future[Record], RunSpec] = {
                 pool.submit(_in_worker, work, spec, out, mailbox): spec for spec in todo
@@ -94,8 +100,11 @@ def _in_processes(
                     done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
                     with contextlib.suppress(queue.Empty):
                         while True:
-                            spec, record = mailbox.get_nowait()
-                            listener(Event("episode", spec, record))
+                            spec, news = mailbox.get_nowait()
+                            if isinstance(news, str):
+                                warnings.warn(news, stacklevel=2)
+                            else:
+                                listener(Event("episode", spec, news))
                     for future in done:
                         spec = waiting.pop(future)
                         yield spec, _outcome(future)
@@ -115,8 +124,24 @@ def _outcome(future: Future[Record]) -> Outcome:
         return error
 
 
-def _in_worker(work: Work, spec: RunSpec, out: Path, mailbox: queue.Queue[tuple[RunSpec, dict[str, float]]]) -> Record:
-    return work(spec, out, progress=lambda record: mailbox.put((spec, record)))
+def _in_worker(work: Work, spec: RunSpec, out: Path, mailbox: _Mailbox) -> Record:
+    with _warnings_of(spec, lambda text, *_, **__: mailbox.put((spec, text))):
+        return work(spec, out, progress=lambda record: mailbox.put((spec, record)))
+
+
+@contextlib.contextmanager
+def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
+    """Warnings of a run are shown with its name: of many runs side by side, one wants to know which."""
+
+    def named(message: Warning | str, *where: Any, **more: Any) -> None:
+        show(f"{spec.pair}, {spec.label}: {message}", *where, **more)
+
+    before = warnings.showwarning
+    warnings.showwarning = named
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 @contextlib.contextmanager

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from daband.domains import Pair
 from daband.errors import InvalidInput
 from daband.linear import PCA
 from daband.policies import Policy, policies
+from daband.suggestions import did_you_mean
 
-__all__ = ["build_policy", "method_names"]
+__all__ = ["build_policy", "checked_method", "method_names", "policy_arguments", "policy_class", "policy_settings"]
 
 _PCA_SUFFIX = "-p"
+_NOT_ONES_OWN = ("context_shape", "n_arms", "arms", "transform", "seed")
+"""Arguments of policies that follow from the pair, the method's name and the run's seed."""
 
 
 def method_names() -> list[str]:
@@ -22,25 +26,47 @@ def method_names() -> list[str]:
     return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name != "random")])
 
 
-def build_policy(method: str, pair: Pair, *, seed: int, settings: dict[str, Any], components: int) -> Policy:
-    """The policy of a method for a pair. Settings that its class does not know are an error, ``alpha`` excepted.
+def checked_method(method: str) -> str:
+    """The method's name, where there is such a method; else an error that suggests the nearest."""
+    known = method_names()
+    if method not in known:
+        hint = did_you_mean(method, known)
+        raise InvalidInput(f"unknown method {method!r}{hint} (known: {', '.join(known)})")
+    return method
 
-    ``alpha`` is a setting of every method that explores, so a comparison may give it once for all of them. What a
-    reward reveals is the pair's to say, and is passed on to the policies that ask.
+
+def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method's policy is to be told. Settings that its class does not know are an error, ``alpha`` excepted.
+
+    ``alpha`` is a setting of every method that explores, so a comparison may give it once for all of them. The shape of
+    the problem is the pair's to say, the seed the experiment's, and PCA belongs to the method's name.
     """
-    if method not in method_names():
-        raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
-    with_pca = method.endswith(_PCA_SUFFIX)
-    kind = policies.get(method.removesuffix(_PCA_SUFFIX) if with_pca else method)
-    known = inspect.signature(kind).parameters
+    known = policy_settings(method)
     arguments = {name: value for name, value in settings.items() if name in known or name != "alpha"}
     unknown = sorted(set(arguments) - set(known))
     if unknown:
-        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r} (its settings: {', '.join(known)})")
+        hint = did_you_mean(unknown[0], [*known, "alpha"])
+        raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
+    return arguments
+
+
+def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
+    """The policy of a method for a pair; what a reward reveals is the pair's to say, unless ``settings`` do."""
+    arguments = policy_arguments(checked_method(method), settings)
     transform = None
-    if with_pca:
+    if method.endswith(_PCA_SUFFIX):
         transform = PCA(min(components, math.prod(pair.context_shape)))
     shape: dict[str, Any] = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "arms": pair.arms}
-    if "reveal" in known and "reveal" not in arguments:
+    if "reveal" in policy_settings(method) and "reveal" not in arguments:
         arguments["reveal"] = "one_correct_arm" if pair.one_correct_arm else "chosen_arm"
-    return kind(**shape, transform=transform, seed=seed, **arguments)
+    return policy_class(method)(**shape, transform=transform, seed=seed, **arguments)
+
+
+def policy_class(method: str) -> type[Policy]:
+    """The class behind a method, without the PCA in front."""
+    return policies.get(method.removesuffix(_PCA_SUFFIX))
+
+
+def policy_settings(method: str) -> list[str]:
+    """What one may tell a method's policy; the rest of its arguments follow from the run."""
+    return [name for name in inspect.signature(policy_class(method)).parameters if name not in _NOT_ONES_OWN]

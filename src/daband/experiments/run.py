@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from daband.domains import Pair, load
+from daband.errors import DataError
 from daband.evaluation import evaluate
 from daband.experiments.evidence import Witness, gather
 from daband.experiments.methods import build_policy
 from daband.experiments.settings import RunSpec
-from daband.files import write_text
+from daband.files import read_json, write_text
 from daband.policies import Policy
 from daband.training import Run, train
 
-__all__ = ["Prepared", "conclude", "execute", "finished_record", "prepare"]
+__all__ = ["Prepared", "conclude", "execute", "finished_record", "prepare", "read_spec"]
 
 Record = dict[str, Any]
 
@@ -52,8 +53,20 @@ def finished_record(spec: RunSpec, out: Path) -> Record | None:
     folder = out / spec.folder_name
     if not (folder / "done").exists():
         return None
-    record: Record = json.loads((folder / "result.json").read_text())
+    try:
+        record: Record = read_json(folder / "result.json")
+    except DataError as error:
+        raise DataError(f"{error}; remove the folder to run it again") from None
     return record
+
+
+def read_spec(folder: str | Path) -> RunSpec:
+    """What ran in a folder."""
+    path = Path(folder) / "config.json"
+    try:
+        return RunSpec(**json.loads(path.read_text())["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} does not say which run of an experiment this is: {error}") from None
 
 
 def execute(

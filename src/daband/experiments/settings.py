@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import hashlib
 import json
@@ -17,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from daband.domains import pairs
 from daband.errors import InvalidInput
+from daband.experiments.methods import checked_method, policy_arguments
+from daband.suggestions import did_you_mean
 
-__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names"]
+__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "said"]
 
 
 _PAPER_ALPHA: dict[str, dict[str, Any]] = {"linucb": {"alpha": 0.05}, "linucb-p": {"alpha": 0.05}}
@@ -26,6 +27,8 @@ _PAPER_ALPHA: dict[str, dict[str, Any]] = {"linucb": {"alpha": 0.05}, "linucb-p"
 
 Episodes = Annotated[int, Field(ge=1)] | Literal["all"]
 """How many episodes, or "all": as many whole ones as the source's contexts and ``passes`` give."""
+Rule = Literal["ucb", "greedy"]
+"""How the policy acts when it is judged in the target, as ``evaluate`` takes it."""
 
 
 class _Settings(BaseModel):
@@ -44,7 +47,7 @@ class RunSpec(_Settings):
     episodes: Episodes
     episode_length: int
     seed: int
-    rule: str
+    rule: Rule
     selection: str
 
     @property
@@ -78,17 +81,25 @@ class Experiment(_Settings):
     pair_options: dict[str, Any] = Field(default_factory=dict)
     episodes: Episodes = 300
     episode_length: int = Field(default=64, ge=1)
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2, 3, 4)
     compare: tuple[str, ...] = ("random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
     components: int = Field(default=64, ge=1)
     policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    rule: str = "ucb"
+    rule: Rule = "ucb"
     selection: str = "none"
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 
     def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
-        """Every run; of each pair seed after seed, so that methods can be compared early."""
+        """Every run; of each pair seed after seed, so that methods can be compared early.
+
+        A method, a setting of one, or an option of a pair that does not exist is told here, not by the first run.
+        """
+        wanted = self.compare if methods is None else methods
+        for method in (*wanted, *self.methods):
+            policy_arguments(checked_method(method), self.policy_of(method) if method in wanted else {})
+        for pair in self.pairs():
+            pairs.get(pair).check_options(self.pair_options)
         return [
             RunSpec(
                 pair=pair,
@@ -105,7 +116,7 @@ class Experiment(_Settings):
             )
             for pair in self.pairs()
             for seed in (self.seeds if seeds is None else seeds)
-            for method in (self.compare if methods is None else methods)
+            for method in wanted
         ]
 
     def policy_of(self, method: str) -> dict[str, Any]:
@@ -150,19 +161,25 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     elif name_or_file in pairs:
         settings = {"pair": name_or_file}
     else:
-        near = difflib.get_close_matches(name_or_file, preset_names(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InvalidInput(f"unknown preset {name_or_file!r}; {hint}`daband presets` lists them, or give a .toml file")
+        hint = did_you_mean(name_or_file, preset_names())
+        raise InvalidInput(f"unknown preset {name_or_file!r}{hint} (`daband presets` lists them, or give a .toml file)")
     for override in overrides:
         _apply(settings, override)
     try:
         return Experiment(**settings)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            raise InvalidInput(_unknown_key(where, list(Experiment.model_fields))) from None
-        raise InvalidInput(f"setting {where!r}: {problem['msg']}, got {problem['input']!r}") from None
+        raise InvalidInput(said(error)) from None
+
+
+def said(error: ValidationError) -> str:
+    """What is wrong with settings, as a user wrote them: the first problem, by the name of the setting."""
+    problem = error.errors()[0]
+    # Of a setting that may be one of several kinds, pydantic adds the kind to the path; nobody wrote that.
+    where = ".".join(str(part) for part in problem["loc"] if part != "constrained-int")
+    if problem["type"] == "extra_forbidden":
+        return _unknown_key(where, list(Experiment.model_fields))
+    what = "it must be a list, e.g. [0, 1]" if problem["type"] == "tuple_type" else problem["msg"]
+    return f"setting {where!r}: {what}, got {problem['input']!r}"
 
 
 def _apply(settings: dict[str, Any], override: str) -> None:
@@ -185,8 +202,7 @@ def _apply(settings: dict[str, Any], override: str) -> None:
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key.split(".", maxsplit=1)[0], known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(key.split(".", maxsplit=1)[0], known)
     return f"unknown setting {key!r}{hint} (known: {', '.join(known)})"
 
 

@@ -15,16 +15,15 @@ from typing import Any
 from daband.domains import load
 from daband.errors import DabandError
 from daband.experiments.executors import Executor, Listener, Outcome, Work
+from daband.experiments.methods import policy_class
 from daband.experiments.run import Prepared, Record, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
-from daband.policies import policies
 
 __all__ = ["GroupWork", "groups_of", "stacked"]
 
 _MOST_TOGETHER = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
-_PCA_SUFFIX = "-p"
-_LINEAR = ("random", "linucb")
+_LINEAR = ("random", "linucb", "linucb-p")
 
 
 def stacked(executor_with: Callable[[Work], Executor]) -> Executor:
@@ -118,14 +117,13 @@ def _execute_group(
 
 def _on_gpu(spec: RunSpec) -> bool:
     """Whether the run's policy is a neural one that would be on a GPU."""
-    if spec.method.removesuffix(_PCA_SUFFIX) in _LINEAR:  # known without torch, whose import takes seconds
+    if spec.method in _LINEAR:  # known without torch, whose import takes seconds
         return False
     import torch
 
     from daband.policies import NeuralLinUCB
 
-    kind = policies.get(spec.method.removesuffix(_PCA_SUFFIX))
-    if not issubclass(kind, NeuralLinUCB):
+    if not issubclass(policy_class(spec.method), NeuralLinUCB):
         return False
     device = str(spec.policy.get("device", "auto"))
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import itertools
 import json
 import tomllib
@@ -13,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
-from daband.domains import Pair, load
+from daband.domains import Pair, load, pairs
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.selection import RULES, Training, criteria
-from daband.experiments.methods import method_names
-from daband.experiments.settings import Experiment, RunSpec
-from daband.files import write_text
+from daband.experiments.bench import read_results
+from daband.experiments.methods import policy_class, policy_settings
+from daband.experiments.run import read_spec
+from daband.experiments.settings import Experiment, RunSpec, said
+from daband.files import read_json, write_text
 from daband.policies import load as load_policy
-from daband.policies import policies
+from daband.suggestions import did_you_mean
 
 __all__ = ["SELECTION_RULES", "Choice", "Point", "choices", "measure", "parse_grid", "sweep_points", "sweep_runs",
            "write_sweep"]  # fmt: skip
@@ -67,8 +69,6 @@ def sweep_runs(
     ``recipe.`` and a setting of the recipe (``recipe.learning.learning_rate``), a setting of the run (``episodes``,
     ``components``, ...), ``pair_options.`` and an option of the pair, or an argument of the policy (``alpha``).
     """
-    if method not in method_names():
-        raise InvalidInput(f"unknown method {method!r} (known: {', '.join(method_names())})")
     if not grid or not all(grid.values()):
         raise InvalidInput("there is nothing to sweep: give a grid, e.g. --grid lambda=1,5,10")
     labels = _labels(grid)
@@ -80,7 +80,10 @@ def sweep_runs(
             for key, value in point.items():
                 _put(settings, key, value, method)
             settings["variant"] = ",".join(f"{labels[key]}={_text(value)}" for key, value in point.items())
-            runs.append(RunSpec.model_validate(settings))
+            try:
+                runs.append(RunSpec.model_validate(settings))
+            except ValidationError as error:
+                raise InvalidInput(f"--grid: {said(error)}") from None
     return runs
 
 
@@ -100,15 +103,19 @@ def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
     if key in _OF_THE_RUN:
         settings[key] = value
     elif first == "pair_options" and rest:
+        pairs.get(settings["pair"]).check_options([rest])
         settings["pair_options"] = {**settings["pair_options"], rest: value}
     elif key == "lambda" or (first == "recipe" and rest) or _is_term(key):
         path = rest.split(".") if first == "recipe" else ["weights", "adversarial" if key == "lambda" else key]
         settings["policy"] = {**settings["policy"], "recipe": _recipe(settings["policy"], method, key, path, value)}
     else:
-        known = inspect.signature(policies.get(method.removesuffix("-p"))).parameters
+        known = policy_settings(method)
         if key not in known:
-            named = ", ".join(["lambda", *_OF_THE_RUN, *(name for name in known if name != "context_shape")])
-            raise InvalidInput(f"{method!r} has nothing called {key!r} to sweep (known: {named}, and names of terms)")
+            names = ["lambda", *_OF_THE_RUN, *known]
+            raise InvalidInput(
+                f"{method!r} has nothing called {key!r} to sweep{did_you_mean(key, names)} "
+                f"(known: {', '.join(names)}, and names of terms)"
+            )
         settings["policy"] = {**settings["policy"], key: value}
 
 
@@ -121,10 +128,9 @@ def _is_term(name: str) -> bool:
 def _recipe(policy: Mapping[str, Any], method: str, key: str, path: Sequence[str], value: Any) -> dict[str, Any]:
     from daband.policies.recipe import resolve_recipe
 
-    kind = policies.get(method.removesuffix("-p"))
-    if "recipe" not in inspect.signature(kind).parameters:
+    if "recipe" not in policy_settings(method):
         raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
-    before = policy.get("recipe", getattr(kind, "default_recipe", "default"))
+    before = policy.get("recipe", getattr(policy_class(method), "default_recipe", "default"))
     recipe: dict[str, Any] = {"base": before} if isinstance(before, str) else copy.deepcopy(dict(before))
     place = recipe
     for name in path[:-1]:
@@ -150,9 +156,9 @@ def measure(
     for record in records:
         folder = out / record["folder"]
         path = folder / "criteria.json"
-        known = json.loads(path.read_text()) if path.is_file() else {}
+        known = read_json(path) if path.is_file() else {}
         if set(RULES) - set(known):
-            spec = RunSpec(**json.loads((folder / "config.json").read_text())["run"])
+            spec = read_spec(folder)
             wanted = (spec.pair, json.dumps(spec.pair_options, sort_keys=True))
             if pair is None or loaded != wanted:
                 pair, loaded = load(spec.pair, **spec.pair_options), wanted
@@ -268,7 +274,7 @@ def write_sweep(
     if not mine:
         raise DataError(f"the rule {rule!r} has no value for some of these runs, so it cannot choose between them")
     swept = {(point.pair, point.variant) for point in points}
-    records: list[Record] = json.loads((out / "results.json").read_text())
+    records = read_results(out)
     selected = []
     for record in records:
         if (record["pair"], record["variant"]) in swept:

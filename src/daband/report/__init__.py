@@ -1,10 +1,17 @@
 """Reports: tables, figures and one HTML page; and data frames for notebooks. Reads run folders only."""
 
-from daband.report.frames import compare, episodes, frame
-from daband.report.page import markdown_table, write_report
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from daband.report.reference import PaperAccuracy, paper_ablation, paper_accuracy, paper_tables
 from daband.report.runs import read_records
 from daband.report.summary import MethodSummary, summarise, with_spread
+
+if TYPE_CHECKING:
+    from daband.report.frames import compare, episodes, frame
+    from daband.report.page import markdown_table, write_report
 
 __all__ = [
     "MethodSummary",
@@ -21,3 +28,18 @@ __all__ = [
     "with_spread",
     "write_report",
 ]
+
+_NEED_LIBRARIES = {
+    "compare": "frames",
+    "episodes": "frames",
+    "frame": "frames",
+    "markdown_table": "page",
+    "write_report": "page",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # polars and matplotlib take a second to import, which a command that draws nothing should not wait for.
+    if name in _NEED_LIBRARIES:
+        return getattr(importlib.import_module(f"daband.report.{_NEED_LIBRARIES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

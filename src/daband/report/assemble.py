@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from daband.errors import DataError, InvalidInput
+from daband.errors import InvalidInput
+from daband.files import read_json
 from daband.report.answers import Answer, answer_of, lead_of
 from daband.report.document import Block, Document, Folded, Section, Text
 from daband.report.reference import paper_accuracy
@@ -169,8 +169,5 @@ def _sweep_notes(folder: Path) -> dict[str, Any]:
     path = folder / "sweep.json"
     if not path.is_file():
         return {}
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
+    content = read_json(path)
     return content if isinstance(content, dict) else {}

@@ -13,6 +13,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import DataError
+from daband.files import read_json
 
 __all__ = ["Curve", "Record", "RunFiles", "common_curve", "load_runs", "read_records"]
 
@@ -98,7 +99,7 @@ class RunFiles:
         path = self._existing(name)
         if path is None:
             return {}
-        content = _parsed(path)
+        content = read_json(path)
         if not isinstance(content, dict):
             raise DataError(f"{path} is not what daband writes: a JSON object was expected")
         return content
@@ -124,15 +125,15 @@ def read_records(folder: str | Path) -> list[Record]:
         raise DataError(f"there is no folder {folder}")
     path = folder / "results.json"
     if (folder / "done").exists():
-        return _checked([_parsed(folder / "result.json")], folder / "result.json")
+        return _checked([read_json(folder / "result.json")], folder / "result.json")
     if not path.is_file():
         done = sorted(folder.glob("*/done"))
         if not done:
             raise DataError(
                 f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
             )
-        return [_checked([_parsed(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
-    return _checked(_parsed(path), path)
+        return [_checked([read_json(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
+    return _checked(read_json(path), path)
 
 
 def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
@@ -153,15 +154,6 @@ def _checked(records: Any, path: Path) -> list[Record]:
     ):
         raise DataError(f"{path} is not a list of results that daband wrote")
     return records
-
-
-def _parsed(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _arrays(path: Path, names: Sequence[str]) -> dict[str, AnyArray]:
