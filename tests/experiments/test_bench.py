@@ -1,14 +1,17 @@
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
 from daband.errors import InvalidInput
 from daband.experiments import BenchError, Experiment, bench, execute, load_experiment, preset_names, read_results
+from daband.experiments.executors import _in_worker, in_turn
 from daband.experiments.methods import build_policy
 
 FIELDS = {
@@ -182,3 +185,24 @@ class TestSettings:
             build_policy("linucbp", pair, seed=0, settings={}, components=2)
         with pytest.raises(InvalidInput, match="no setting 'lambda'"):
             build_policy("linucb", pair, seed=0, settings={"lambda": 1}, components=2)
+
+
+class TestWarnings:
+    """Of many runs side by side, a warning says whose it is."""
+
+    def test_of_runs_in_turn(self, small, tmp_path):
+        with pytest.warns(UserWarning, match="synthetic, random, seed 0: something is odd"):
+            list(in_turn(small.runs(["random"], [0]), tmp_path, lambda _: None, work=odd))
+
+    def test_of_runs_in_processes_are_sent_to_the_parent(self, small, tmp_path):
+        mailbox = queue.Queue()
+        (spec,) = small.runs(["random"], [0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # here they are errors; in a worker they are not
+            _in_worker(odd, spec, tmp_path, mailbox)
+        assert mailbox.get_nowait() == (spec, "synthetic, random, seed 0: something is odd")
+
+
+def odd(_spec, _out, *, progress):
+    warnings.warn("something is odd", stacklevel=1)
+    return {}

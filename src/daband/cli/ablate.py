@@ -11,7 +11,7 @@ from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
-from daband.cli.running import Records, run_all
+from daband.cli.running import Records, report_hint, run_all
 from daband.experiments import load_experiment
 from daband.experiments.ablation import BASES, AblationRow, ablation_rows, ablation_runs, write_ablation
 from daband.report import with_spread
@@ -46,6 +46,7 @@ def ablate(
 
     show(run_all(specs, folder, console=console, jobs=jobs, ray=ray, on_failure=show))
     console.print(f"Runs, results.json and ablation.json: {folder}", soft_wrap=True, highlight=False)
+    console.print(report_hint(folder), soft_wrap=True, highlight=False)
 
 
 def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:

@@ -13,12 +13,14 @@ from rich.table import Table
 from daband.cli.interrupts import interruptible
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
-from daband.cli.running import Records, said_when_interrupted, warnings_on
+from daband.cli.running import Records, report_hint, said_when_interrupted, warnings_on
 from daband.experiments import BenchError, continue_bench, finished_runs
 from daband.experiments.run import read_spec
 from daband.report import with_spread
 
 __all__ = ["continue_command"]
+
+_CAPTION = "continued: in the rounds played now, with rewards; zero-shot: before, on the contexts it was judged by"
 
 
 def continue_command(
@@ -41,13 +43,14 @@ def continue_command(
     console.print(_table(records))
     if (folder / "continued.json").is_file():
         console.print(f"Written: {folder / 'continued.json'}", soft_wrap=True, highlight=False)
+    console.print(report_hint(folder), soft_wrap=True, highlight=False)
 
 
 def _table(records: Records) -> Table:
     groups: dict[tuple[str, str, str], Records] = {}
     for record in records:
         groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
-    table = Table(title="cumulative regret in the target", caption="continued: in the rounds played now, with rewards")
+    table = Table(title="cumulative regret in the target", caption=_CAPTION)
     table.add_column("method", overflow="fold")
     for heading in ("rounds", "continued", "zero-shot", "total", "seeds"):
         table.add_column(heading, justify="right", no_wrap=True)

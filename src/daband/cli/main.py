@@ -43,6 +43,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 console = Console()
 
+_HEADINGS = ("target accuracy", "by class", "source regret", "rounds", "seeds", "s")
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
 
 
@@ -185,34 +186,44 @@ def _written(folder: Path, pair: str | None = None) -> Path:
 
 
 def _table(title: str, rows: list[MethodSummary]) -> Table:
+    """Methods by pair. Several pairs need the room of some columns, which are in the report and in results.json."""
     table = Table(title=f"{title}: target, zero-shot, after source rewards alone")
-    several = len({row.pair for row in rows}) > 1
+    names = _short({row.pair for row in rows})
+    several = len(names) > 1
     if several:
-        table.add_column("pair")
+        table.add_column("pair", overflow="fold", min_width=min(20, max(map(len, names.values()))))
     table.add_column("method", no_wrap=True)
-    for heading in ("target accuracy", "by class", "source regret", "rounds", "seeds", "s"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    left_out = ("by class", "rounds", "s") if several else ()
+    for heading in _HEADINGS:
+        if heading not in left_out:
+            table.add_column(heading, justify="right", no_wrap=True)
     for pair in dict.fromkeys(row.pair for row in rows):
         mine = [row for row in rows if row.pair == pair]
         best = max(row.accuracy for row in mine)
         for row in mine:
-            table.add_row(
-                *([pair] if several else []),
-                row.method,
+            cells = (
                 with_spread(row.accuracy, row.accuracy_spread, len(row.seeds), 3),
                 f"{row.accuracy_macro:.3f}",
                 with_spread(row.source_regret, row.source_regret_spread, len(row.seeds), 0),
                 f"{row.rounds:,}",
                 str(len(row.seeds)),
                 f"{row.seconds:.1f}",
-                style="bold" if row.accuracy == best and len(mine) > 1 else "",
             )
+            shown = [cell for heading, cell in zip(_HEADINGS, cells, strict=True) if heading not in left_out]
+            name = [names[pair]] if several else []
+            table.add_row(*name, row.method, *shown, style="bold" if row.accuracy == best and len(mine) > 1 else "")
         table.add_section()
     if several:
         for method in dict.fromkeys(row.method for row in rows):
             mean = [row.accuracy for row in rows if row.method == method]
-            table.add_row("mean of pairs", method, f"{sum(mean) / len(mean):.3f}", "", "", "", "", "")
+            table.add_row("mean of pairs", method, f"{sum(mean) / len(mean):.3f}", "", "")
     return table
+
+
+def _short(pairs: set[str]) -> dict[str, str]:
+    """What pairs are called in a table: of one data set, without its name in front."""
+    of_one = len({pair.partition("/")[0] for pair in pairs}) == 1 and len(pairs) > 1
+    return {pair: pair.partition("/")[2] or pair if of_one else pair for pair in pairs}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
 from daband.experiments.cluster import on_ray
 
-__all__ = ["run_all", "said_when_interrupted", "warnings_on"]
+__all__ = ["report_hint", "run_all", "said_when_interrupted", "warnings_on"]
 
 Records = list[dict[str, Any]]
 
@@ -57,6 +58,11 @@ def warnings_on(console: Console) -> Iterator[None]:
     with warnings.catch_warnings():  # puts the way of showing back as well
         warnings.showwarning = show
         yield
+
+
+def report_hint(folder: Path) -> str:
+    """How to get a page out of what was done, for commands that do not end with one."""
+    return f"For a page with figures: daband report {shlex.quote(str(folder))}"
 
 
 def said_when_interrupted(out: Path) -> typer.Exit:

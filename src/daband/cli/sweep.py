@@ -12,7 +12,7 @@ from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
-from daband.cli.running import Records, run_all, said_when_interrupted
+from daband.cli.running import Records, report_hint, run_all, said_when_interrupted
 from daband.errors import InvalidInput
 from daband.experiments import load_experiment
 from daband.experiments.sweep import (
@@ -74,6 +74,7 @@ def sweep(
     for variant in dict.fromkeys(record["variant"] for record in selected):
         console.print(f"Selected by {select}: {variant}", highlight=False)
     console.print(f"Runs, results.json and sweep.json: {folder}", soft_wrap=True, highlight=False)
+    console.print(report_hint(folder), soft_wrap=True, highlight=False)
 
 
 def _measured(records: Records, folder: Path, console: Console) -> dict[str, dict[str, float | None]]:

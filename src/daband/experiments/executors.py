@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -91,7 +92,8 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), context.Manager() as manager:
         mailbox: _Mailbox = manager.Queue()
-        with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context) as pool:
+        workers = min(jobs, len(todo))
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_deaf_to_interrupts) as pool:
             waiting: dict[Future[Record], RunSpec] = {
                 pool.submit(_in_worker, work, spec, out, mailbox): spec for spec in todo
             }
@@ -122,6 +124,11 @@ def _outcome(future: Future[Record]) -> Outcome:
         return WorkerDied("a worker process died (out of memory?); fewer --jobs need less")
     except Exception as error:
         return error
+
+
+def _deaf_to_interrupts() -> None:
+    """Ctrl-C reaches every process of a terminal. The parent acts on it; workers would print tracebacks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _in_worker(work: Work, spec: RunSpec, out: Path, mailbox: _Mailbox) -> Record:
