@@ -52,6 +52,17 @@ def test_training_writes_shares_that_add_up(tmp_path: Path) -> None:
     assert "mlp" in printed
 
 
+def test_report_times_a_folder_of_all_kinds_of_runs(tmp_path: Path) -> None:
+    path, kept = tmp_path / "report.json", tmp_path / "runs"
+    run("report.py", "--runs", "150", "--json", str(path), "--keep", str(kept))
+    result = json.loads(path.read_text())
+    assert result["runs"] == 150
+    assert all(seconds > 0 for seconds in result["seconds"].values())
+    page = (kept / "report.html").read_text()
+    for wanted in ("What R, P and D are worth", "The sweep", "Every pair", "figure-digit-map-DABand"):
+        assert wanted in page
+
+
 def test_scaling_and_neural_peers_run(tmp_path: Path) -> None:
     path = tmp_path / "scaling.json"
     run("scaling.py", "growth", "--rounds", "4096", "--policies", "LinUCB", "--json", str(path))

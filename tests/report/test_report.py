@@ -229,7 +229,7 @@ def test_an_ablation_has_corrected_p_values_beside_the_paper(images, tmp_path):
     write_results(tmp_path, records)
     page = write_report(tmp_path, formats=("png",)).read_text()
     assert "What R, P and D are worth" in page
-    assert "Of the 7 reduced forms of paper with R, P and D, 6 differ" in headline(page)[1]
+    assert "Recipe paper with R, P and D: 6 of 7 reduced forms differ" in headline(page)[1]
     rows = (tmp_path / "report.md").read_text()
     cells = next(line for line in rows.splitlines() if line.startswith("| none of them")).split(" | ")
     assert cells[2] == "-0.3000"

@@ -73,7 +73,12 @@ def _of_comparison(family: str, found: Verdict, records: Sequence[Record]) -> An
             tiles.append(
                 Tile(f"{paired.difference:+.3f}", f"over {name}; 95% interval {between}, p = {paired.p_value:.2g}")
             )
-            if paired.low > 0:
+            if abs(paired.difference) < 0.0005:
+                headline = (
+                    f"{winner} and {name} do equally well on {family}: target accuracy {found.accuracy:.3f}{over}."
+                )
+                detail = f"The 95% interval of their difference is {between}, paired over {_count(paired.n, 'seed')}."
+            elif paired.low > 0:
                 headline = f"{winner} is best on {family}: target accuracy {found.accuracy:.3f}{over}, {ahead}."
                 detail = f"The 95% interval of that difference is {between}, paired over {_count(paired.n, 'seed')}."
             else:
@@ -104,10 +109,8 @@ def _of_ablation(family: str, records: Sequence[Record]) -> Answer | None:
         clear = [r for r in tested if r.p_holm is not None and r.p_holm < 0.05]
         text = f"{row.base} with R, P and D" + (f", {row.pair}" if len({r.pair for r in full}) > 1 else "")
         tiles.append(Tile(f"{row.accuracy:.3f}", f"target accuracy of {text}, {_count(len(row.seeds), 'seed')}"))
-        if tested:
-            said.append(
-                f"Of the {len(tested)} reduced forms of {text}, {len(clear)} differ from it beyond chance (Holm, 5%)."
-            )
+        if tested:  # the full form itself is not among them
+            said.append(f"Recipe {text}: {len(clear)} of {len(tested)} reduced forms differ beyond chance (Holm, 5%).")
     best = max(full, key=lambda row: row.accuracy)
     headline = f"With R, P and D together, {best.base} reaches a target accuracy of {best.accuracy:.3f} on {family}."
     return Answer(headline, " ".join(said[:4]), tiles[:4])

@@ -18,8 +18,12 @@ from daband.report.sections_results import by_class_blocks, comparison_blocks, p
 from daband.report.sections_setup import setup_blocks, warnings_of
 from daband.report.sections_variants import ablation_blocks, sweep_blocks
 from daband.report.statistics import family_of, role_of, verdict
+from daband.report.summary import summarise
 
 __all__ = ["assemble"]
+
+_MOST_SWEPT = 4
+"""Settings of a sweep that are looked at closely."""
 
 
 def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
@@ -45,7 +49,7 @@ def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
     for family in families:
         mine = [run for run in runs if family_of(run.record["pair"]) == family]
         closely = pair if pair is not None and family_of(pair) == family else mine[0].record["pair"]
-        sections += _data_set(family, mine, closely, sweep, answers[family])
+        sections += _data_set(family, mine, closely, sweep, answers[family] if len(families) > 1 else None)
     if messages:
         sections.append(
             Section("What to know before trusting this", [Text(message, warning=True) for message in messages], 2)
@@ -62,7 +66,7 @@ def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
 
 
 def _data_set(
-    family: str, runs: Sequence[RunFiles], closely: str, sweep: dict[str, Any], answer: Answer
+    family: str, runs: Sequence[RunFiles], closely: str, sweep: dict[str, Any], answer: Answer | None
 ) -> list[Section]:
     pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
     compared = [run for run in runs if role_of(run.record) == "comparison"]
@@ -70,7 +74,8 @@ def _data_set(
     heading = Section(family, [], 2)
     if len(pairs) == 1:
         return [heading, *_results(closely, here, sweep), *_closer(closely, here)]
-    heading.blocks.append(Text(f"{answer.headline} {answer.detail}".strip()))
+    if answer is not None:
+        heading.blocks.append(Text(f"{answer.headline} {answer.detail}".strip()))
     sections = [heading]
     if compared:
         sections.append(Section("Every pair", side_by_side(pairs_blocks(family, [run.record for run in compared]))))
@@ -96,7 +101,9 @@ def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with
     sections = []
     if records["comparison"]:
         blocks = comparison_blocks(pair, records["comparison"], with_figure=with_figures)
-        classes = by_class_blocks(pair, records["comparison"], with_figure=with_figures)
+        shared = any(run.config().get("policy", {}).get("arms") == "shared" for run in runs[:1])
+        # With shared arms, arm 3 is another thing in every round: there are no classes.
+        classes = [] if shared else by_class_blocks(pair, records["comparison"], with_figure=with_figures)
         sections.append(Section("Accuracy in the target", arrange([*blocks, *classes])))
         note = _budget_note(pair, runs)
         if note and with_figures:
@@ -117,7 +124,7 @@ def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with
 
 def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     """How it came about on one pair: of the comparison, or where there is none, of all runs."""
-    compared = [run for run in runs if role_of(run.record) == "comparison"] or list(runs)
+    compared = _looked_at(runs)
     found = verdict([run.record for run in compared])
     best, rival = (None, None) if found is None else (found.best, found.rival)
     sections = []
@@ -131,6 +138,18 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     if seen:
         sections.append(Section("What the policy sees", seen))
     return sections
+
+
+def _looked_at(runs: Sequence[RunFiles]) -> list[RunFiles]:
+    """The runs of the comparison; without one the full and the empty form of each ablation, or the best of a sweep."""
+    roles = {role: [run for run in runs if role_of(run.record) == role] for role in ("comparison", "ablation")}
+    if roles["comparison"]:
+        return roles["comparison"]
+    if roles["ablation"]:
+        return [run for run in roles["ablation"] if run.key[1].endswith((":RPD", ":none"))]
+    ranked = sorted(summarise([run.record for run in runs]), key=lambda row: -row.accuracy)
+    best = [(row.method, row.variant) for row in ranked[:_MOST_SWEPT]]
+    return [run for run in runs if run.key in best]
 
 
 def _budget_note(pair: str, runs: Sequence[RunFiles]) -> str:

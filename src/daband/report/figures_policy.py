@@ -81,7 +81,7 @@ def examples_figure(evidence: Mapping[str, AnyArray], classes: Sequence[str]) ->
     return figure
 
 
-def embedded(latents: AnyArray, domain: AnyArray, *, points: int = 300) -> tuple[FloatArray, IntArray]:
+def embedded(latents: AnyArray, domain: AnyArray, *, points: int = 250) -> tuple[FloatArray, IntArray]:
     """Places in the plane for some of the contexts, and which these are: t-SNE, the same every time.
 
     As many of both domains, at most ``points`` each: more take longer and say no more.

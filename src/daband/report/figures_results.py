@@ -50,7 +50,8 @@ def accuracy_figure(groups: Sequence[Group], *, chance: float | None = None) -> 
         )  # fmt: skip
     _rows(axes, [group.name for group in ranked])
     top = max([float(group.values.max()) for group in ranked] + [group.paper or 0.0 for group in ranked])
-    axes.set_xlim(0, min(1.0, top * 1.06 + 0.02))
+    lowest = min(float(group.values.min()) for group in ranked)
+    axes.set_xlim(min(0.0, 1.06 * lowest), min(1.0, top * 1.06 + 0.02))  # below 0 where a mistake costs more than 1
     if chance is not None:
         axes.axvline(chance, color=MUTED, linewidth=0.9, linestyle=":")
     axes.set_xlabel("target accuracy (1 - regret / N)")
@@ -94,12 +95,13 @@ def pairs_figure(pairs: Sequence[str], accuracy: Mapping[Key, Mapping[str, Float
     figure = Figure(figsize=(WIDTH, 1.25 + 0.3 * len(pairs)), layout="constrained")
     axes = figure.subplots()
     shown = list(pairs)[::-1]
-    for key, by_pair in accuracy.items():
+    for number, (key, by_pair) in enumerate(accuracy.items()):
         style = style_of(*key)
+        shift = 0.11 * ((len(accuracy) - 1) / 2 - number)  # methods of equal accuracy stay visible
         means = [float(by_pair[pair].mean()) if pair in by_pair else np.nan for pair in shown]
         axes.plot(
             means,
-            range(len(shown)),
+            np.arange(len(shown)) + shift,
             style.marker,
             color=style.colour,
             markersize=5.5,
@@ -109,7 +111,7 @@ def pairs_figure(pairs: Sequence[str], accuracy: Mapping[Key, Mapping[str, Float
         for place, pair in enumerate(shown):
             if pair in by_pair and len(by_pair[pair]) > 1:
                 ends = [float(by_pair[pair].min()), float(by_pair[pair].max())]
-                axes.plot(ends, [place, place], color=style.colour, linewidth=1.0, alpha=0.7)
+                axes.plot(ends, [place + shift, place + shift], color=style.colour, linewidth=1.0, alpha=0.7)
     _rows(axes, [short(pair.partition("/")[2] or pair, 24) for pair in shown])
     axes.grid(axis="x")
     axes.set_xlabel("target accuracy (1 - regret / N)")
@@ -132,7 +134,7 @@ def ablation_figure(bases: Mapping[str, Mapping[str, FloatArray]], paper: Mappin
         for name, values in found.items():
             axes.barh(
                 places[name] + shift, float(values.mean()), height=height * 0.92, color=colour, alpha=0.4, linewidth=0,
-                label=base if name == next(iter(found)) else None,
+                label=f"recipe {base}" if name == next(iter(found)) else None,
             )  # fmt: skip
             dots = np.full(len(values), places[name] + shift)
             axes.plot(values, dots, "o", color=INK, markersize=2.2, markeredgewidth=0)
@@ -144,7 +146,8 @@ def ablation_figure(bases: Mapping[str, Mapping[str, FloatArray]], paper: Mappin
                 linestyle="none", label=mark,
             )  # fmt: skip
     _rows(axes, ["none of them" if name == "none" else " + ".join(name) for name in reversed(letters)])
-    axes.set_xlim(left=0)
+    lowest = min(float(values.min()) for found in bases.values() for values in found.values())
+    axes.set_xlim(left=min(0.0, 1.06 * lowest))
     axes.set_xlabel("target accuracy; dots are seeds")
     axes.set_ylabel("terms kept")
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.5, columnspacing=1.2)

@@ -24,6 +24,7 @@ main{max-width:74rem;margin:0 auto;padding:1.5rem 1rem 4rem}
 h1{font-size:clamp(1.25rem,1rem + 1.6vw,1.9rem);line-height:1.3;margin:.2rem 0 .8rem;text-wrap:balance}
 h2{font-size:1.35rem;margin:3rem 0 .6rem;padding-top:.8rem;border-top:1px solid var(--grid)}
 h3{font-size:1.05rem;margin:2.2rem 0 .6rem}
+h2+h3{margin-top:.8rem}
 p{max-width:48rem;margin:.6rem 0}
 .eyebrow{color:var(--muted);font-size:.85rem;letter-spacing:.02em;margin:0}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(10.5rem,1fr));gap:.8rem;margin:1.2rem 0}
@@ -79,8 +80,13 @@ def html_page(document: Document, drawn: Mapping[str, str], *, made_by: str) -> 
         )
         parts.append(f'<div class="tiles">{tiles}</div>')
     places = [f"part-{number}" for number in range(len(document.sections))]
-    top = [(place, section) for place, section in zip(places, document.sections, strict=True)]
-    links = "".join(f'<a href="#{place}">{html.escape(section.title)}</a>' for place, section in top)
+    top = list(zip(places, document.sections, strict=True))
+    several = sum(section.level == 2 for section in document.sections) > 3  # then parts have the same names twice
+    links = "".join(
+        f'<a href="#{place}">{html.escape(section.title)}</a>'
+        for place, section in top
+        if section.level == 2 or not several
+    )
     parts.append(f'<nav aria-label="Contents">{links}</nav>')
     for place, section in top:
         parts.append(_section(section, place, drawn))

@@ -6,6 +6,7 @@ same drawing follows the reader's light or dark setting; the files beside it are
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +75,13 @@ _METHODS = {
     "linucb-p": ("LinUCB-P", MethodStyle("#cc79a7", "v", "--")),
     "random": ("Random", MethodStyle("#7a7f87", "x", ":")),
 }
-_OTHERS = ("#7b5cc4", "#e69f00", "#8c510a", "#b3a100")
+_VARIANTS = {
+    "paper:RPD": MethodStyle("#d55e00", "o"),
+    "paper:none": MethodStyle("#e69f00", "s", "--"),
+    "default-rpd:RPD": MethodStyle("#0072b2", "o"),
+    "default-rpd:none": MethodStyle("#56b4e9", "s", "--"),
+}
+_OTHERS = ("#7b5cc4", "#e69f00", "#8c510a", "#b3a100", "#d55e00", "#0072b2", "#009e73", "#cc79a7")
 
 
 def label(method: str, variant: str = "default") -> str:
@@ -87,7 +94,9 @@ def style_of(method: str, variant: str = "default") -> MethodStyle:
     """The same for a method in every figure; a method or variant of somebody's own gets a colour by its name."""
     if method in _METHODS and variant == "default":
         return _METHODS[method][1]
-    number = sum(map(ord, f"{method} {variant}"))
+    if variant in _VARIANTS:
+        return _VARIANTS[variant]
+    number = hashlib.sha256(f"{method} {variant}".encode()).digest()[0]
     return MethodStyle(_OTHERS[number % len(_OTHERS)], "PX*p"[number % 4], ("-", "--", "-.")[number % 3])
 
 

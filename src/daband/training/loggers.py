@@ -1,0 +1,147 @@
+"""Training as others watch it: adapters that pass every episode's record on to TensorBoard or MLflow.
+
+Each is a ``progress`` callback of ``daband.train`` and ``daband.continue_on_target``:
+
+    with TensorBoardLogger("runs/tensorboard/mine") as logger:
+        daband.train(policy, source=pair.source, target=pair.target, progress=logger)
+        logger.result(daband.evaluate(policy, pair.target_test))
+
+The packages are extras (``pip install daband[tensorboard]``, ``daband[mlflow]``) and imported when a logger is made.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from daband.errors import InvalidInput
+from daband.evaluation import Evaluation
+
+__all__ = ["MLflowLogger", "TensorBoardLogger"]
+
+
+class TensorBoardLogger:
+    """Writes a scalar per measured number and episode, for ``tensorboard --logdir``.
+
+    Args:
+        directory: where the event file goes; one directory per run.
+        prefix: stands in front of every name, e.g. "source/".
+    """
+
+    def __init__(self, directory: str | Path, *, prefix: str = "") -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InvalidInput(
+                f"TensorBoardLogger needs the package tensorboard ({error}); pip install daband[tensorboard]"
+            ) from None
+        self._prefix = prefix
+        self._writer: Any = SummaryWriter(str(directory))
+
+    def __call__(self, record: Mapping[str, float | None]) -> None:
+        """Write one episode's record."""
+        for name, value in _numbers(record).items():
+            self._writer.add_scalar(f"{self._prefix}{name}", value, int(record["episode"] or 0))
+
+    def result(self, evaluation: Evaluation) -> None:
+        """Write how the policy did in the target."""
+        for name, value in _result(evaluation).items():
+            self._writer.add_scalar(f"{self._prefix}{name}", value, 0)
+
+    def close(self) -> None:
+        """Write what is still in memory, and end."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class MLflowLogger:
+    """Writes a run of MLflow: parameters once, metrics with every episode. It leaves MLflow's global state alone.
+
+    Args:
+        experiment: the experiment's name; made where there is none yet.
+        run_name: what the run is called there.
+        parameters: settings to write down, e.g. ``policy.settings()``; groups become names with dots.
+        tracking_uri: where MLflow keeps its runs; by default where MLflow itself would.
+    """
+
+    def __init__(
+        self,
+        *,
+        experiment: str = "daband",
+        run_name: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        tracking_uri: str | None = None,
+    ) -> None:
+        try:
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise InvalidInput(f"MLflowLogger needs the package mlflow ({error}); pip install daband[mlflow]") from None
+        self._client = MlflowClient(tracking_uri=tracking_uri)
+        known = self._client.get_experiment_by_name(experiment)
+        number = self._client.create_experiment(experiment) if known is None else known.experiment_id
+        self.run_id: str = self._client.create_run(number, run_name=run_name).info.run_id
+        for name, value in _flat(parameters or {}).items():
+            self._client.log_param(self.run_id, name, value)
+
+    def __call__(self, record: Mapping[str, float | None]) -> None:
+        """Write one episode's record."""
+        self._log(_numbers(record), int(record["episode"] or 0))
+
+    def result(self, evaluation: Evaluation) -> None:
+        """Write how the policy did in the target."""
+        self._log(_result(evaluation), 0)
+
+    def close(self, status: str = "FINISHED") -> None:
+        """End the run with a status of MLflow's: "FINISHED", "FAILED" or "KILLED"."""
+        self._client.set_terminated(self.run_id, status=status)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.close("FINISHED" if kind is None else "KILLED" if interrupted else "FAILED")
+
+    def _log(self, numbers: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(self.run_id, metrics=[Metric(name, value, now, step) for name, value in numbers.items()])
+
+
+def _numbers(record: Mapping[str, float | None]) -> dict[str, float]:
+    """The finite numbers of a record, but for the episode, which is the step."""
+    return {
+        name: float(value)
+        for name, value in record.items()
+        if name != "episode" and value is not None and math.isfinite(value)
+    }
+
+
+def _result(evaluation: Evaluation) -> dict[str, float]:
+    numbers = {
+        "target_accuracy": evaluation.accuracy,
+        "target_accuracy_macro": evaluation.accuracy_macro,
+        "target_regret": evaluation.regret,
+    }
+    classes = {f"target_accuracy_class_{arm}": share for arm, share in enumerate(evaluation.per_class)}
+    return {**numbers, **{name: share for name, share in classes.items() if share is not None}}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, f"{prefix}{name}."))
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
