@@ -54,9 +54,9 @@ def test_training_writes_shares_that_add_up(tmp_path: Path) -> None:
 
 def test_report_times_a_folder_of_all_kinds_of_runs(tmp_path: Path) -> None:
     path, kept = tmp_path / "report.json", tmp_path / "runs"
-    run("report.py", "--runs", "150", "--json", str(path), "--keep", str(kept))
+    run("report.py", "--runs", "80", "--json", str(path), "--keep", str(kept))
     result = json.loads(path.read_text())
-    assert result["runs"] == 150
+    assert result["runs"] == 80
     assert all(seconds > 0 for seconds in result["seconds"].values())
     page = (kept / "report.html").read_text()
     for wanted in ("What R, P and D are worth", "The sweep", "Every pair", "figure-digit-map-DABand"):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import EvaluationDomain, from_arrays, pairs
+from daband.domains import EvaluationDomain, from_arrays, from_log, pairs
 from daband.experiments import Experiment, evidence
-from daband.experiments.run import execute
+from daband.experiments.run import Prepared, execute
 from daband.linear import Decision
 
 
@@ -103,6 +103,26 @@ def test_shared_arms_leave_out_what_has_no_meaning(tmp_path):
     (spec,) = experiment.runs(["nlinucb"])
     record = execute(spec, tmp_path)
     assert evidence_of(tmp_path / record["folder"]) == {}
+
+
+def test_a_log_has_latents_but_no_right_arm_in_the_source(tmp_path):
+    generator = np.random.default_rng(0)
+    contexts, arms = generator.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 3
+    pair = from_log(
+        source=(contexts, arms, (arms == 0).astype(float), np.full(40, 1 / 3)),
+        target=contexts,
+        target_test=(contexts + 1.0, arms),
+        n_arms=3,
+    )
+    (spec,) = Experiment(pair="synthetic", seeds=(0,)).runs(["nlinucb"])
+    policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3)
+    witness = evidence.Witness(pair)
+    daband.evaluate(policy, pair.target_test, observe=witness.see)
+    evidence.gather(Prepared(spec, pair, policy, tmp_path), witness)
+    kept = evidence_of(tmp_path)
+    assert (kept["latent_arm"][kept["latent_domain"] == 0] == -1).all()
+    np.testing.assert_array_equal(kept["latent_arm"][kept["latent_domain"] == 1].shape, (40,))
+    np.testing.assert_allclose(kept["latent_before"].astype(float), kept["latent_after"].astype(float))  # untrained
 
 
 def decided(arms, n_arms):

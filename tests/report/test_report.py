@@ -2,8 +2,10 @@ import html.parser
 import json
 import re
 import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 
 from daband.errors import DataError, InvalidInput
@@ -268,6 +270,53 @@ def test_names_are_escaped(images, tmp_path):
     assert r"\#3" in tables
     assert not re.search(r"(?<!\\)[#]", tables)
     assert r"a\|b" in (tmp_path / "report.md").read_text()
+
+
+def test_latex_compiles(images, page, tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("no pdflatex here")
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    names = ["<b>&_0", "100%", "#3", r"a|b\c", "{x}~^$", *record["class_names"][5:]]
+    write_results(tmp_path, [copied(images, record, tmp_path, variant="50%_&<x>", class_names=names)])
+    write_report(tmp_path, formats=())
+    for folder in (images, tmp_path):
+        text = (folder / "report" / "tables.tex").read_text()
+        document = tmp_path / "document.tex"
+        document.write_text(
+            "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}" + text + "\\end{document}"
+        )
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", document.name]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_many_classes_are_folded_with_a_row_each(images, tmp_path):
+    names = [f"sign {number}" for number in range(43)]
+    new = []
+    for record in read_records(images):
+        changed = copied(images, record, tmp_path, class_names=names, per_class=[0.5] * 43)
+        (tmp_path / changed["folder"] / "evidence.npz").unlink()
+        new.append(changed)
+    write_results(tmp_path, new)
+    page = write_report(tmp_path, formats=()).read_text()
+    assert ("summary", "Every class (43)") in read(page).headings
+    table = re.search(r'id="table-digit-classes".*?</figure>', page, flags=re.DOTALL).group()
+    assert table.count("<tr>") == 1 + 43 + 1
+    assert '<th scope="row" class="t">sign 42</th>' in table
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_shortest_runs_give_a_report(images, tmp_path, n):
+    new = [copied(images, record, tmp_path) for record in read_records(images) if record["seed"] == 0]
+    for record in new:
+        folder = tmp_path / record["folder"]
+        lines = (folder / "episodes.jsonl").read_text().splitlines()[:n]
+        (folder / "episodes.jsonl").write_text("\n".join(lines))
+        rounds = dict(np.load(folder / "rounds.npz"))
+        np.savez(folder / "rounds.npz", **{name: column[:n] for name, column in rounds.items()})
+    write_results(tmp_path, new)
+    page = write_report(tmp_path, formats=()).read_text()
+    assert {"bound", "discriminator", "source-regret"} <= set(re.findall(r'id="figure-digit-([\w-]+)"', page))
 
 
 def test_what_went_wrong_is_told(images, tmp_path):

@@ -90,8 +90,8 @@ def test_tables_in_three_forms():
     assert "<strong>0.5 <small>± 0.1</small></strong>" in table.html()
     with pytest.raises(ValueError, match="2 columns, the row has 1"):
         table.add("alone")
-    turned = table.transposed()
-    assert turned.headings == ["name", "50%"]
+    turned = table.transposed("number")
+    assert turned.headings == ["number", "50%"]
     assert turned.rows[0][0].text == "x_1"
 
 

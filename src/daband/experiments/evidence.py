@@ -237,13 +237,13 @@ def _version(package: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _commit() -> str | None:
-    """The commit of the source tree that daband is imported from; None for an installed package."""
+    """The commit of the source tree that daband is imported from ("-dirty" if changed); None for an installed one."""
     tree = Path(__file__).resolve().parents[3]
     if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
         return None  # else a repository around an installed package would be taken for its own
     try:
         answer = subprocess.run(  # noqa: S603
-            ["git", "-C", str(tree), "rev-parse", "--short=12", "HEAD"],  # noqa: S607
+            ["git", "-C", str(tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607
             capture_output=True,
             text=True,
             timeout=10,

@@ -71,7 +71,7 @@ def bound_figure(terms: Mapping[str, Curve], exponents: Mapping[str, float]) -> 
         exponent = exponents.get(name, math.nan)
         grows = "" if math.isnan(exponent) else f", $N^{{{exponent:.2f}}}$"
         ends.append((float(mean[-1]), f"{text}{grows}", colour))
-    axes.set_xlim(first, last)
+    axes.set_xlim(first, max(last, 2 * first))  # a single episode has a width too
     positive = [curve.values.mean(axis=0) for curve in terms.values()]
     lowest = min(float(values[values > 0].min()) for values in positive if (values > 0).any())
     axes.set_ylim(max(lowest, 0.3 * first / 10), None)
@@ -159,7 +159,7 @@ def _apart(sorted_places: Sequence[float], gap: float) -> FloatArray:
 
 def _smoothed(values: FloatArray, share: float = 0.03) -> FloatArray:
     """A running mean over a few episodes; the ends average over what there is."""
-    width = max(1, int(len(values) * share))
+    width = min(max(1, int(len(values) * share)), (len(values) - 1) // 2)
     kernel = np.ones(2 * width + 1)
     smooth: FloatArray = np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
     return smooth

@@ -16,6 +16,7 @@ from daband.report.style import ACCENT, ARMS, GRID, INK, MUTED, PAPER, SOURCE, T
 __all__ = ["confusion_figure", "embedded", "examples_figure", "map_figure"]
 
 _MOST_WITH_NUMBERS = 14
+"""Arms whose names and shares can be written into a figure without covering each other."""
 
 
 def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
@@ -126,7 +127,8 @@ def map_figure(
                 _by_domain(axes, places, domain[rows])
             else:
                 _by_arm(axes, places, domain[rows], arm[rows])
-                if column == columns - 1:  # before training arms lie in one cloud, and names would hide it
+                # Before training arms lie in one cloud, and names would hide it; so would the names of many arms.
+                if column == columns - 1 and len(classes) <= _MOST_WITH_NUMBERS:
                     _name_arms(axes, places, arm[rows], classes)
     for left, text, colour in ((0.36, "● source", SOURCE), (0.52, "▲ target", TARGET)):
         figure.text(left, 0.945, text, color=colour, va="top", fontsize=8.5)
@@ -147,12 +149,11 @@ def _by_arm(axes: Any, places: FloatArray, domain: AnyArray, arm: AnyArray) -> N
 
 
 def _name_arms(axes: Any, places: FloatArray, arm: AnyArray, classes: Sequence[str]) -> None:
-    size = 8.0 if len(classes) <= 12 else 5.5
     around = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75}
     for number in np.unique(arm[arm >= 0]):
         middle = np.median(places[arm == number], axis=0)
         name = short(classes[int(number)], 10)
-        axes.text(*middle, name, ha="center", va="center", fontsize=size, fontweight="bold", bbox=around)
+        axes.text(*middle, name, ha="center", va="center", fontsize=8, fontweight="bold", bbox=around)
 
 
 def _dots(axes: Any, places: FloatArray, colours: list[str], mark: str) -> None:

@@ -11,7 +11,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.report.document import Block, Drawing, SideBySide, Text
 from daband.report.figures_policy import confusion_figure, embedded, examples_figure, map_figure
 from daband.report.runs import RunFiles
-from daband.report.sections_results import slug
+from daband.report.sections_results import class_names, slug
 from daband.report.statistics import Key, mixing
 from daband.report.style import label
 from daband.report.tables import Cell, Table
@@ -34,7 +34,7 @@ def policy_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None, rival: 
     if not any(run.evidence("latent_domain", "confusion") for run in mine):
         shared = any(run.config().get("policy", {}).get("arms") == "shared" for run in mine)
         return [] if shared else [Text(_OLD)]
-    classes = [str(name) for name in mine[0].record.get("class_names", [])]
+    classes = class_names([run.record for run in mine])
     drawn = _maps(pair, runs, [key for key in (rival, best) if key is not None], classes)
     drawn += _confusion(pair, mine, best, classes)
     first = min(mine, key=lambda run: run.record["seed"])
@@ -71,14 +71,15 @@ def _maps(pair: str, runs: Sequence[RunFiles], keys: Sequence[Key], classes: lis
             latents = evidence[f"latent_{moment}"]
             maps[f"{moment} training"] = _remembered(known, latents, domain)
         name = label(*key)
+        colours = "; colours repeat after ten arms" if len(classes) > 10 else ""
         mixed = [mixing(evidence[f"latent_{moment}"].astype(np.float64), domain) for moment in ("before", "after")]
         drawn.append(
             Drawing(
                 f"{slug(pair)}-map-{slug(label(*key))}",
                 map_figure(maps, domain, arm, classes),
                 f"{pair}: how {name} (seed {mine[0].record['seed']}) sees source and target, by domain above and by "
-                "the right arm below (t-SNE of the latents). How mixed the domains are among nearest neighbours, 0 "
-                f"apart and 1 one cloud: {mixed[0]:.2f} before, {mixed[1]:.2f} after.",
+                f"the right arm below (t-SNE of the latents{colours}). How mixed the domains are among nearest "
+                f"neighbours, 0 apart and 1 one cloud: {mixed[0]:.2f} before, {mixed[1]:.2f} after.",
                 f"Mixing of the domains in {name}'s latents: {mixed[0]:.2f} before, {mixed[1]:.2f} after training.",
             )
         )
@@ -96,7 +97,7 @@ def _remembered(
 
 def _confusion(pair: str, runs: Sequence[RunFiles], key: Key, classes: list[str]) -> list[Drawing]:
     tables = [found["confusion"] for found in (run.evidence("confusion") for run in runs) if found]
-    if not tables or len(classes) > _MOST_CLASSES or any(table.shape != tables[0].shape for table in tables):
+    if not tables or len(classes) > _MOST_CLASSES or any(len(table) != len(classes) for table in tables):
         return []
     counts = np.sum(tables, axis=0)
     apart = counts * (1 - np.eye(len(counts), dtype=counts.dtype))

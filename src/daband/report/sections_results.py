@@ -11,7 +11,7 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation.paired import Paired
-from daband.report.document import Block, Drawing, SideBySide
+from daband.report.document import Block, Drawing, Folded, SideBySide
 from daband.report.figures_results import Group, accuracy_figure, gain_figure, pairs_figure
 from daband.report.reference import paper_accuracy
 from daband.report.runs import Record
@@ -21,7 +21,7 @@ from daband.report.summary import MethodSummary, summarise
 from daband.report.tables import Cell, Table
 
 __all__ = [
-    "accuracies", "by_class_blocks", "comparison_blocks", "comparison_table", "interval", "pairs_blocks",
+    "accuracies", "by_class_blocks", "class_names", "comparison_blocks", "comparison_table", "interval", "pairs_blocks",
     "side_by_side", "slug",
 ]  # fmt: skip
 
@@ -120,7 +120,7 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
 
 def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
     """Accuracy by class beside the paper's, and the gain of the best method over Neural-LinUCB (or the runner-up)."""
-    classes = _class_names(records)
+    classes = class_names(records)
     if not classes:
         return []
     paper = paper_accuracy(pair)
@@ -165,12 +165,15 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
                 Cell(f"paper: {label(row.method)}", muted=True), *printed,
                 Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True),
             )  # fmt: skip
-    blocks: list[Block] = [table if len(classes) <= _WIDEST else table.transposed()]
     found = verdict(records)
+    drawn: list[Drawing] = []
     if with_figure and found is not None and found.rival is not None:
         drawing = _gain_drawing(pair, records, classes, found.best, found.rival)
-        blocks += [drawing] if drawing is not None else []
-    return blocks
+        drawn += [drawing] if drawing is not None else []
+    if len(classes) <= _WIDEST:
+        return [table, *drawn]
+    inside: list[Block] = [SideBySide(drawn)] if drawn else []
+    return [Folded(f"Every class ({len(classes)})", [*inside, table.transposed("class")])]
 
 
 def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
@@ -237,7 +240,8 @@ def _mean_cell(values: FloatArray, *, bold: bool) -> Cell:
     return Cell(f"{values.mean():.4f}", f"{values.std(ddof=1):.4f}" if len(values) > 1 else "", bold)
 
 
-def _class_names(records: Sequence[Record]) -> list[str]:
+def class_names(records: Sequence[Record]) -> list[str]:
+    """What the arms are called, by the first record that knows; their numbers where nobody does."""
     known = next((record for record in records if record.get("per_class")), None)
     if known is None:
         return []

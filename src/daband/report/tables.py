@@ -48,13 +48,11 @@ class Table:
             raise ValueError(f"table {self.name} has {len(self.headings)} columns, the row has {len(row)}")
         self.rows.append(row)
 
-    def transposed(self) -> Table:
-        """Rows as columns, for tables that would be too wide."""
-        headings = [self.headings[0], *(row[0].plain() for row in self.rows)]
+    def transposed(self, heading: str) -> Table:
+        """Rows as columns, for tables that would be too wide; ``heading`` stands above what were headings."""
+        headings = [heading, *(row[0].plain() for row in self.rows)]
         rows = [
-            [Cell(heading), *(row[column] for row in self.rows)]
-            for column, heading in enumerate(self.headings)
-            if column > 0
+            [Cell(name), *(row[column] for row in self.rows)] for column, name in enumerate(self.headings) if column > 0
         ]
         return Table(self.name, self.caption, headings, rows)
 
