@@ -5,8 +5,8 @@
 
 The problem is not linear: contexts are 10 normal numbers, every arm has a direction, and the arm along whose direction
 the context is longest, forwards or backwards, pays 1. Only the pulled arm's reward is told. Everybody has a network
-that ends in 64-32 (ours has one more layer of 64), and plays the same rounds, feedback coming in batches of 64 unless the
-name says "one by one". One thread; processor seconds; each seed visits all players before the next begins.
+that ends in 64-32 (ours has one more layer of 64), and plays the same rounds, feedback coming in batches of 64 unless
+the name says "one by one". One thread; processor seconds; each seed visits all players before the next begins.
 """
 
 from __future__ import annotations
