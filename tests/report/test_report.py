@@ -259,7 +259,7 @@ def test_a_sweep_is_a_table_with_what_each_rule_picks(images, tmp_path):
 
 def test_names_are_escaped(images, tmp_path):
     record = next(r for r in read_records(images) if r["method"] == "daband")
-    names = ["<b>&_0", "100%", "#3", "a|b", *record["class_names"][4:]]
+    names = ["<b>&_0", "100%", "#3", "a|b", r"$\frac$ and $", *record["class_names"][5:]]  # no formulas, please
     changed = copied(images, record, tmp_path, variant="50%_&<x>", class_names=names)
     write_results(tmp_path, [changed])
     page = write_report(tmp_path, formats=("png",)).read_text()

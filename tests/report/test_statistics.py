@@ -36,6 +36,7 @@ def test_mixing_is_zero_apart_and_one_together():
         ("daband", "paper:none", "ablation"),
         ("daband", "default-rpd:RPD", "ablation"),
         ("daband", "default-rpd:DPR", "comparison"),
+        ("daband", "mine:RPD", "comparison"),
         ("nlinucb", "paper:R", "comparison"),
         ("daband", "lambda=5", "sweep"),
         ("daband", "lambda=5,alpha=0.1", "sweep"),

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.report.figures_results import WIDTH
-from daband.report.style import ACCENT, ARMS, GRID, INK, MUTED, PAPER, SOURCE, TARGET, short
+from daband.report.style import ACCENT, ARMS, GRID, INK, MUTED, PAPER, SOURCE, TARGET, written
 
 __all__ = ["confusion_figure", "embedded", "examples_figure", "map_figure"]
 
@@ -36,7 +36,7 @@ def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
                 color=PAPER if share > 0.55 else INK,
             )  # fmt: skip
     size = 8 if n <= 12 else max(4.0, 110 / n)
-    names = [short(name, 16) for name in classes]
+    names = [written(name, 16) for name in classes]
     turned = max(map(len, names)) > 2
     axes.set_xticks(range(n), names, fontsize=size, rotation=55 if turned else 0, ha="right" if turned else "center")
     axes.set_yticks(range(n), names, fontsize=size)
@@ -69,11 +69,11 @@ def examples_figure(evidence: Mapping[str, AnyArray], classes: Sequence[str]) ->
         right, chosen = (classes[int(evidence[f"wrong_{name}"][number])] for name in ("right", "chosen"))
         size = 7.6 if max(len(right), len(chosen)) <= 7 else 5.6
         middle = column / columns + 0.5 / columns
-        figure.text(middle, bottom - 0.02 / height, f"is {short(right, 15)}", ha="center", va="top", fontsize=size)
+        figure.text(middle, bottom - 0.02 / height, f"is {written(right, 15)}", ha="center", va="top", fontsize=size)
         figure.text(
             middle,
             bottom - 0.16 / height,
-            f"chose {short(chosen, 13)}",
+            f"chose {written(chosen, 13)}",
             ha="center",
             va="top",
             fontsize=size,
@@ -152,7 +152,7 @@ def _name_arms(axes: Any, places: FloatArray, arm: AnyArray, classes: Sequence[s
     around = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75}
     for number in np.unique(arm[arm >= 0]):
         middle = np.median(places[arm == number], axis=0)
-        name = short(classes[int(number)], 10)
+        name = written(classes[int(number)], 10)
         axes.text(*middle, name, ha="center", va="center", fontsize=8, fontweight="bold", bbox=around)
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from daband.arrays import FloatArray
 from daband.report.statistics import Key
-from daband.report.style import GRID, INK, MUTED, PAPER, label, short, style_of
+from daband.report.style import GRID, INK, MUTED, PAPER, label, style_of, written
 
 __all__ = ["Group", "ablation_figure", "accuracy_figure", "gain_figure", "pairs_figure", "sweep_figure"]
 
@@ -29,7 +29,7 @@ class Group:
     paper: float | None = None
 
 
-def accuracy_figure(groups: Sequence[Group], *, chance: float | None = None) -> Figure:
+def accuracy_figure(groups: Sequence[Group]) -> Figure:
     """Accuracy in the target: a bar for the mean, a dot per seed, a diamond for the paper; the best on top."""
     ranked = sorted(groups, key=lambda group: float(group.values.mean()))
     figure = Figure(figsize=(WIDTH, 0.95 + 0.42 * len(ranked)), layout="constrained")
@@ -52,20 +52,20 @@ def accuracy_figure(groups: Sequence[Group], *, chance: float | None = None) -> 
     top = max([float(group.values.max()) for group in ranked] + [group.paper or 0.0 for group in ranked])
     lowest = min(float(group.values.min()) for group in ranked)
     axes.set_xlim(min(0.0, 1.06 * lowest), min(1.0, top * 1.06 + 0.02))  # below 0 where a mistake costs more than 1
-    if chance is not None:
-        axes.axvline(chance, color=MUTED, linewidth=0.9, linestyle=":")
     axes.set_xlabel("target accuracy (1 - regret / N)")
     notes = ["bar: mean over seeds"] + ["dot: one seed"] * any(len(group.values) > 1 for group in ranked)
     notes += ["diamond: the paper"] * any(group.paper is not None for group in ranked)
-    notes += ["dotted: chance"] * (chance is not None)
     _note(figure, notes)
     return figure
 
 
 def gain_figure(
-    classes: Sequence[str], gains: FloatArray, names: tuple[str, str], paper: Mapping[str, float]
+    classes: Sequence[str], gains: FloatArray, methods: tuple[Key, Key], paper: Mapping[str, float]
 ) -> Figure:
-    """How much more one method gets right than another, by class; ``gains`` (seeds, classes), NaN for none."""
+    """How much more the first method gets right than the second, by class; ``gains`` (seeds, classes), NaN for none.
+
+    Each bar has the colour of the method that is ahead.
+    """
     order = range(len(classes))[::-1]
     row = 0.3 if len(classes) <= 20 else 0.2
     figure = Figure(figsize=(WIDTH, 0.95 + row * len(classes)), layout="constrained")
@@ -73,7 +73,7 @@ def gain_figure(
     means = [float(np.mean(column[np.isfinite(column)])) if np.isfinite(column).any() else 0.0 for column in gains.T]
     for place, at in enumerate(order):
         gain = means[at]
-        colour = style_of("daband").colour if gain >= 0 else style_of("nlinucb").colour
+        colour = style_of(*methods[0 if gain >= 0 else 1]).colour
         axes.barh(place, gain, height=0.68, color=colour, alpha=0.4, linewidth=0)
         axes.plot([gain, gain], [place - 0.34, place + 0.34], color=colour, linewidth=2, solid_capstyle="butt")
         if len(gains) > 1:
@@ -82,9 +82,9 @@ def gain_figure(
             axes.plot(
                 paper[classes[at]], place, "D", markersize=4.8, markerfacecolor=PAPER, markeredgecolor=INK, zorder=4
             )
-    _rows(axes, [short(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
+    _rows(axes, [written(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
     axes.axvline(0, color=INK, linewidth=0.9)
-    axes.set_xlabel(f"gain in accuracy, {names[0]} over {names[1]}")
+    axes.set_xlabel(f"gain in accuracy, {label(*methods[0])} over {label(*methods[1])}")
     notes = ["bar: mean over seeds"] + ["dot: one seed"] * (len(gains) > 1) + ["diamond: the paper"] * bool(paper)
     _note(figure, notes)
     return figure
@@ -112,7 +112,7 @@ def pairs_figure(pairs: Sequence[str], accuracy: Mapping[Key, Mapping[str, Float
             if pair in by_pair and len(by_pair[pair]) > 1:
                 ends = [float(by_pair[pair].min()), float(by_pair[pair].max())]
                 axes.plot(ends, [place + shift, place + shift], color=style.colour, linewidth=1.0, alpha=0.7)
-    _rows(axes, [short(pair.partition("/")[2] or pair, 24) for pair in shown])
+    _rows(axes, [written(pair.partition("/")[2] or pair, 24) for pair in shown])
     axes.grid(axis="x")
     axes.set_xlabel("target accuracy (1 - regret / N)")
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.2, columnspacing=1.0)

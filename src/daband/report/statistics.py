@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
 from daband.evaluation.paired import Paired, compare_paired
+from daband.experiments.ablation import BASES, COMBINATIONS
 from daband.report.runs import Record
 
 __all__ = [
@@ -21,13 +21,12 @@ __all__ = [
 Key = tuple[str, str]
 """A method and its variant."""
 
-_ABLATION = re.compile(r"[^:]+:(none|R|P|D|RP|RD|PD|RPD)")
-
 
 def role_of(record: Record) -> str:
     """What a run is part of: "ablation", "sweep" or "comparison"."""
     variant = str(record["variant"])
-    if record["method"] == "daband" and _ABLATION.fullmatch(variant):
+    base, _, letters = variant.partition(":")
+    if record["method"] == "daband" and base in BASES and letters in COMBINATIONS:
         return "ablation"
     return "sweep" if "=" in variant else "comparison"
 

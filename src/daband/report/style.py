@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = [
     "ACCENT", "ARMS", "COLOURS", "GRID", "INK", "MUTED", "PAPER", "SOURCE", "TARGET", "TERMS", "MethodStyle",
-    "css_variables", "figure_settings", "label", "short", "style_of", "themed",
+    "css_variables", "figure_settings", "label", "short", "style_of", "themed", "written",
 ]  # fmt: skip
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
@@ -103,6 +103,11 @@ def style_of(method: str, variant: str = "default") -> MethodStyle:
 def short(text: str, length: int) -> str:
     """A text of at most ``length`` characters."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def written(text: str, length: int) -> str:
+    """The same for a figure, where a dollar sign would begin a formula."""
+    return short(text, length).replace("$", r"\$")
 
 
 def figure_settings() -> dict[str, Any]:
