@@ -91,4 +91,6 @@ class CapturedStep:
 def _places(memories: Sequence[Memories]) -> tuple[object, ...]:
     """What a recorded step depends on besides values: where things are, and which parts there are."""
     parts = [part for own in memories for part in (own.source, own.target, own.target_rounds)]
-    return tuple((part.contexts.data_ptr(), part.contexts.dtype, len(part) > 0) for part in parts)
+    return tuple(
+        (None if part.on_host else part.contexts.data_ptr(), part.contexts.dtype, len(part) > 0) for part in parts
+    )

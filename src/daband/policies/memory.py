@@ -1,4 +1,7 @@
-"""What a neural policy remembers: contexts on the device, and with rounds their arm and reward.
+"""What a neural policy remembers: contexts, and with rounds their arm and reward.
+
+Contexts lie on the device, so that steps draw from them without the host; where they would take too much of it they lie
+on the host, and ``streaming`` sends what a step needs.
 
 Beyond its capacity a memory keeps a uniform sample of all it was shown (reservoir sampling). Which item makes room for
 which depends on the seed and on the item's number alone, so a memory that was saved goes on as if it never stopped.
@@ -6,6 +9,7 @@ which depends on the seed and on the item's number alone, so a memory that was s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,19 +22,35 @@ from daband.linear.kernels import kernels
 __all__ = ["ContextMemory", "Memories", "RoundMemory"]
 
 _FIRST_ROOM = 1024
+_SHARE = 0.25
+"""How much of a GPU's memory the contexts of one memory may take; there are two that grow large."""
 
 
 class ContextMemory:
-    """At most ``capacity`` contexts of one shape, in a buffer on ``device`` that doubles as it fills."""
+    """At most ``capacity`` contexts of one shape, in a buffer that doubles as it fills.
 
-    def __init__(self, *, context_shape: tuple[int, ...], capacity: int, seed: int, device: torch.device) -> None:
+    ``place`` says where contexts lie: "device", "host", or "auto", which is the device unless the contexts, at full
+    capacity, would take more than a quarter of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        capacity: int,
+        seed: int,
+        device: torch.device,
+        place: str = "auto",
+    ) -> None:
         self.context_shape = context_shape
         self.capacity = capacity
         self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
         self.device = device
+        self.place = place
+        self.on_host = place == "host"
         self.shown = 0
         """How many contexts were ever shown."""
-        self.contexts = torch.empty((0, *context_shape), device=device)
+        self.contexts = torch.empty((0, *context_shape), device=self._home("contexts"))
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         """How many are stored, as a tensor: a captured step draws from it."""
 
@@ -40,6 +60,20 @@ class ContextMemory:
     def add(self, contexts: AnyArray) -> None:
         """Remember contexts (B, *context_shape), or a sample of them."""
         self._add(contexts, {})
+
+    def _home(self, column: str) -> torch.device:
+        return torch.device("cpu") if self.on_host and column == "contexts" else self.device
+
+    def _settle(self, dtype: torch.dtype) -> None:
+        """Decide where contexts of this type will lie, before the first one comes.
+
+        It goes by sizes that a machine always has, not by what is free at the moment: the same run shall do the same
+        again.
+        """
+        if self.place == "auto" and self.device.type == "cuda":
+            needed = self.capacity * math.prod(self.context_shape) * dtype.itemsize
+            self.on_host = needed > _SHARE * torch.cuda.get_device_properties(self.device).total_memory
+        self.contexts = self.contexts.to(self._home("contexts"), dtype)
 
     def _columns(self) -> dict[str, torch.Tensor]:
         return {"contexts": self.contexts}
@@ -55,12 +89,13 @@ class ContextMemory:
             # Images first as bytes and then as numbers: bytes mean 0..255 scaled to [0, 1], so both become floats.
             incoming, self.contexts = _as_float(incoming), _as_float(self.contexts)
         elif not len(self):
-            self.contexts = self.contexts.to(incoming.dtype)
+            self._settle(incoming.dtype)
         slots, rows = self._places(len(incoming))
         self._make_room(int(slots.max()) + 1 if len(slots) else 0)
-        where, which = torch.from_numpy(slots).to(self.device), torch.from_numpy(rows)
+        where, which = torch.from_numpy(slots), torch.from_numpy(rows)
         for name, values in {"contexts": incoming, **more}.items():
-            self._columns()[name].index_copy_(0, where, values[which].to(self.device))
+            column = self._columns()[name]
+            column.index_copy_(0, where.to(column.device), values[which].to(column.device))
         self.shown += len(incoming)
         self.count.fill_(len(self))
 
@@ -88,7 +123,7 @@ class ContextMemory:
             return
         size = min(self.capacity, max(needed, 2 * room, _FIRST_ROOM))
         for name, column in self._columns().items():
-            grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=self.device)
+            grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
             grown[:room] = column
             self._set_column(name, grown)
 
@@ -100,16 +135,25 @@ class ContextMemory:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
         self.shown = int(state["shown"][0])
+        self._settle(torch.from_numpy(state["contexts"][:0]).dtype)
         for name in self._columns():
-            self._set_column(name, torch.from_numpy(state[name].copy()).to(self.device))
+            self._set_column(name, torch.from_numpy(state[name].copy()).to(self._home(name)))
         self.count.fill_(len(self))
 
 
 class RoundMemory(ContextMemory):
     """Contexts with the arm that was pulled and the reward it paid."""
 
-    def __init__(self, *, context_shape: tuple[int, ...], capacity: int, seed: int, device: torch.device) -> None:
-        super().__init__(context_shape=context_shape, capacity=capacity, seed=seed, device=device)
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        capacity: int,
+        seed: int,
+        device: torch.device,
+        place: str = "auto",
+    ) -> None:
+        super().__init__(context_shape=context_shape, capacity=capacity, seed=seed, device=device, place=place)
         self.arms = torch.empty(0, dtype=torch.int64, device=device)
         self.rewards = torch.empty(0, device=device, dtype=torch.float64)
 

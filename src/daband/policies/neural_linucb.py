@@ -245,6 +245,7 @@ class NeuralLinUCB(Policy):
             "context_shape": (*lead, *self.feature_shape),
             "capacity": self.recipe.memory.capacity,
             "device": self._device,
+            "place": self.recipe.memory.place,
         }
         return Memories(
             source=RoundMemory(**common, seed=3 * self.seed),  # type: ignore[arg-type]

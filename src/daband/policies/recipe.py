@@ -87,6 +87,9 @@ class Memory:
     """"all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as Algorithm 1 does."""
     capacity: int = 200_000
     """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept."""
+    place: str = "auto"
+    """Where stored contexts lie: on the "device", on the "host" (each step's are sent ahead), or "auto": on the device
+    unless they would fill it."""
     refit: bool = True
     """Whether the head is fitted anew, with the present encoder, on a schedule; else old features stay in A and b."""
     refit_after: int = 256
@@ -99,6 +102,8 @@ class Memory:
     def __post_init__(self) -> None:
         if self.replay not in ("all", "last"):
             raise InvalidInput(f"replay must be 'all' or 'last', got {self.replay!r}")
+        if self.place not in ("auto", "device", "host"):
+            raise InvalidInput(f"place must be 'auto', 'device' or 'host', got {self.place!r}")
         if self.capacity < 1 or self.refit_after < 1 or not self.refit_growth >= 0:
             raise InvalidInput("capacity and refit_after must be >= 1, refit_growth >= 0")
 

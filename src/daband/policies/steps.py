@@ -26,6 +26,7 @@ from daband.objectives import Batch
 from daband.policies.captured import CapturedStep
 from daband.policies.layout import StatisticsLayout
 from daband.policies.memory import ContextMemory, Memories
+from daband.policies.streaming import Feed, feed_for, streams
 
 if TYPE_CHECKING:
     from daband.policies.learner import Learner
@@ -70,6 +71,8 @@ class Steps:
         self.schedule = torch.zeros(self.runs, 0, len(first.objective.weights) + 1, device=self.device)
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.counts = torch.zeros(self.runs, len(_KINDS), dtype=torch.int64, device=self.device)
+        self.feed: Feed | None = None
+        """Where contexts come from that are not on the device; None where all are."""
         self.captures = first.captures
         self.captured = CapturedStep(self) if self.device.type == "cuda" and self.captures else None
         for learner in self.learners:
@@ -118,10 +121,14 @@ class Steps:
             for left in range(steps, 0, -1):
                 measure = left % _MEASURE_EVERY == 1 or left == 1
                 measured_steps += measure
+                if self.feed is not None:
+                    self.feed.send(self._parts(memories)[1])
                 if self.captured is not None:
                     self.captured.step(memories, measure)
                 else:
                     self.step(memories, measure)
+                if self.feed is not None:
+                    self.feed.done()
         except torch.OutOfMemoryError as error:
             batch = self.recipe.learning.batch
             raise DabandError(
@@ -146,6 +153,23 @@ class Steps:
         self.rows["totals"].zero_()
         self.rows["faults"][:, 0].zero_()
         self.rows["faults"][:, 2].zero_()
+        self._draw_ahead(steps, memories)
+
+    def _draw_ahead(self, steps: int, memories: Sequence[Memories]) -> None:
+        """Where contexts are not on the device, draw for all coming steps, so that they can be sent in time."""
+        before, self.feed = self.feed, None
+        if streams(memories):
+            (kinds, parts), size = self._parts(memories), self.recipe.learning.batch
+            self.feed = feed_for(before, parts, steps=steps, draw=lambda: self._draw(kinds, size))
+            if self.feed is not before and self.captured is not None:
+                self.captured.forget()
+
+    def _parts(self, memories: Sequence[Memories]) -> tuple[list[int], list[list[ContextMemory]]]:
+        """Which kinds of memory a step draws from, and those memories of all runs."""
+        with_target = self.learners[0].objective.needs_target
+        kinds = [kind for kind in _KINDS if len(getattr(memories[0], kind)) and (with_target or kind != "target")]
+        parts = [[getattr(memory, kind) for memory in memories] for kind in kinds]
+        return [_KINDS.index(kind) for kind in kinds], parts
 
     # The step.
 
@@ -184,12 +208,15 @@ class Steps:
         first = self.learners[0]
         objective, size = first.objective, self.recipe.learning.batch
         with_target = objective.needs_target and len(memories[0].target) > 0
-        kinds = [kind for kind in _KINDS if len(getattr(memories[0], kind))]
-        kinds = [kind for kind in kinds if with_target or kind != "target"]
-        parts = [[getattr(memory, kind) for memory in memories] for kind in kinds]
+        numbers, parts = self._parts(memories)
+        kinds = [_KINDS[number] for number in numbers]
         shape, per_round = first.encoder.context_shape, self._contexts_per_round()
-        rows, draws = self._draw([_KINDS.index(kind) for kind in kinds], size)
-        contexts = [self._gathered(part, own) for part, own in zip(parts, rows, strict=True)]
+        if self.feed is None:
+            rows, draws = self._draw(numbers, size)
+            contexts = [self._gathered(part, own) for part, own in zip(parts, rows, strict=True)]
+        else:
+            rows, draws = self.feed.drawn(self.position)
+            contexts = self.feed.contexts(self.position)
         contexts = [part.view(self.runs, size * per_round, *shape) for part in contexts]
         n_source = size * per_round if "source" in kinds else 0
         parameters = self.layout.parameters(self.parameters)
