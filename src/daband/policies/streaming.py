@@ -23,7 +23,7 @@ Drawn = tuple[list[torch.Tensor], torch.Tensor]
 
 def streams(memories: Sequence[Memories]) -> bool:
     """Whether any memory keeps its contexts on the host."""
-    return any(part.on_host for own in memories for part in (own.source, own.target, own.target_rounds) if len(part))
+    return any(part.on_host for own in memories for part in own.parts() if len(part))
 
 
 def feed_for(
