@@ -3,7 +3,15 @@
 Each also derives from the built-in error that an outsider would expect, so ``except ValueError`` keeps working.
 """
 
-__all__ = ["CheckpointError", "DabandError", "DataError", "InvalidInput", "NotFitted", "TrainingDiverged"]
+__all__ = [
+    "CheckpointError",
+    "DabandError",
+    "DataError",
+    "DeviceOutOfMemory",
+    "InvalidInput",
+    "NotFitted",
+    "TrainingDiverged",
+]
 
 
 class DabandError(Exception):
@@ -28,3 +36,7 @@ class DataError(DabandError, OSError):
 
 class TrainingDiverged(DabandError, ArithmeticError):
     """Several gradient steps in a row were not finite. What was learned before them is kept."""
+
+
+class DeviceOutOfMemory(DabandError, MemoryError):
+    """A gradient step needs more memory than the device has; the message says what to try."""

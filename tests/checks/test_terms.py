@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from daband.checks import TERM_CHECKS, check_term
+from daband.checks.terms import check_rows_need_not_match, check_runs_can_be_mapped
 from daband.objectives import Term, terms
 
 
@@ -27,6 +28,36 @@ class Wrong(Term):
 class Endless(Term):
     def forward(self, batch):
         return batch.predicted.sum() / 0
+
+
+class Branching(Term):
+    def forward(self, batch):
+        return batch.predicted.sum() if batch.predicted.sum().item() > 0 else batch.predicted.mean()
+
+
+class Hiding(Term):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.secret = torch.randn(shape.n_arms, dtype=torch.float64)  # neither a parameter nor a buffer
+
+    def forward(self, batch):
+        return (batch.predicted * self.secret).sum()
+
+
+class RowForRow(Term):
+    needs_target = True
+
+    def forward(self, batch):
+        return (batch.tap.sum(dim=1) * batch.predicted.sum(dim=1)).sum()
+
+
+def test_terms_that_cannot_be_mapped_over_runs_are_found():
+    with pytest.raises(RuntimeError, match="item"):
+        check_runs_can_be_mapped(Branching)
+    with pytest.raises(AssertionError, match="run 1 has another value"):
+        check_runs_can_be_mapped(Hiding)
+    with pytest.raises(RuntimeError, match="size"):
+        check_rows_need_not_match(RowForRow)
 
 
 @pytest.mark.parametrize(("kind", "message"), [(Deaf, "no gradient"), (Wrong, "slope"), (Endless, "the value is inf")])

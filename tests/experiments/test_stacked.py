@@ -65,3 +65,80 @@ def test_a_seed_that_fails_is_told_and_the_others_are_kept(specs, tmp_path, monk
     with pytest.raises(BenchError, match="not finite") as caught:
         bench(mine, tmp_path)
     assert sorted(record["seed"] for record in caught.value.records) == [0, 2]
+
+
+@pytest.fixture
+def mine(specs, monkeypatch):
+    monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")
+    return [spec for spec in specs if spec.method == "daband"]
+
+
+def test_progress_goes_on_when_the_first_seed_fails(mine, tmp_path, monkeypatch):
+    from daband.experiments import BenchError, run
+
+    build, events = run.build_policy, []
+
+    def broken(method, pair, *, seed, **settings):
+        policy = build(method, pair, seed=seed, **settings)
+        if seed == 0:
+            policy.learner.vector.data[0] = float("nan")
+        return policy
+
+    monkeypatch.setattr(run, "build_policy", broken)
+    with pytest.raises(BenchError, match="not finite"):
+        bench(mine, tmp_path, on_event=events.append)
+    assert [event.detail["episode"] for event in events if event.kind == "episode"] == [1, 2, 3]
+
+
+def test_a_seed_that_cannot_be_concluded_is_told_and_the_others_are_kept(mine, tmp_path, monkeypatch):
+    from daband.experiments import BenchError
+
+    real = module.conclude
+
+    def torn(prepared, run):
+        if prepared.spec.seed == 0:
+            raise OSError("no space left")
+        return real(prepared, run)
+
+    monkeypatch.setattr(module, "conclude", torn)
+    with pytest.raises(BenchError, match="no space left") as caught:
+        bench(mine, tmp_path)
+    assert sorted(record["seed"] for record in caught.value.records) == [1, 2]
+    monkeypatch.setattr(module, "conclude", real)
+    events = []
+    assert len(bench(mine, tmp_path, on_event=events.append)) == 3
+    assert [event.kind for event in events] == ["found", "found", "finished"]  # trained already, only concluded
+
+
+def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path):
+    from daband.experiments import BenchError
+    from daband.experiments.executors import in_turn
+
+    def work(spec, out, *, progress=None):
+        module.execute(spec, out)
+        raise MemoryError("the worker is gone")
+
+    executor = module.stacked(lambda _: lambda todo, out, listener: in_turn(todo, out, listener, work=work))
+    with pytest.raises(BenchError) as caught:
+        bench(mine, tmp_path, executor=executor)
+    assert [record["seed"] for record in caught.value.records] == [0]
+
+
+def test_runs_too_large_for_the_device_together_are_done_in_turn(mine, tmp_path, monkeypatch):
+    import daband.training
+    from daband.errors import DeviceOutOfMemory
+
+    def full(trainings, **settings):
+        raise DeviceOutOfMemory("the device ran out of memory")
+
+    monkeypatch.setattr(daband.training, "train_together", full)
+    with pytest.warns(UserWarning, match="in turn"):
+        records = bench(mine, tmp_path)
+    assert [record["seed"] for record in records] == [0, 1, 2]
+
+
+def test_nothing_is_left_of_a_group_that_is_finished(mine, tmp_path):
+    bench(mine, tmp_path)
+    found = module._execute_group(mine, tmp_path, None)
+    assert len(found["records"]) == 3
+    assert not found["errors"]

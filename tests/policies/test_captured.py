@@ -67,14 +67,15 @@ def test_runs_together_equal_runs_alone_on_the_device():
             context_shape=(3, 20, 20), n_arms=4, recipe=recipe, reveal="one_correct_arm", device="cuda", seed=seed
         )
 
-    settings = {"source": pair.source, "target": pair.target, "episodes": 5}
+    settings = {"source": pair.source, "target": pair.target, "episodes": 3}
     together = [fresh(seed) for seed in range(7)]  # more than one convolution takes
     runs = train_together([Training(policy, **settings) for policy in together])
     assert not together[0].learner.steps.captured.refused
     for seed in (0, 6):
         alone = fresh(seed)
         run = train(alone, **settings)
-        assert runs[seed].episodes[-1]["loss"] == pytest.approx(run.episodes[-1]["loss"], rel=0.05)
+        # TF32 has three digits, and steps carry its rounding on; a loss that is nearly 0 is no measure of it.
+        assert runs[seed].episodes[-1]["loss"] == pytest.approx(run.episodes[-1]["loss"], rel=0.05, abs=0.02)
         np.testing.assert_allclose(
             together[seed].decide(images[:50], "target").mean, alone.decide(images[:50], "target").mean, atol=0.05
         )

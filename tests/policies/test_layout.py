@@ -138,6 +138,26 @@ def test_what_the_user_chose_is_left_alone(monkeypatch):
         assert machine.threads == 2
 
 
+def test_work_of_one_kind_gets_one_number_in_a_process(monkeypatch):
+    monkeypatch.setattr(threads, "_CHOSEN", {})
+    machine = Machine(monkeypatch, {1: 1.0, 2: 0.4}, most=2)
+    first, second, other = Threads(), Threads(), Threads()
+    first.choose(machine.work, like="a", clock=lambda: machine.now)
+    machine.seconds = {1: 1.0, 2: 5.0}  # somebody else has taken the cores
+    second.choose(machine.work, like="a", clock=lambda: machine.now)
+    other.choose(machine.work, like="b", clock=lambda: machine.now)
+    assert (first.count, second.count, other.count) == (2, 2, 1)
+
+
+def test_threads_are_chosen_before_a_policy_is_first_saved(monkeypatch):
+    """Or a run that is killed before its second save might go on with another number than one left alone."""
+    monkeypatch.setattr(threads, "_CHOSEN", {})
+    Machine(monkeypatch, {1: 1.0, 2: 0.4}, most=2)
+    policy = fresh()
+    assert policy.learner.threads.count == 0
+    assert policy.learner.state()["threads"][0] == policy.learner.threads.count > 0
+
+
 def test_the_number_of_threads_is_saved_with_the_policy(tmp_path):
     policy = played(fresh())
     policy._learner.threads.count = 1

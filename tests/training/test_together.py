@@ -1,5 +1,6 @@
 """Several runs trained together give what each gives alone, up to rounding."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -158,3 +159,137 @@ def test_what_does_not_fit_together_is_told():
             train_together([Training(policy, source=pair.source) for policy in mixed])
     with pytest.raises(InvalidInput, match="one shape"):
         Steps([neural.learner, other.learner])
+
+
+def test_a_run_fails_alone_by_its_data_its_folder_or_its_listener(tmp_path):
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 3, "episode_length": 32}
+
+    class Torn(type(pair.source)):
+        def rounds(self, start, stop, *, seed):
+            if start == 32:
+                raise OSError("torn")
+            return super().rounds(start, stop, seed=seed)
+
+    torn = Torn.__new__(Torn)
+    torn.__dict__.update(pair.source.__dict__)
+    (tmp_path / "config.json").write_text("{}")
+
+    def deaf(record):
+        raise RuntimeError("deaf")
+
+    policies = [policy_of(DABand, pair, seed, "default") for seed in range(4)]
+    runs = train_together(
+        [
+            Training(policies[0], **{**settings, "source": torn}),
+            Training(policies[1], **settings, directory=tmp_path),
+            Training(policies[2], **settings, progress=deaf),
+            Training(policies[3], **settings),
+        ]
+    )
+    assert [str(run) for run in runs[:1]] == ["torn"]
+    assert isinstance(runs[1], InvalidInput)
+    assert "other settings" in str(runs[1])
+    assert str(runs[2]) == "deaf"
+    lonely = train(policy_of(DABand, pair, 3, "default"), **settings)
+    np.testing.assert_array_equal(runs[3].arm, lonely.arm)
+
+
+def test_runs_with_and_without_a_target_train_side_by_side():
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "episodes": 3, "episode_length": 32}
+    targets = [None, pair.target, None]
+    beside, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(3)] for _ in range(2))
+    trainings = [Training(policy, target=target, **settings) for policy, target in zip(beside, targets, strict=True)]
+    with pytest.warns(UserWarning, match="no target context"):
+        runs = train_together(trainings)
+    with pytest.warns(UserWarning, match="no target context"):
+        twins = [train(policy, target=target, **settings) for policy, target in zip(alone, targets, strict=True)]
+    for run, twin in zip(runs, twins, strict=True):
+        np.testing.assert_array_equal(run.arm, twin.arm)
+        assert run.episodes[-1]["loss"] == pytest.approx(twin.episodes[-1]["loss"], rel=2e-3)
+
+
+@pytest.mark.parametrize("episode", [2, 3])
+def test_runs_interrupted_together_go_on_together_or_alone(tmp_path, episode):
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": 32}
+
+    def stop(record):
+        if record["episode"] == episode:
+            raise KeyboardInterrupt
+
+    def trainings(progress=None):
+        return [
+            Training(
+                policy_of(DABand, pair, seed, "default"),
+                **settings,
+                directory=tmp_path / str(seed),
+                progress=progress if seed == 1 else None,
+            )
+            for seed in range(3)
+        ]
+
+    with pytest.raises(KeyboardInterrupt):
+        train_together(trainings(stop), save_every=0.0)
+    train(policy_of(DABand, pair, 2, "default"), **settings, directory=tmp_path / "2")  # one of them alone, to its end
+    runs = train_together(trainings())
+    for seed, run in enumerate(runs):
+        lonely = train(policy_of(DABand, pair, seed, "default"), **settings)
+        np.testing.assert_array_equal(run.arm, lonely.arm)
+    again = train_together(trainings(stop))  # all are over: nothing is played, nobody is told
+    for run, twin in zip(runs, again, strict=True):
+        np.testing.assert_array_equal(run.arm, twin.arm)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_after_training_together_each_goes_on_in_the_target(steps):
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 2, "episode_length": 32}
+    contexts, labels = vectors(seed=1)
+    target = daband.domains.ArraySource(contexts + 1, np.eye(ARMS)[labels])
+    paying = {"target": target, "rounds": 64, "episode_length": 32}
+    together, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(2)] for _ in range(2))
+    train_together([Training(policy, **settings) for policy in together])
+    for policy in alone:
+        train(policy, **settings)
+    for one, other in zip(together, alone, strict=True):
+        ours, theirs = daband.continue_on_target(one, **paying), daband.continue_on_target(other, **paying)
+        assert (ours.arm == theirs.arm).mean() > 0.9
+        assert len(one.memories.target_rounds) == 64
+        assert one.adapt(steps)["loss"] == pytest.approx(other.adapt(steps)["loss"], rel=0.05)
+
+
+def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch):
+    from daband.training import RunFolder
+
+    pair = pair_of(vectors)
+    now, saves = 0.0, []
+
+    def save(folder, policy, history):
+        nonlocal now
+        now += 1.0
+        saves.append(folder.path.name)
+
+    def work(record):
+        nonlocal now
+        now += 10.0
+
+    trainings = [
+        Training(
+            policy_of(DABand, pair, seed, "default"),
+            source=pair.source,
+            target=pair.target,
+            episodes=8,
+            episode_length=32,
+            directory=tmp_path / str(seed),
+            progress=work if seed == 0 else None,
+        )
+        for seed in range(4)
+    ]
+    monkeypatch.setattr(RunFolder, "save", save)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    runs = train_together(trainings, save_every=5.0)
+    # The folder's first, one when the time was up, and the last: alone there would be one every twenty seconds.
+    assert [saves.count(str(seed)) for seed in range(4)] == [3, 3, 3, 3]
+    assert 0.5 * now < sum(run.seconds for run in runs) <= now

@@ -1,14 +1,17 @@
-"""Conformance checks that any policy, term or pair must pass; public, so that a user's own can use them."""
+"""Conformance checks that any policy, term, encoder or pair must pass; public, so that a user's own can use them."""
 
+from daband.checks.encoders import ENCODER_CHECKS, check_encoder
 from daband.checks.pairs import PAIR_CHECKS, check_pair
 from daband.checks.policies import POLICY_CHECKS, MakePolicy, check_policy
 from daband.checks.terms import TERM_CHECKS, check_term
 
 __all__ = [
+    "ENCODER_CHECKS",
     "PAIR_CHECKS",
     "POLICY_CHECKS",
     "TERM_CHECKS",
     "MakePolicy",
+    "check_encoder",
     "check_pair",
     "check_policy",
     "check_term",

@@ -8,6 +8,8 @@ A check raises ``AssertionError`` with what it saw. All run over every registere
 
 from __future__ import annotations
 
+import copy
+import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +199,22 @@ def check_saving_and_loading(make: MakePolicy) -> None:
         assert _fingerprint(loaded) == _fingerprint(policy), "the loaded policy learned otherwise"
 
 
+def check_copies_go_on_alike(make: MakePolicy) -> None:
+    """A copy and a pickle go on as the policy does, and without it: what one learns is not known to another."""
+    for arms in _MODELS:
+        policy = _experienced(make, arms)
+        copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
+        before = _fingerprint(policy)
+        after = []
+        for some in (*copies, policy):
+            assert _fingerprint(some) == before, "a copy differs, or changed with another"
+            rng = np.random.default_rng(11)
+            some.play(_contexts(rng, 6, arms), rng.random((6, _ARMS)))
+            some.adapt(steps=2)
+            after.append(_fingerprint(some))
+        assert after[0] == after[1] == after[2], "a copy goes on otherwise than the policy"
+
+
 def check_arms_can_be_added(make: MakePolicy) -> None:
     """A new arm can be chosen, learns, and leaves what the others know."""
     rng = np.random.default_rng(11)
@@ -293,6 +311,7 @@ POLICY_CHECKS: tuple[Callable[[MakePolicy], None], ...] = (
     check_late_rewards_in_any_order,
     check_round_ids_count_once,
     check_saving_and_loading,
+    check_copies_go_on_alike,
     check_arms_can_be_added,
     check_bad_input_changes_nothing,
     check_bad_sizes_are_refused,

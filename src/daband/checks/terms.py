@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import nn
+from torch.func import functional_call
 
 from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
 
@@ -41,9 +43,9 @@ def _batch(*, arms: int = _ARMS) -> Batch:
     )
 
 
-def _made(kind: type[Term]) -> Term:
+def _made(kind: type[Term], seed: int = 0) -> Term:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return kind(_SHAPE).double()
 
 
@@ -122,6 +124,65 @@ def check_arms_can_be_added(kind: type[Term]) -> None:
     assert torch.isfinite(term.double()(_batch(arms=_ARMS + 1)))
 
 
+def check_rows_need_not_match(kind: type[Term]) -> None:
+    """Paid rounds of the target may stand behind the source's, or alone, and a round may have a context per arm."""
+    batch, term = _batch(), _made(kind)
+    again = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
+    a_context_per_arm = {name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in ("tap", "target_tap")}
+    for what, changes in (
+        ("with rounds of the target", again),
+        ("with a context per arm", a_context_per_arm),
+        ("with both", {**again, **a_context_per_arm}),
+        ("without a round of the source", {"tap": batch.tap[:0]}),
+    ):
+        changed = replace(batch, **changes)
+        found = {"value": term(changed), **term.measured(changed)}
+        for name, value in found.items():
+            assert torch.isfinite(value), f"{what} {name} is {value.item()}"
+
+
+def check_runs_can_be_mapped(kind: type[Term]) -> None:
+    """Several runs at once, mapped by ``torch.vmap``, have each the value, measurements and gradients of a run alone.
+
+    What a term holds must be parameters and buffers, and its code free of branches on values (``.item()``, ``if``).
+    """
+    made = [_Judge(_made(kind, seed)) for seed in (0, 1)]
+    held = [{**dict(one.named_parameters()), **dict(one.named_buffers())} for one in made]
+    batches = [vars(_batch()), vars(replace(_batch(), predicted=_batch().predicted.flip(0), tap=_batch().tap * 1.5))]
+
+    def judged(own: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = functional_call(made[0], own, (Batch(**fields),))
+        return found
+
+    def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        inputs = [fields[name] for name in _WITH_GRADIENT]
+        return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+
+    both = {name: torch.stack([fields[name] for fields in batches]) for name in batches[0]}
+    for fields in (*batches, both):
+        for name in _WITH_GRADIENT:
+            fields[name].requires_grad_()
+    together = torch.vmap(judged)({name: torch.stack([own[name] for own in held]) for name in held[0]}, both)
+    ours = gradients(together["value"].sum(), both)
+    for run, (one, fields) in enumerate(zip(made, batches, strict=True)):
+        alone = one(Batch(**fields))
+        for name, value in alone.items():
+            assert torch.allclose(together[name][run], value), f"run {run} has another {name} than alone"
+        for name, gradient, mine in zip(_WITH_GRADIENT, gradients(alone["value"], fields), ours, strict=True):
+            assert torch.allclose(mine[run], gradient), f"run {run} has another gradient of {name} than alone"
+
+
+class _Judge(nn.Module):
+    """A term with its value and all that it measures in one call."""
+
+    def __init__(self, term: Term) -> None:
+        super().__init__()
+        self.term = term
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return {"value": self.term(batch), **self.term.measured(batch)}
+
+
 TERM_CHECKS: tuple[Callable[[type[Term]], None], ...] = (
     check_value_is_a_finite_scalar,
     check_something_learns_from_it,
@@ -129,6 +190,8 @@ TERM_CHECKS: tuple[Callable[[type[Term]], None], ...] = (
     check_no_target_is_no_trouble,
     check_weight_zero_is_the_term_removed,
     check_arms_can_be_added,
+    check_rows_need_not_match,
+    check_runs_can_be_mapped,
 )
 
 

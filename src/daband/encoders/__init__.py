@@ -1,7 +1,7 @@
 """Encoders: one network per file, each ending in a unit-norm latent."""
 
 from daband.encoders.contract import Encoded, Encoder, Features, LatentSettings, build_encoder, encoders, unit_range
-from daband.encoders.normalisation import DOMAINS, DomainNorm, domain_index, frozen_statistics
+from daband.encoders.normalisation import DOMAINS, DomainNorm
 
 __all__ = [
     "DOMAINS",
@@ -11,8 +11,6 @@ __all__ = [
     "Features",
     "LatentSettings",
     "build_encoder",
-    "domain_index",
     "encoders",
-    "frozen_statistics",
     "unit_range",
 ]

@@ -37,8 +37,9 @@ class Features(nn.Module):
     context_shape: tuple[int, ...]
     width: int
     stackable: ClassVar[bool] = False
-    """Whether ``forward`` takes ``runs``: then contexts are (B, runs, *context_shape), every parameter and buffer has
-    the runs' own one after another along its first dimension, and features are (B, runs * width)."""
+    """Whether ``forward`` takes ``runs``: then contexts are (B, runs, *context_shape), every parameter has the runs'
+    own one after another along its first dimension, and features are (B, runs * width). All parameters must be trained,
+    and all buffers be those of ``DomainNorm``; ``daband.checks.check_encoder`` tells whether runs are kept apart."""
 
     def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
         """Features of contexts whose first ``n_source`` rows are source and whose rest are target."""

@@ -9,8 +9,6 @@ chooses for one context at a time acts as it was trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -18,17 +16,10 @@ from torch.nn import functional
 
 from daband.errors import InvalidInput
 
-__all__ = ["DOMAINS", "DomainNorm", "domain_index", "frozen_statistics"]
+__all__ = ["DOMAINS", "DomainNorm"]
 
 DOMAINS = ("source", "target")
 STATISTICS = ("own", "source", "earned")
-
-
-def domain_index(domain: str) -> int:
-    """The row of ``DOMAINS`` that holds this domain's statistics."""
-    if domain not in DOMAINS:
-        raise InvalidInput(f"domain must be one of {', '.join(DOMAINS)}, got {domain!r}")
-    return DOMAINS.index(domain)
 
 
 class DomainNorm(nn.Module):
@@ -72,7 +63,6 @@ class DomainNorm(nn.Module):
         self.statistics = statistics
         self.momentum = momentum
         self.epsilon = epsilon
-        self.update_statistics = True
         self.weight = nn.Parameter(torch.ones(channels)) if affine else None
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
         self.register_buffer("running_mean", torch.zeros(len(DOMAINS), channels))
@@ -127,11 +117,8 @@ class DomainNorm(nn.Module):
         return value if value.numel() == 1 else value.reshape(-1, 1).expand(-1, self.channels).reshape(-1)
 
     def _by_batch(self, features: torch.Tensor, domain: int) -> torch.Tensor:
-        mean: torch.Tensor | None = None
-        variance: torch.Tensor | None = None
-        if self.update_statistics:
-            mean, variance = self.running_mean[domain], self.running_variance[domain]
-            self.batches_seen.data[domain].add_(1)
+        mean, variance = self.running_mean[domain], self.running_variance[domain]
+        self.batches_seen.data[domain].add_(1)
         return functional.batch_norm(
             features, mean, variance, self.weight, self.bias, True, self.momentum, self.epsilon
         )
@@ -140,14 +127,13 @@ class DomainNorm(nn.Module):
         """Target rows by statistics between the source's and their own."""
         dims = [0, *range(2, target.ndim)]
         variance, mean = torch.var_mean(target, dim=dims, correction=0)
-        if self.update_statistics:
-            count = _values_per_channel(target)
-            with torch.no_grad():
-                # By way of .data: the source's row was handed to batch_norm, which holds on to the whole buffer (and to
-                # whatever shares its memory) and would take this change for one of its own. Neither is used again.
-                self.running_mean.data[1].lerp_(mean, self.momentum)
-                self.running_variance.data[1].lerp_(variance * (count / (count - 1)), self.momentum)
-                self.batches_seen.data[1].add_(1)
+        count = _values_per_channel(target)
+        with torch.no_grad():
+            # By way of .data: the source's row was handed to batch_norm, which holds on to the whole buffer (and to
+            # whatever shares its memory) and would take this change for one of its own. Neither is used again.
+            self.running_mean.data[1].lerp_(mean, self.momentum)
+            self.running_variance.data[1].lerp_(variance * (count / (count - 1)), self.momentum)
+            self.batches_seen.data[1].add_(1)
         if source is None:
             source_mean, source_variance = self._running(0)
         else:
@@ -167,17 +153,3 @@ class DomainNorm(nn.Module):
 
 def _values_per_channel(features: torch.Tensor) -> int:
     return len(features) * math.prod(features.shape[2:])
-
-
-@contextmanager
-def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Within this block a training forward leaves every running statistic of ``network`` as it is."""
-    norms = [module for module in network.modules() if isinstance(module, DomainNorm)]
-    before = [norm.update_statistics for norm in norms]
-    try:
-        for norm in norms:
-            norm.update_statistics = False
-        yield
-    finally:
-        for norm, updates in zip(norms, before, strict=True):
-            norm.update_statistics = updates

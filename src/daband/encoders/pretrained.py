@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ _IMAGENET_SPREAD = (0.229, 0.224, 0.225)
 
 
 class BroughtFeatures(Features):
-    """Any module from (B, *context_shape) to (B, ...), flattened; its own normalisation layers stay as they are.
+    """A copy of any module from (B, *context_shape) to (B, ...), flattened; its normalisation layers stay as they are.
 
     With ``trainable=False`` the module is held in evaluation mode and receives no gradient. A trainable module with
     batch norm of its own would make a batch differ from its singles while training, so its norms are always held to
@@ -27,12 +28,13 @@ class BroughtFeatures(Features):
 
     def __init__(self, *, module: nn.Module, context_shape: tuple[int, ...], trainable: bool = True) -> None:
         super().__init__()
+        module = copy.deepcopy(module)  # policies that are given one network must not train one another's
         self.module = module
         self.trainable = trainable
         self.context_shape = tuple(context_shape)
         if not trainable:
             module.requires_grad_(False)
-        self.train(self.training)
+        module.eval()  # a trial must leave no trace in statistics that the module keeps
         reference = next(iter(module.parameters()), torch.zeros(()))
         with torch.no_grad():
             probe = torch.zeros((1, *context_shape), device=reference.device, dtype=reference.dtype)
@@ -45,6 +47,7 @@ class BroughtFeatures(Features):
         if not isinstance(features, torch.Tensor) or features.ndim < 2 or features.shape[0] != 1:
             raise InvalidInput("an encoder module must return one tensor (B, ...) for contexts (B, *context_shape)")
         self.width = features[0].numel()
+        self.train(self.training)
 
     def train(self, mode: bool = True) -> BroughtFeatures:
         super().train(mode)

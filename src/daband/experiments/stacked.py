@@ -7,17 +7,21 @@ its own folder, as if it had been alone. Everything else is left to the executor
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from daband.domains import load
-from daband.errors import DabandError
+from daband.errors import DabandError, DeviceOutOfMemory
 from daband.experiments.executors import Executor, Listener, Outcome, Work
 from daband.experiments.methods import policy_class
 from daband.experiments.run import Prepared, Record, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
+from daband.training import Run
 
 __all__ = ["GroupWork", "groups_of", "stacked"]
 
@@ -37,15 +41,14 @@ def stacked(executor_with: Callable[[Work], Executor]) -> Executor:
         by_leader = {group[0].folder_name: group for group in groups}
         leaders = [group[0] for group in groups]
         for leader, outcome in executor_with(GroupWork(by_leader))(leaders, out, listener):
-            group = by_leader[leader.folder_name]
-            if isinstance(outcome, Exception) or len(group) == 1:
-                yield leader, outcome
-                for other in group[1:]:
-                    yield other, finished_record(other, out) or outcome
-                continue
-            for spec in group:
-                record = outcome["records"].get(spec.folder_name)
-                yield spec, record or DabandError(outcome["errors"][spec.folder_name])
+            for spec in by_leader[leader.folder_name]:
+                if isinstance(outcome, Exception):
+                    yield spec, finished_record(spec, out) or outcome
+                elif "records" in outcome:
+                    record = outcome["records"].get(spec.folder_name)
+                    yield spec, record or DabandError(outcome["errors"][spec.folder_name])
+                else:
+                    yield spec, outcome
 
     return executor
 
@@ -85,34 +88,64 @@ class GroupWork:
 def _execute_group(
     group: Sequence[RunSpec], out: Path, progress: Callable[[dict[str, float]], None] | None
 ) -> dict[str, Any]:
+    """The records of a group by folder, and what ended those that have none."""
+    records = {spec.folder_name: known for spec in group if (known := finished_record(spec, out))}
+    errors: dict[str, str] = {}
+    todo = [spec for spec in group if spec.folder_name not in records]
+
+    def attempt(spec: RunSpec, work: Callable[[], Record]) -> None:
+        try:
+            records[spec.folder_name] = work()
+        except Exception as error:
+            errors[spec.folder_name] = str(error)
+
+    trained = _trained_together(todo, out, progress)
+    if trained is None:
+        gc.collect()  # policies and their common steps hold one another, and memory of the device with them
+    for spec in todo:
+        if trained is None:
+            attempt(spec, partial(execute, spec, out, progress=progress))
+            continue
+        prepared, run = trained[spec.folder_name]
+        if isinstance(run, Exception):
+            errors[spec.folder_name] = str(run)
+        else:
+            attempt(spec, partial(conclude, prepared, run))
+    return {"records": records, "errors": errors}
+
+
+def _trained_together(
+    specs: Sequence[RunSpec], out: Path, progress: Callable[[dict[str, float]], None] | None
+) -> dict[str, tuple[Prepared, Run | Exception]] | None:
+    """Runs trained with common steps, by folder; None where that cannot be, and each has to be executed by itself."""
     from daband.policies.together import fits_together
     from daband.training import Training, train_together
 
-    records = {spec.folder_name: known for spec in group if (known := finished_record(spec, out))}
-    errors: dict[str, str] = {}
-    pair = load(group[0].pair, **group[0].pair_options)
-    todo = [prepare(spec, out, pair=pair) for spec in group if spec.folder_name not in records]
+    if not specs:
+        return {}
+    pair = load(specs[0].pair, **specs[0].pair_options)
+    todo = [prepare(spec, out, pair=pair) for spec in specs]
     if not fits_together([prepared.policy for prepared in todo]):
-        for prepared in todo:
-            records[prepared.spec.folder_name] = execute(prepared.spec, out, progress=progress)
-        return {"records": records, "errors": errors}
+        return None
+    told = 0
 
-    def training(prepared: Prepared, leads: bool) -> Training:
+    def tell(record: dict[str, float], of: int) -> None:
+        nonlocal told
+        if progress is not None and record["episode"] > told:  # the first of them to get there speaks for all
+            told = int(record["episode"])
+            progress({**record, "of": of})
+
+    trainings = []
+    for prepared in todo:
         settings = prepared.training()
-        episodes = settings["episodes"]
-        tell = None
-        if leads and progress is not None:
-            tell = lambda record: progress({**record, "of": episodes, "together": len(todo)})  # noqa: E731
-        return Training(prepared.policy, **settings, progress=tell)
-
-    runs = train_together([training(prepared, index == 0) for index, prepared in enumerate(todo)])
-    for prepared, run in zip(todo, runs, strict=True):
-        name = prepared.spec.folder_name
-        if isinstance(run, Exception):
-            errors[name] = str(run)
-        else:
-            records[name] = conclude(prepared, run)
-    return {"records": records, "errors": errors}
+        trainings.append(Training(prepared.policy, **settings, progress=partial(tell, of=settings["episodes"])))
+    try:
+        runs = train_together(trainings)
+    except DeviceOutOfMemory as error:
+        # Their folders keep how far they came; one after the other they need less.
+        warnings.warn(f"{len(todo)} runs were not trained together, but will be in turn: {error}", stacklevel=2)
+        return None
+    return {one.spec.folder_name: (one, run) for one, run in zip(todo, runs, strict=True)}
 
 
 def _on_gpu(spec: RunSpec) -> bool:

@@ -27,9 +27,12 @@ __all__ = [
 def domain_cross_entropy(logits: torch.Tensor, n_source: int) -> torch.Tensor:
     """The mean over domains of each domain's mean cross-entropy; the label of the source is 0, of the target 1.
 
-    ``logits`` (B,) are those of ``n_source`` source rows and then of the target's.
+    ``logits`` (B,) are those of ``n_source`` source rows and then of the target's. One domain alone cannot be told
+    from the other: 0.
     """
     source, target = torch.split(logits, [n_source, len(logits) - n_source])
+    if min(len(source), len(target)) == 0:
+        return logits.sum() * 0.0
     if len(source) == len(target):  # the usual case, with half of the operations
         return functional.softplus(torch.stack([source, -target])).mean()
     return (functional.softplus(source).mean() + functional.softplus(-target).mean()) / 2
@@ -87,7 +90,7 @@ class Adversarial(Term):
         return tap
 
     def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
-        if len(batch.target_tap) == 0:
+        if min(len(batch.tap), len(batch.target_tap)) == 0:
             return {}
         with torch.no_grad():
             logits = self.logits(torch.cat([batch.tap, batch.target_tap]), batch)
@@ -99,7 +102,8 @@ class ConditionalAdversarial(Adversarial):
     """The discriminator sees features and predictions together, so that class is aligned with class.
 
     Their outer product is projected onto random directions, which keeps it small for many arms. The predictions are
-    constants here: the gradient reaches the encoder through the features.
+    constants here: the gradient reaches the encoder through the features. Where every arm has a context of its own,
+    the two classes of a context are that its arm is the one to choose, and that it is not.
     """
 
     projected_width = 512
@@ -116,9 +120,15 @@ class ConditionalAdversarial(Adversarial):
         return self.projected_width
 
     def seen(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:
-        predicted = torch.cat([batch.predicted, batch.target_predicted])
+        contexts_a_round = len(batch.target_tap) // len(batch.target_predicted)
+        source = batch.predicted[: len(batch.tap) // contexts_a_round]  # behind them are rounds of the target
+        predicted = torch.cat([source, batch.target_predicted])
         probabilities = torch.softmax(self.shape.scale * predicted.detach(), dim=1)
-        product = (tap @ self.feature_directions) * (probabilities @ self.class_directions)
+        directions = self.class_directions
+        if contexts_a_round > 1:
+            own = probabilities.reshape(-1, 1)
+            probabilities, directions = torch.cat([own, 1 - own], dim=1), directions[:2]
+        product = (tap @ self.feature_directions) * (probabilities @ directions)
         scaled: torch.Tensor = product / math.sqrt(self.projected_width)
         return scaled
 

@@ -7,6 +7,9 @@ reads what it needs from a ``Batch``. A new term is one file:
     class Mine(Term):
         needs_target = True
         def forward(self, batch: Batch) -> torch.Tensor: ...
+
+Several runs may be trained at once, the term mapped over them by ``torch.vmap``: what a term holds are parameters and
+buffers, and nothing branches on values. ``daband.checks.check_term(Mine)`` tells.
 """
 
 from __future__ import annotations
@@ -31,23 +34,26 @@ reveals every arm. "chosen_arm": a reward tells of the pulled arm alone."""
 class Batch:
     """One gradient step's material: B source rounds and T target contexts, encoded. Rewards are scaled to [0, 1].
 
+    Once the target pays, R rounds of it stand behind the source's among ``predicted``, ``arm`` and ``reward``. B is 0
+    where nothing was ever paid in the source. With shared arms every round has K contexts, hence K rows of the taps.
+
     Everything carries gradients to the encoder except what came from the head, which is a constant of the objective.
     """
 
     predicted: torch.Tensor
-    """(B, K): predicted rewards of the source rounds, the head's coefficients times the latent."""
+    """(B + R, K): predicted rewards of the rounds, the head's coefficients times the latent."""
     arm: torch.Tensor
-    """(B,): the arm that was pulled."""
+    """(B + R,): the arm that was pulled."""
     reward: torch.Tensor
-    """(B,): what it paid."""
+    """(B + R,): what it paid."""
     tap: torch.Tensor
-    """(B, w): the source features that alignment works on."""
+    """(B, w), or (B * K, w): the source features that alignment works on."""
     target_predicted: torch.Tensor
     """(T, K); empty (0, K) when no term needs the target."""
     target_width: torch.Tensor
     """(T, K): alpha times the width of the head at the target contexts, a constant."""
     target_tap: torch.Tensor
-    """(T, w)."""
+    """(T, w), or (T * K, w)."""
     target_teacher: torch.Tensor
     """(T, K): what the averaged encoder predicts for the target contexts as they are, a constant."""
     weight: torch.Tensor

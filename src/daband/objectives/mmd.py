@@ -15,9 +15,11 @@ def mmd(source: torch.Tensor, target: torch.Tensor, *, bandwidth: torch.Tensor |
     """Squared maximum mean discrepancy of (B, w) and (T, w), the biased estimate, which is never negative.
 
     The kernels' widths are multiples of ``bandwidth``, by default the mean squared distance, a constant for the
-    gradient.
+    gradient. One domain alone is at no distance: 0.
     """
     both = torch.cat([source, target])
+    if min(len(source), len(target)) == 0:
+        return both.sum() * 0.0
     squares = (both * both).sum(dim=1)
     distances = (squares[:, None] + squares[None, :] - 2 * both @ both.T).clamp(min=0)
     typical = distances.detach().mean().clamp(min=1e-12) if bandwidth is None else bandwidth

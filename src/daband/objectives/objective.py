@@ -45,10 +45,6 @@ class Objective(nn.Module):
         """Whether any term needs the averaged encoder's predictions."""
         return self._any("needs_teacher")
 
-    def without_target(self) -> list[str]:
-        """The names of the terms that can be computed before any target context was seen."""
-        return [name for name, term in self.terms.items() if not getattr(term, "needs_target")]  # noqa: B009
-
     def weights_at(self, step: int, *, earned: float = 1.0) -> list[float]:
         """Every term's weight at a gradient step, in the order of ``weights``; ``earned`` multiplies the target's."""
         return [
@@ -72,8 +68,8 @@ class Objective(nn.Module):
                 continue
             values[name] = term(replace(batch, weight=now))
             factors.append(torch.ones_like(now) if term.weighs_itself else now)
-        if not values:
-            return torch.zeros((), device=batch.predicted.device, dtype=batch.predicted.dtype), {}
+        if not values:  # 0 all the same, and something to take the gradient of
+            return batch.predicted.sum() * 0.0, {}
         total = (torch.stack(factors) * torch.stack(list(values.values()))).sum()
         found = {name: value.detach() for name, value in values.items()}
         for term in self.terms.values() if measure else ():

@@ -8,14 +8,15 @@ one by one as they do on the CPU, and a warning says so.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 
 from daband.policies.memory import Memories
 
-__all__ = ["Capturable", "CapturedStep"]
+__all__ = ["Capturable", "CapturedStep", "tensor_cores"]
 
 _WARM_UP = 3
 """Steps taken before recording: they make the libraries choose their kernels and allocate their work space."""
@@ -88,7 +89,20 @@ class CapturedStep:
         self._graphs[measure] = graph
 
 
+@contextmanager
+def tensor_cores() -> Iterator[None]:
+    """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def _places(memories: Sequence[Memories]) -> tuple[object, ...]:
     """What a recorded step depends on besides values: where things are, and which parts there are."""
-    parts = [part for own in memories for part in (own.source, own.target, own.target_rounds)]
-    return tuple((part.contexts.data_ptr(), part.contexts.dtype, len(part) > 0) for part in parts)
+    parts = [part for own in memories for part in own.parts()]
+    return tuple(
+        (None if part.on_host else part.contexts.data_ptr(), part.contexts.dtype, len(part) > 0) for part in parts
+    )

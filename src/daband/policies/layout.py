@@ -139,8 +139,8 @@ class StatisticsLayout:
 
     def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
         """The statistics of the runs' networks as one vector, which becomes the place where they are kept."""
-        device = next(networks[0].parameters()).device
-        vector = torch.zeros(self.size, device=device)
+        like = next(networks[0].parameters())
+        vector = torch.zeros(self.size, device=like.device, dtype=like.dtype)
         for run, network in enumerate(networks):
             for name, mine in self._own(vector, run):
                 prefix, _, leaf = name.rpartition(".")

@@ -6,9 +6,11 @@ The steps themselves are in ``steps``, which takes them for one learner or for s
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +36,7 @@ when its next layer wants it."""
 class Learner:
     """Takes gradient steps; encodes contexts for the head.
 
-    ``n_contexts`` is the number of contexts of one round: 1, or the number of arms where each arm has its own.
+    ``feature_shape`` is that of one context behind the transform; with ``shared`` arms a round has one for each arm.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Learner:
         self.shared = shared
         self.n_arms = n_arms
         self.reveal = reveal
+        self.seed = seed
         self.device = device
         # The initial weights depend on the seed alone, and nobody else's random numbers are disturbed.
         with torch.random.fork_rng(devices=[]):
@@ -78,7 +81,7 @@ class Learner:
             alone = self.layout.only("encoder")
             self.average_vector = alone.pack({"encoder": self.average})
             alone.install({"encoder": self.average}, self.average_vector)
-        self._other_buffers = _other_buffers(self.average, self.encoder)
+        self._own_buffers, self._average_buffers = _buffers_besides_norms(self.encoder, self.average)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.moments = {
             "step": torch.zeros((), device=device),
@@ -109,6 +112,21 @@ class Learner:
         return {"encoder": self.encoder, "objective": self.objective}
 
     # For those who take steps.
+
+    @property
+    def stackable(self) -> bool:
+        """Whether steps can be taken together with others': if all that the encoder holds is trained, or a norm's."""
+        frozen = any(not parameter.requires_grad for parameter in self.encoder.parameters())
+        return self.encoder.features.stackable and not frozen and not self._own_buffers
+
+    def other_buffers(self) -> list[torch.Tensor]:
+        """What a step may change besides parameters and norms' statistics: buffers of networks and terms."""
+        return [*self._own_buffers, *self.objective.buffers()]
+
+    def rest_of_objective(self) -> dict[str, torch.Tensor]:
+        """What the objective holds and the optimiser does not change: buffers, and parameters without a gradient."""
+        frozen = {name: own for name, own in self.objective.named_parameters() if not own.requires_grad}
+        return {**frozen, **dict(self.objective.named_buffers())}
 
     @property
     def shape_key(self) -> str:
@@ -156,7 +174,7 @@ class Learner:
 
     def follow_other_buffers(self, share: torch.Tensor) -> None:
         """The averaged encoder's buffers that are no norm's statistics: those of networks that a user brings."""
-        for slow, fast in self._other_buffers:
+        for slow, fast in zip(self._average_buffers, self._own_buffers, strict=False):
             slow.lerp_(fast, share[0]) if slow.is_floating_point() else slow.copy_(fast)
 
     @property
@@ -178,11 +196,13 @@ class Learner:
         was_training = network.training
         network.eval()
         pieces = []
-        with torch.no_grad(), self.threads.held():
-            for start in range(0, len(flat), rows):
-                part = flat[start : start + rows].to(self.device)
-                pieces.append(network(part, n_source=len(part) if domain == "source" else 0).latent)
-        network.train(was_training)
+        try:
+            with torch.no_grad(), self.threads.held():
+                for start in range(0, len(flat), rows):
+                    part = flat[start : start + rows].to(self.device)
+                    pieces.append(network(part, n_source=len(part) if domain == "source" else 0).latent)
+        finally:  # an encoder that ran out of memory here must not go on training as if it were evaluated
+            network.train(was_training)
         latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
         # Norms of exactly one, also behind float32: the head's algebra counts on it.
         latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
@@ -206,11 +226,14 @@ class Learner:
         """Take ``steps`` steps and return means over them of all that was measured."""
         if self._steps is None or self._steps.runs > 1 or self._steps.captures != self.captures:
             self._steps = Steps([self])
-        if self.device.type == "cpu":
-            self.threads.choose(self._trial)
+        self._choose_threads()
         with self.threads.held():
             (measured,) = self._steps.take(steps, [memories])
         return measured
+
+    def _choose_threads(self) -> None:
+        if self.device.type == "cpu":
+            self.threads.choose(self._trial, like=self.shape_key)
 
     def _trial(self) -> None:
         """Most of the work of a step, to be timed: it leaves no trace, in a copy of the encoder and without a draw."""
@@ -221,15 +244,38 @@ class Learner:
 
     def grow(self) -> None:
         """One more arm."""
-        self.objective.grow()
+        with torch.random.fork_rng(devices=[]):
+            # What a new arm brings depends on the seed and the arm's number alone.
+            torch.manual_seed(int(np.random.SeedSequence([self.seed, self.n_arms]).generate_state(1)[0]))
+            self.objective.grow()
+        self.objective.to(self.device)
         self.n_arms += 1
         self._steps = None
+        layout = ParameterLayout.of(self._modules())
+        if layout.places != self.layout.places:
+            self._lay_out(layout)
         if not self.shared:
             self.theta = torch.cat([self.theta, torch.zeros_like(self.theta[:1])])
             self.inverse = torch.cat([self.inverse, torch.zeros_like(self.inverse[:1])])
 
+    def _lay_out(self, layout: ParameterLayout) -> None:
+        """Make room for parameters that have grown; what Adam knows of the others, and of their old part, stays."""
+        self.vector = nn.Parameter(layout.pack(self._modules()))
+        layout.install(self._modules(), self.vector)
+        for name in ("exp_avg", "exp_avg_sq"):
+            fresh = torch.zeros_like(self.vector.detach())
+            new, old = layout.parameters(fresh[None]), self.layout.parameters(self.moments[name][None])
+            for part, own in new.items():
+                for parameter in own.keys() & old.get(part, {}).keys():
+                    before, after = old[part][parameter], own[parameter]
+                    common = tuple(slice(min(sizes)) for sizes in zip(before.shape, after.shape, strict=True))
+                    after[common] = before[common]
+            self.moments[name] = fresh
+        self.layout = layout
+
     def state(self) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit."""
+        self._choose_threads()  # or who goes on from here might choose another number than who went on without a stop
         arrays: dict[str, AnyArray] = {}
         parts: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
         if self.average is not None:
@@ -261,21 +307,56 @@ class Learner:
             self.average.load_state_dict(below("average."))
         for name, tensor in below("optimiser.").items():
             self.moments[name].copy_(tensor.reshape(self.moments[name].shape))
-        self.generator.set_state(torch.from_numpy(np.array(state["generator"])))
+        self._restore_generator(torch.from_numpy(np.array(state["generator"])))
         self.threads.count = int(state["threads"][0]) if "threads" in state else 0
         self.step_number = int(state["step_number"][0])
         self.faults[1] = float(state["streak"][0])
 
+    def _restore_generator(self, state: torch.Tensor) -> None:
+        """Go on with these random numbers; those of another kind of device cannot be, and are begun anew from them."""
+        if state.shape == self.generator.get_state().shape:
+            self.generator.set_state(state)
+        else:
+            digest = hashlib.sha256(state.numpy().tobytes()).digest()
+            self.generator.manual_seed(int.from_bytes(digest[:7], "little"))
 
-def _other_buffers(average: nn.Module | None, encoder: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Pairs of buffers of the averaged encoder and of the encoder that do not belong to a ``DomainNorm``."""
-    if average is None:
-        return []
-    pairs = []
-    for slow, fast in zip(average.modules(), encoder.modules(), strict=True):
-        if not isinstance(slow, DomainNorm):
-            pairs += list(zip(slow.buffers(recurse=False), fast.buffers(recurse=False), strict=True))
-    return pairs
+    def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
+        """Copies and pickles are made from what a file would hold: parts of common memory would come apart in them."""
+        arguments = {
+            "recipe": self.recipe,
+            "feature_shape": self.encoder.context_shape,
+            "n_arms": self.n_arms,
+            "shared": self.shared,
+            "reveal": self.reveal,
+            "seed": self.seed,
+            "device": self.device,
+        }
+        return _rebuilt, (arguments, self.state(), self.captures)
+
+
+def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], captures: bool) -> Learner:
+    learner = Learner(**arguments)
+    learner.restore(state)
+    learner.captures = captures
+    return learner
+
+
+def _buffers_besides_norms(
+    encoder: nn.Module, average: nn.Module | None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Buffers that training may change and that are no ``DomainNorm``'s: the encoder's, and its average's if any.
+
+    Those of norms that are held to the statistics they came with are left out: there may be hundreds.
+    """
+    own: list[torch.Tensor] = []
+    slow: list[torch.Tensor] = []
+    beside = encoder if average is None else average
+    for module, other in zip(encoder.modules(), beside.modules(), strict=True):
+        held = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
+        if not isinstance(module, DomainNorm) and not held:
+            own += module.buffers(recurse=False)
+            slow += other.buffers(recurse=False)
+    return own, slow if average is not None else []
 
 
 def _initialise_gaussian(network: nn.Module) -> None:

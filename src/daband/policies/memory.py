@@ -1,12 +1,17 @@
-"""What a neural policy remembers: contexts on the device, and with rounds their arm and reward.
+"""What a neural policy remembers: contexts, and with rounds their arm and reward.
 
-Beyond its capacity a memory keeps a uniform sample of all it was shown (reservoir sampling). Which item makes room for
-which depends on the seed and on the item's number alone, so a memory that was saved goes on as if it never stopped.
+Contexts lie on the device, so that steps draw from them without the host; where they would take too much of it they lie
+on the host, and ``streaming`` sends what a step needs.
+
+Beyond its capacity a memory keeps a uniform sample of all it was shown (reservoir sampling), or the latest. Which item
+makes room for which depends on the seed and on the item's number alone, so a memory that was saved goes on as if it
+never stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,31 +20,67 @@ import torch
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.linear.kernels import kernels
 
-__all__ = ["ContextMemory", "Memories", "RoundMemory"]
+__all__ = ["ContextMemory", "Memories", "RoundMemory", "joined"]
 
 _FIRST_ROOM = 1024
+_SHARE = 0.25
+"""How much of a GPU's memory the contexts of one memory may take; there are two that grow large."""
 
 
 class ContextMemory:
-    """At most ``capacity`` contexts of one shape, in a buffer on ``device`` that doubles as it fills."""
+    """At most ``capacity`` contexts of one shape, in a buffer that doubles as it fills.
 
-    def __init__(self, *, context_shape: tuple[int, ...], capacity: int, seed: int, device: torch.device) -> None:
+    ``place`` says where contexts lie: "device", "host", or "auto", which is the device unless the contexts, at full
+    capacity, would take more than a quarter of it. With ``latest``, item i lies in row ``i % capacity``: the oldest
+    makes room.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        capacity: int,
+        seed: int,
+        device: torch.device,
+        place: str = "auto",
+        latest: bool = False,
+    ) -> None:
         self.context_shape = context_shape
         self.capacity = capacity
         self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
         self.device = device
+        self.place = place
+        self.latest = latest
+        self.on_host = place == "host"
         self.shown = 0
         """How many contexts were ever shown."""
-        self.contexts = torch.empty((0, *context_shape), device=device)
-        self.count = torch.zeros((), dtype=torch.int64, device=device)
-        """How many are stored, as a tensor: a captured step draws from it."""
+        self.contexts = torch.empty((0, *context_shape), device=self._home("contexts"))
 
     def __len__(self) -> int:
         return min(self.shown, self.capacity)
 
+    @property
+    def kind(self) -> tuple[bool, torch.dtype, bool]:
+        """The same for memories that steps can draw from side by side: filled or empty, of one type, in one place."""
+        return len(self) > 0, self.contexts.dtype, self.on_host
+
     def add(self, contexts: AnyArray) -> None:
         """Remember contexts (B, *context_shape), or a sample of them."""
         self._add(contexts, {})
+
+    def _home(self, column: str) -> torch.device:
+        return torch.device("cpu") if self.on_host and column == "contexts" else self.device
+
+    def _settle(self, dtype: torch.dtype) -> None:
+        """Decide where contexts of this type will lie, before the first one comes.
+
+        It goes by sizes that a machine always has, not by what is free at the moment: the same run shall do the same
+        again.
+        """
+        if self.place == "auto" and self.device.type == "cuda":
+            needed = self.capacity * math.prod(self.context_shape) * dtype.itemsize
+            self.on_host = needed > _SHARE * torch.cuda.get_device_properties(self.device).total_memory
+        self.contexts = self.contexts.to(self._home("contexts"), dtype)
 
     def _columns(self) -> dict[str, torch.Tensor]:
         return {"contexts": self.contexts}
@@ -55,14 +96,14 @@ class ContextMemory:
             # Images first as bytes and then as numbers: bytes mean 0..255 scaled to [0, 1], so both become floats.
             incoming, self.contexts = _as_float(incoming), _as_float(self.contexts)
         elif not len(self):
-            self.contexts = self.contexts.to(incoming.dtype)
+            self._settle(incoming.dtype)
         slots, rows = self._places(len(incoming))
         self._make_room(int(slots.max()) + 1 if len(slots) else 0)
-        where, which = torch.from_numpy(slots).to(self.device), torch.from_numpy(rows)
+        where, which = torch.from_numpy(slots), torch.from_numpy(rows)
         for name, values in {"contexts": incoming, **more}.items():
-            self._columns()[name].index_copy_(0, where, values[which].to(self.device))
+            column = self._columns()[name]
+            column.index_copy_(0, where.to(column.device), values[which].to(column.device))
         self.shown += len(incoming)
-        self.count.fill_(len(self))
 
     def _places(self, n: int) -> tuple[IntArray, IntArray]:
         """Where the next ``n`` items go, and which of them do; of items for one place only the last."""
@@ -72,9 +113,12 @@ class ContextMemory:
         if free == n:
             return slots, rows
         numbers = np.arange(self.shown + free, self.shown + n)
-        # Item i takes one of the places 0..i, drawn from the seed and i alone; places beyond the capacity are nowhere.
-        draws = kernels.uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
-        drawn = (draws * (numbers + 1)).astype(np.int64)
+        if self.latest:
+            drawn = numbers % self.capacity
+        else:
+            # Item i takes one of the places 0..i, drawn from the seed and i alone; beyond the capacity it is nowhere.
+            draws = kernels.uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
+            drawn = (draws * (numbers + 1)).astype(np.int64)
         kept = np.flatnonzero(drawn < self.capacity)
         slots, rows = np.concatenate([slots, drawn[kept]]), np.concatenate([rows, free + kept])
         # A slot may be filled and replaced in the same batch: the last one stays.
@@ -88,7 +132,7 @@ class ContextMemory:
             return
         size = min(self.capacity, max(needed, 2 * room, _FIRST_ROOM))
         for name, column in self._columns().items():
-            grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=self.device)
+            grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
             grown[:room] = column
             self._set_column(name, grown)
 
@@ -100,16 +144,27 @@ class ContextMemory:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
         self.shown = int(state["shown"][0])
+        self._settle(torch.from_numpy(state["contexts"][:0]).dtype)
         for name in self._columns():
-            self._set_column(name, torch.from_numpy(state[name].copy()).to(self.device))
-        self.count.fill_(len(self))
+            self._set_column(name, torch.from_numpy(state[name].copy()).to(self._home(name)))
 
 
 class RoundMemory(ContextMemory):
     """Contexts with the arm that was pulled and the reward it paid."""
 
-    def __init__(self, *, context_shape: tuple[int, ...], capacity: int, seed: int, device: torch.device) -> None:
-        super().__init__(context_shape=context_shape, capacity=capacity, seed=seed, device=device)
+    def __init__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        capacity: int,
+        seed: int,
+        device: torch.device,
+        place: str = "auto",
+        latest: bool = False,
+    ) -> None:
+        super().__init__(
+            context_shape=context_shape, capacity=capacity, seed=seed, device=device, place=place, latest=latest
+        )
         self.arms = torch.empty(0, dtype=torch.int64, device=device)
         self.rewards = torch.empty(0, device=device, dtype=torch.float64)
 
@@ -129,6 +184,17 @@ class Memories:
     source: RoundMemory
     target: ContextMemory
     target_rounds: RoundMemory
+
+    def parts(self) -> tuple[RoundMemory, ContextMemory, RoundMemory]:
+        """All three, in this order."""
+        return self.source, self.target, self.target_rounds
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Contexts of several memories, (runs, R, ...); bytes and numbers meet as numbers in [0, 1]."""
+    if len({part.dtype for part in parts}) > 1:
+        parts = [_as_float(part) for part in parts]
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
 def _as_float(contexts: torch.Tensor) -> torch.Tensor:

@@ -212,7 +212,8 @@ class NeuralLinUCB(Policy):
 
     def _grow(self) -> None:
         if self.arms == "shared":
-            # Stored rounds hold one context per arm, and the new arm has none in them.
+            # Stored rounds hold one context per arm, and the new arm has none in them. The head keeps what they taught
+            # it: the next refit waits until there are as many rounds again, or it would forget more than it mends.
             self._memories = self._fresh_memories(n_arms=self.n_arms + 1)
         self._head.add_arm()
         self._learner.grow()
@@ -245,6 +246,8 @@ class NeuralLinUCB(Policy):
             "context_shape": (*lead, *self.feature_shape),
             "capacity": self.recipe.memory.capacity,
             "device": self._device,
+            "place": self.recipe.memory.place,
+            "latest": self.recipe.memory.replay == "last",
         }
         return Memories(
             source=RoundMemory(**common, seed=3 * self.seed),  # type: ignore[arg-type]

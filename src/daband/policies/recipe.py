@@ -86,7 +86,11 @@ class Memory:
     replay: str = "all"
     """"all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as Algorithm 1 does."""
     capacity: int = 200_000
-    """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept."""
+    """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept, or with ``replay`` "last"
+    the latest."""
+    place: str = "auto"
+    """Where stored contexts lie: on the "device", on the "host" (each step's are sent ahead), or "auto": on the device
+    unless they would fill it."""
     refit: bool = True
     """Whether the head is fitted anew, with the present encoder, on a schedule; else old features stay in A and b."""
     refit_after: int = 256
@@ -99,6 +103,8 @@ class Memory:
     def __post_init__(self) -> None:
         if self.replay not in ("all", "last"):
             raise InvalidInput(f"replay must be 'all' or 'last', got {self.replay!r}")
+        if self.place not in ("auto", "device", "host"):
+            raise InvalidInput(f"place must be 'auto', 'device' or 'host', got {self.place!r}")
         if self.capacity < 1 or self.refit_after < 1 or not self.refit_growth >= 0:
             raise InvalidInput("capacity and refit_after must be >= 1, refit_growth >= 0")
 
@@ -162,7 +168,13 @@ def resolve_recipe(recipe: str | Recipe | Mapping[str, Any], *, context_shape: t
         recipe = recipe_for(str(base), context_shape=context_shape).changed(changes)
     elif not isinstance(recipe, Recipe):
         raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
-    return recipe_from(json.loads(json.dumps(recipe.settings())))  # what is saved is what is used
+    try:
+        return recipe_from(json.loads(json.dumps(recipe.settings())))  # what is saved is what is used
+    except TypeError as error:
+        raise InvalidInput(
+            f"a recipe holds names and numbers only, as its file does ({error}); for a network of your own, register a "
+            "function that returns daband.encoders.pretrained.BroughtFeatures, and name it"
+        ) from None
 
 
 def _overlaid(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -12,8 +12,7 @@ its own memories, so its results are those it would have had alone, up to roundi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,11 +20,13 @@ from torch import nn
 from torch.func import functional_call
 
 from daband.encoders.disturbance import disturb
-from daband.errors import DabandError, InvalidInput
+from daband.errors import DeviceOutOfMemory, InvalidInput
 from daband.objectives import Batch
-from daband.policies.captured import CapturedStep
+from daband.policies.adam import MOMENTS, RowAdam
+from daband.policies.captured import CapturedStep, tensor_cores
 from daband.policies.layout import StatisticsLayout
-from daband.policies.memory import ContextMemory, Memories
+from daband.policies.memory import ContextMemory, Memories, joined
+from daband.policies.streaming import Feed, feed_for, streams
 
 if TYPE_CHECKING:
     from daband.policies.learner import Learner
@@ -33,12 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["MOST_MEASURED", "Steps"]
 
 MOST_MEASURED = 32
-_BETAS = (0.9, 0.999)
-_EPSILON = 1e-8
-_CHUNK = 8192
 _MEASURE_EVERY = 8
 _KINDS = ("source", "target", "target_rounds")
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _SHARED_ROWS = ("theta", "inverse", "bonus", "faults", "totals")
 
 
@@ -51,7 +48,7 @@ class Steps:
         self.learners = list(learners)
         self.runs = len(self.learners)
         first = self.learners[0]
-        if self.runs > 1 and not first.encoder.features.stackable:
+        if self.runs > 1 and not first.stackable:
             raise InvalidInput(f"encoder {first.recipe.encoder.name!r} cannot be trained together with others")
         self.recipe, self.device = first.recipe, first.device
         self.layout = first.layout
@@ -70,6 +67,8 @@ class Steps:
         self.schedule = torch.zeros(self.runs, 0, len(first.objective.weights) + 1, device=self.device)
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.counts = torch.zeros(self.runs, len(_KINDS), dtype=torch.int64, device=self.device)
+        self.feed: Feed | None = None
+        """Where contexts come from that are not on the device; None where all are."""
         self.captures = first.captures
         self.captured = CapturedStep(self) if self.device.type == "cuda" and self.captures else None
         for learner in self.learners:
@@ -80,25 +79,26 @@ class Steps:
         self.rows = {name: self._common([getattr(learner, name) for learner in self.learners]) for name in _SHARED_ROWS}
         vectors = [learner.vector.detach() for learner in self.learners]
         self.parameters = self._common(vectors)
-        self.moments = [self._common([learner.moments[name] for learner in self.learners]) for name in _MOMENTS]
+        self.moments = [self._common([learner.moments[name] for learner in self.learners]) for name in MOMENTS]
         averages = [learner.average_vector for learner in self.learners if learner.average_vector is not None]
         self.averages = self._common(averages) if averages else None
-        self.objective_buffers: dict[str, torch.Tensor] = {}
+        self.objective_rest: dict[str, torch.Tensor] = {}
+        self._changeable = self.learners[0].other_buffers() if self.runs == 1 else []
         if self.runs > 1:
             for run, learner in enumerate(self.learners):
                 learner.move_to(
                     vector=self.parameters[run],
                     average=None if self.averages is None else self.averages[run],
-                    moments={n: m[run] for n, m in zip(_MOMENTS, self.moments, strict=True)},
+                    moments={n: m[run] for n, m in zip(MOMENTS, self.moments, strict=True)},
                     rows={name: tensor[run] for name, tensor in self.rows.items()},
                 )
-            named = [dict(learner.objective.named_buffers()) for learner in self.learners]
-            self.objective_buffers = {name: torch.stack([own[name] for own in named]) for name in named[0]}
-        # The fused optimiser gives every tensor a few blocks of the device: in pieces, one vector keeps all of it busy.
-        self._chunks = [
-            [list(torch.split(rows[run], _CHUNK)) for rows in (self.parameters, *self.moments[:2])]
-            for run in range(self.runs)
-        ]
+            rest = [learner.rest_of_objective() for learner in self.learners]
+            self.objective_rest = {name: torch.stack([own[name] for own in rest]) for name in rest[0]}
+            for run, own in enumerate(rest):
+                for name, tensor in own.items():
+                    tensor.data = self.objective_rest[name][run]  # what a step changes there is the learner's own
+            self._changeable = list(self.objective_rest.values())
+        self.adam = RowAdam(self.parameters, self.moments, learning_rate=self.recipe.learning.learning_rate)
         self.parameters.requires_grad_(True)
 
     def _common(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -110,32 +110,41 @@ class Steps:
         """Take ``steps`` steps and return, for each learner, means of all that was measured.
 
         Every eighth step measures, the last among them: to measure takes a quarter of the operations of a small
-        network's step. The device is read once, at the end.
+        network's step. Steps that were skipped count in no mean; where nothing else was measured there is none. The
+        device is read once, at the end.
         """
         self._begin(steps, memories)
-        measured_steps = 0
         try:
             for left in range(steps, 0, -1):
                 measure = left % _MEASURE_EVERY == 1 or left == 1
-                measured_steps += measure
+                if self.feed is not None:
+                    self.feed.send(self._parts(memories)[1])
                 if self.captured is not None:
                     self.captured.step(memories, measure)
                 else:
                     self.step(memories, measure)
+                if self.feed is not None:
+                    self.feed.done()
         except torch.OutOfMemoryError as error:
             batch = self.recipe.learning.batch
-            raise DabandError(
+            raise DeviceOutOfMemory(
                 f"the device ran out of memory at batch {batch}; try Learning(batch={max(1, batch // 2)})"
                 + ("" if self.runs == 1 else f", or fewer than {self.runs} runs together")
             ) from error
-        names = [*self.measured_names, "skipped_steps", "worst_streak"]
-        totals = self.rows["totals"][:, : len(self.measured_names)] / measured_steps
-        numbers = torch.cat([totals, self.rows["faults"][:, [0, 2]]], dim=1).cpu().tolist()
-        return [dict(zip(names, row, strict=True)) for row in numbers]
+        faults, (counted, *totals) = self.rows["faults"], self.rows["totals"].unbind(1)
+        numbers = torch.stack([faults[:, 0], faults[:, 2], counted, *totals[: len(self.measured_names)]], dim=1)
+        return [self._means(*row) for row in numbers.cpu().tolist()]
+
+    def _means(self, skipped: float, worst: float, counted: float, *totals: float) -> dict[str, float]:
+        means = {name: total / counted for name, total in zip(self.measured_names, totals, strict=True) if counted}
+        return {**means, "skipped_steps": skipped, "worst_streak": worst}
 
     def _begin(self, steps: int, memories: Sequence[Memories]) -> None:
-        parts = [[len(part) for part in (own.source, own.target, own.target_rounds)] for own in memories]
-        self.counts.copy_(torch.tensor(parts))
+        parts = [own.parts() for own in memories]
+        if len({tuple(part.kind for part in own) for own in parts}) > 1:
+            raise InvalidInput("only runs whose memories hold the same kinds of things can be trained together")
+        last = self.recipe.memory.replay == "last"
+        self.counts.copy_(torch.tensor([[part.shown if last else len(part) for part in own] for own in parts]))
         if steps > self.schedule.shape[1]:
             self.schedule = torch.zeros(self.runs, steps, self.schedule.shape[2], device=self.device)
             if self.captured is not None:
@@ -146,35 +155,56 @@ class Steps:
         self.rows["totals"].zero_()
         self.rows["faults"][:, 0].zero_()
         self.rows["faults"][:, 2].zero_()
+        self._draw_ahead(steps, memories)
+
+    def _draw_ahead(self, steps: int, memories: Sequence[Memories]) -> None:
+        """Where contexts are not on the device, draw for all coming steps, so that they can be sent in time."""
+        before, self.feed = self.feed, None
+        if streams(memories):
+            (kinds, parts), size = self._parts(memories), self.recipe.learning.batch
+            self.feed = feed_for(before, parts, steps=steps, draw=lambda: self._draw(kinds, size))
+            if self.feed is not before and self.captured is not None:
+                self.captured.forget()
+
+    def _parts(self, memories: Sequence[Memories]) -> tuple[list[int], list[list[ContextMemory]]]:
+        """Which kinds of memory a step draws from, and those memories of all runs."""
+        with_target = self.learners[0].objective.needs_target
+        kinds = [kind for kind in _KINDS if len(getattr(memories[0], kind)) and (with_target or kind != "target")]
+        parts = [[getattr(memory, kind) for memory in memories] for kind in kinds]
+        return [_KINDS.index(kind) for kind in kinds], parts
 
     # The step.
 
     def step(self, memories: Sequence[Memories], measure: bool) -> None:
         """One gradient step on batches of the memories' choosing; what it measures, if it is to, goes to the totals."""
-        with _tensor_cores():
+        with tensor_cores():
             self._step(memories, measure)
 
     def _step(self, memories: Sequence[Memories], measure: bool) -> None:
         now = self.schedule.index_select(1, self.position).squeeze(1)
         before = self.statistics.clone()
+        others = [buffer.clone() for buffer in self._changeable]
         losses, measured = self._losses(memories, now[:, :-1], measure)
         (gradient,) = torch.autograd.grad(losses.sum(), self.parameters)
         with torch.no_grad():
-            norms = torch.linalg.vector_norm(gradient[:, : self.encoder_size], dim=1)
             losses = losses.detach()
-            good = (losses + norms).abs() < torch.inf  # false for what is not a number, too
+            good = (losses + torch.linalg.vector_norm(gradient, dim=1)).abs() < torch.inf  # false for NaN, too
             bad = 1.0 - good.float()
-            self._update(gradient, bad)
+            self.adam.step(gradient, bad)
             wrong = (bad if self.runs == 1 else bad[self.run_of]) > 0
             torch.where(wrong, before, self.statistics, out=self.statistics)
+            for buffer, kept in zip(self._changeable, others, strict=True):
+                whose = bad.view(-1, *[1] * (buffer.ndim - 1)) if self.runs > 1 else bad.squeeze(0)
+                buffer.copy_(torch.where(whose > 0, kept, buffer))
             self._follow(now[:, -1], bad)
             faults = self.rows["faults"]  # skipped, present streak, longest streak
             faults[:, 1].add_(1).mul_(bad)
             faults[:, 0].add_(bad)
             torch.maximum(faults[:, 2], faults[:, 1], out=faults[:, 2])
             if measure:
-                found = torch.cat([losses[:, None], norms[:, None], measured], dim=1)
-                self.rows["totals"][:, : found.shape[1]].add_(found)
+                norms = torch.linalg.vector_norm(gradient[:, : self.encoder_size], dim=1)
+                found = torch.cat([torch.stack([torch.ones_like(losses), losses, norms], dim=1), measured], dim=1)
+                self.rows["totals"][:, : found.shape[1]].add_(torch.where(good[:, None], found, 0.0))
             self.position += 1
 
     def _losses(
@@ -184,16 +214,19 @@ class Steps:
         first = self.learners[0]
         objective, size = first.objective, self.recipe.learning.batch
         with_target = objective.needs_target and len(memories[0].target) > 0
-        kinds = [kind for kind in _KINDS if len(getattr(memories[0], kind))]
-        kinds = [kind for kind in kinds if with_target or kind != "target"]
-        parts = [[getattr(memory, kind) for memory in memories] for kind in kinds]
+        numbers, parts = self._parts(memories)
+        kinds = [_KINDS[number] for number in numbers]
         shape, per_round = first.encoder.context_shape, self._contexts_per_round()
-        rows, draws = self._draw([_KINDS.index(kind) for kind in kinds], size)
-        contexts = [self._gathered(part, own) for part, own in zip(parts, rows, strict=True)]
+        if self.feed is None:
+            rows, draws = self._draw(numbers, size)
+            contexts = [self._gathered(part, own) for part, own in zip(parts, rows, strict=True)]
+        else:
+            rows, draws = self.feed.drawn(self.position)
+            contexts = self.feed.contexts(self.position)
         contexts = [part.view(self.runs, size * per_round, *shape) for part in contexts]
         n_source = size * per_round if "source" in kinds else 0
         parameters = self.layout.parameters(self.parameters)
-        latent, tap = self._encode(parameters["encoder"], _joined(contexts), draws, n_source)
+        latent, tap = self._encode(parameters["encoder"], joined(contexts), draws, n_source)
         teacher = latent[:, :0]
         if with_target and objective.needs_teacher:
             teacher = self._teacher(contexts[kinds.index("target")], latent[:, n_source : n_source + size * per_round])
@@ -223,7 +256,7 @@ class Steps:
             alone = {name: parameter.squeeze(0) for name, parameter in of_objective.items()}
             loss, measured = judged(alone, *(tensor.squeeze(0) for tensor in together))
             return loss[None], measured[None]
-        losses, measured = torch.vmap(judged)({**of_objective, **self.objective_buffers}, *together)
+        losses, measured = torch.vmap(judged)({**of_objective, **self.objective_rest}, *together)
         return losses, measured
 
     def _contexts_per_round(self) -> int:
@@ -248,6 +281,7 @@ class Steps:
         if last:
             # Rows before the first are clamped to it: a short memory repeats its oldest, and the shape stays.
             rows = (torch.arange(size, device=self.device) + (counts - size)).clamp(min=0)
+            rows = rows % self.recipe.memory.capacity  # a full memory writes over its oldest
         else:
             own = uniform[:, :n_rows].view(self.runs, len(kinds), size)
             rows = torch.minimum((own * counts).long(), counts - 1)
@@ -345,31 +379,9 @@ class Steps:
             shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
             measured["target_top_share"] = shares.max()
         self.measured_names = ["loss", "gradient_norm", *measured]
-        if len(self.measured_names) > MOST_MEASURED:
-            raise InvalidInput(f"an objective can have at most {MOST_MEASURED - 5} terms")
+        if len(self.measured_names) >= MOST_MEASURED:  # one place more has their number
+            raise InvalidInput(f"an objective can have at most {MOST_MEASURED - 6} terms")
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
-
-    def _update(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
-        """Adam, for every run whose loss and gradient are finite; the others are left alone."""
-        self.moments[2] += 1 - bad
-        for run, chunks in enumerate(self._chunks):
-            # The fused optimiser leaves everything alone where found_inf is 1, without asking the host.
-            torch._fused_adam_(
-                chunks[0],
-                list(torch.split(gradient[run], _CHUNK)),
-                chunks[1],
-                chunks[2],
-                [],
-                [self.moments[2][run]] * len(chunks[0]),
-                lr=self.recipe.learning.learning_rate,
-                beta1=_BETAS[0],
-                beta2=_BETAS[1],
-                weight_decay=0.0,
-                eps=_EPSILON,
-                amsgrad=False,
-                maximize=False,
-                found_inf=bad[run],
-            )
 
     def _follow(self, keep: torch.Tensor, bad: torch.Tensor) -> None:
         """Let the averaged encoder follow, not after a skipped step."""
@@ -380,21 +392,3 @@ class Steps:
         self.average_statistics.lerp_(self.statistics, share if self.runs == 1 else share[self.run_of])
         for learner in self.learners:
             learner.follow_other_buffers(share)
-
-
-@contextmanager
-def _tensor_cores() -> Iterator[None]:
-    """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Contexts of several memories, (runs, R, ...); bytes and numbers meet as numbers in [0, 1]."""
-    if len({part.dtype for part in parts}) > 1:
-        parts = [part.float() / 255 if part.dtype == torch.uint8 else part for part in parts]
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)

@@ -22,6 +22,8 @@ _AT_IMPORT = torch.get_num_threads()
 _WORTH = 0.9
 """Twice the threads must take at most this share of the time, or fewer are kept for whoever else needs the cores."""
 _PASSES = 3
+_CHOSEN: dict[str, int] = {}
+"""What was chosen in this process, by the kind of work."""
 _LONG = 0.5
 """Seconds of a pass after which one is enough."""
 
@@ -32,14 +34,20 @@ class Threads:
     def __init__(self) -> None:
         self.count = 0
 
-    def choose(self, work: Callable[[], None], *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def choose(
+        self, work: Callable[[], None], *, like: str | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         """Time ``work`` with 1, 2, 4, ... threads, and keep the last number that was worth it.
 
         Done once, and never above what torch would take. A number that the user set, here or in the environment, is
-        left alone.
+        left alone. Work that is ``like`` other work of this process gets that one's number: two policies of one seed
+        are then the same to the last bit.
         """
         most = torch.get_num_threads()
         if self.count or most == 1 or _chosen_by_user():
+            return
+        if like is not None and like in _CHOSEN:
+            self.count = _CHOSEN[like]
             return
         best, seconds, tried = 1, _timed(work, 1, clock), 1
         while tried < most:
@@ -50,6 +58,8 @@ class Threads:
             best, seconds = tried, taken
         torch.set_num_threads(most)
         self.count = best
+        if like is not None:
+            _CHOSEN[like] = best
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daband.policies.contract import Policy
+from daband.policies.learner import Learner
 from daband.policies.neural_linucb import NeuralLinUCB
 from daband.policies.steps import Steps
 
@@ -14,13 +15,12 @@ __all__ = ["adapt_together", "fits_together"]
 def fits_together(policies: Sequence[Policy]) -> bool:
     """Whether ``adapt_together`` takes the steps of these policies at once: neural ones of one shape and recipe.
 
-    Seeds may differ, and the values of weights as long as the same terms are there.
+    Seeds may differ, and the values of weights as long as the same terms are there. No policy may be there twice.
     """
-    neural = [policy for policy in policies if isinstance(policy, NeuralLinUCB)]
-    if len(neural) < len(policies):
+    learners = [policy.learner for policy in policies if isinstance(policy, NeuralLinUCB)]
+    if not learners or len({id(learner) for learner in learners}) < len(policies):
         return False
-    learners = [policy.learner for policy in neural]
-    return learners[0].encoder.features.stackable and len({learner.shape_key for learner in learners}) == 1
+    return learners[0].stackable and len({learner.shape_key for learner in learners}) == 1
 
 
 def adapt_together(policies: Sequence[Policy]) -> list[dict[str, float] | Exception]:
@@ -29,25 +29,31 @@ def adapt_together(policies: Sequence[Policy]) -> list[dict[str, float] | Except
     Where one of them fails, its place has the exception, and the others are as they would be without it.
     """
     results: dict[int, dict[str, float] | Exception] = {}
-    ready: list[tuple[int, NeuralLinUCB]] = []
+    ready: dict[object, list[tuple[int, NeuralLinUCB]]] = {}
     steps = 0
     for index, policy in enumerate(policies):
         assert isinstance(policy, NeuralLinUCB)
         due = policy.before_steps(None)
         if due:
             steps = due
-            ready.append((index, policy))
+            # One that has seen the target, or was paid there, takes other steps than one that has not.
+            alike = tuple(memory.kind for memory in policy.memories.parts())
+            ready.setdefault(alike, []).append((index, policy))
         else:
             results[index] = {}
-    if ready:
-        learners = [policy.learner for _, policy in ready]
-        taker = learners[0].steps
-        if taker is None or taker.learners != learners:
-            taker = Steps(learners)
-        found = taker.take(steps, [policy.memories for _, policy in ready])
-        for (index, policy), measured in zip(ready, found, strict=True):
+    for some in ready.values():
+        found = _steps_of([policy.learner for _, policy in some]).take(steps, [policy.memories for _, policy in some])
+        for (index, policy), measured in zip(some, found, strict=True):
             try:
                 results[index] = policy.after_steps(measured)
             except Exception as error:
                 results[index] = error
     return [results[index] for index in range(len(policies))]
+
+
+def _steps_of(learners: list[Learner]) -> Steps:
+    """Who takes the steps of these: the same as before, unless one of them has been elsewhere since."""
+    before = learners[0].steps
+    if before is None or before.learners != learners or any(learner.steps is not before for learner in learners):
+        return Steps(learners)
+    return before

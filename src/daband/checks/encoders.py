@@ -1,0 +1,117 @@
+"""What every encoder must do. Each check takes the registered name and a shape of contexts that the network takes.
+
+    from daband.checks import check_encoder
+    check_encoder("mine", context_shape=(3, 32, 32))
+
+A check raises ``AssertionError`` with what it saw. All run over the networks that come with daband in its own tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.func import functional_call
+
+from daband.encoders import Encoder, build_encoder
+from daband.policies.layout import StatisticsLayout
+
+__all__ = ["ENCODER_CHECKS", "check_encoder"]
+
+_ROWS, _SOURCE = 7, 4
+
+
+def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.allclose(left, right, atol=1e-9, rtol=1e-6)
+
+
+def _made(name: str, context_shape: tuple[int, ...], seed: int = 0) -> Encoder:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_encoder(name, context_shape=context_shape).double().train()
+
+
+def _contexts(context_shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    contexts = torch.rand(_ROWS, *context_shape, generator=generator, dtype=torch.float64)
+    contexts[_SOURCE:] += 0.5  # the target is brighter
+    return contexts
+
+
+def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> None:
+    """Latents (B, d) have norm 1 and taps (B, w) the promised width, in training and after it."""
+    encoder = _made(name, context_shape)
+    for mode in (True, False):
+        latent, tap = encoder.train(mode)(_contexts(context_shape), n_source=_SOURCE)
+        assert latent.shape == (_ROWS, encoder.dimension), f"latents have shape {tuple(latent.shape)}"
+        assert tap.shape == (_ROWS, encoder.tap_width), f"taps have shape {tuple(tap.shape)}"
+        norms = latent.norm(dim=1)
+        assert torch.allclose(norms, torch.ones_like(norms)), f"latents have norms {norms.tolist()}"
+
+
+def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) -> None:
+    """Behind training a context is encoded alike alone, among others, and among contexts of the other domain."""
+    encoder = _made(name, context_shape)
+    contexts = _contexts(context_shape)
+    with torch.no_grad():
+        encoder(contexts, n_source=_SOURCE)
+        encoder.eval()
+        mixed = encoder(contexts, n_source=_SOURCE).latent
+        for row in range(_ROWS):
+            alone = encoder(contexts[row : row + 1], n_source=int(row < _SOURCE)).latent[0]
+            assert _close(alone, mixed[row]), f"row {row} has another latent alone"
+
+
+def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -> None:
+    """An encoder that says ``stackable`` gives two runs side by side what it gives each: also gradients, statistics."""
+    if not _made(name, context_shape).features.stackable:
+        return
+    batches = [_contexts(context_shape, seed) for seed in (0, 1)]
+    side_by_side = [_made(name, context_shape, seed) for seed in (0, 1)]
+    layout = StatisticsLayout(side_by_side[0], runs=2)
+    buffers = layout.buffers(layout.pack(side_by_side))
+    named = [dict(encoder.named_parameters()) for encoder in side_by_side]
+    both = {key: torch.cat([own[key].detach() for own in named]).requires_grad_() for key in named[0]}
+    for mode in (True, False):
+        alone = [_made(name, context_shape, seed).train(mode) for seed in (0, 1)]
+        for encoder, beside in zip(alone, side_by_side, strict=True):
+            encoder.load_state_dict(beside.state_dict())
+        side_by_side[0].train(mode)
+        given = {**both, **buffers}
+        found = functional_call(
+            side_by_side[0], given, (torch.stack(batches, dim=1),), {"n_source": _SOURCE, "runs": 2}
+        )
+        ours = torch.autograd.grad(_score(found.latent, found.tap), list(both.values()), allow_unused=True)
+        for run, encoder in enumerate(alone):
+            latent, tap = encoder(batches[run], n_source=_SOURCE)
+            assert _close(found.latent[:, run], latent), f"run {run} has other latents than alone"
+            assert _close(found.tap[:, run], tap), f"run {run} has other taps than alone"
+            theirs = torch.autograd.grad(_score(latent, tap), list(encoder.parameters()), allow_unused=True)
+            for key, mine, gradient in zip(both, ours, theirs, strict=True):
+                if gradient is not None:
+                    assert mine is not None, f"{key} gets no gradient"
+                    part = mine.view(2, *gradient.shape)[run]
+                    assert _close(part, gradient), f"run {run} has another gradient of {key}"
+            state = encoder.state_dict()
+            for key, buffer in side_by_side[run].named_buffers():
+                assert _close(buffer, state[key]), f"run {run} has another {key} than alone"
+
+
+def _score(latent: torch.Tensor, tap: torch.Tensor) -> torch.Tensor:
+    """A number on which every latent and tap has its own influence."""
+    weights = torch.cos(torch.arange(latent.shape[-1], dtype=latent.dtype))
+    rows = torch.arange(1, len(latent) + 1, dtype=latent.dtype).view(-1, *[1] * (latent.ndim - 1))
+    return (rows * latent * weights).sum() + (rows * tap * tap).sum()
+
+
+ENCODER_CHECKS: tuple[Callable[[str, tuple[int, ...]], None], ...] = (
+    check_latents_have_unit_norm,
+    check_a_batch_equals_its_singles,
+    check_two_runs_equal_each_alone,
+)
+
+
+def check_encoder(name: str, context_shape: tuple[int, ...]) -> None:
+    """Run every check; the first that fails raises ``AssertionError``."""
+    for check in ENCODER_CHECKS:
+        check(name, context_shape)
