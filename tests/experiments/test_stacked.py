@@ -142,3 +142,23 @@ def test_nothing_is_left_of_a_group_that_is_finished(mine, tmp_path):
     found = module._execute_group(mine, tmp_path, None)
     assert len(found["records"]) == 3
     assert not found["errors"]
+
+
+def test_interrupted_seeds_go_on_where_they_were(mine, tmp_path):
+    def stop(event):
+        if event.kind == "episode" and event.detail["episode"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench(mine, tmp_path / "broken", on_event=stop)
+    events = []
+    again = bench(mine, tmp_path / "broken", on_event=events.append)
+    assert [event.detail["episode"] for event in events if event.kind == "episode"] == [
+        1,
+        2,
+        3,
+    ]  # nothing was saved yet
+    unbroken = bench(mine, tmp_path / "unbroken")
+    for one, other in zip(again, unbroken, strict=True):
+        assert one["target_accuracy"] == other["target_accuracy"]
+        assert one["source_regret"] == other["source_regret"]

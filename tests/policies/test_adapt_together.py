@@ -1,5 +1,7 @@
 """Steps for several policies at once, whatever each of them has been through."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,22 +14,31 @@ from daband.objectives import Term, terms
 from daband.policies.recipe import EncoderSettings
 from daband.policies.together import adapt_together, fits_together
 from tests.policies.test_learner import with_terms
-from tests.policies.test_neural import ARMS, make, problem, small, trained
+from tests.policies.test_neural import ARMS, problem, small, trained
+from tests.policies.test_neural import make as make_policy
+
+
+def calm(**weights):
+    """A recipe whose steps do not blow up rounding: a bias in front of a norm has no other gradient."""
+    recipe = with_terms(**weights) if weights else small()
+    return replace(recipe, encoder=EncoderSettings(name="mlp", options={"widths": (16,), "normalise_hidden": False}))
+
+
+def make(seed, **weights):
+    return make_policy(seed=seed, recipe=calm(**weights))
 
 
 def assert_alike(one, other):
     ours, theirs = one.learner.state(), other.learner.state()
     for name in ours:
-        # A bias in front of a norm has no gradient but rounding, which Adam blows up; so have its mean and moments.
-        if "layers.0.bias" not in name and "running_mean" not in name and "optimiser" not in name:
-            np.testing.assert_allclose(ours[name], theirs[name], atol=1e-2, rtol=1e-2, err_msg=name)
+        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-4, rtol=1e-3, err_msg=name)
     contexts, _ = problem(20, seed=99)
     for domain in ("source", "target"):
-        np.testing.assert_allclose(one.latent(contexts, domain), other.latent(contexts, domain), atol=2e-3)
+        np.testing.assert_allclose(one.latent(contexts, domain), other.latent(contexts, domain), atol=1e-4)
 
 
 def test_policies_may_be_adapted_in_changing_company():
-    together, alone = ([trained(make(seed=seed)) for seed in range(3)] for _ in range(2))
+    together, alone = ([trained(make(seed)) for seed in range(3)] for _ in range(2))
     first, second, third = together
     adapt_together([first, second])
     second.adapt()
@@ -44,7 +55,7 @@ def test_policies_may_be_adapted_in_changing_company():
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
 def test_what_policies_have_seen_may_differ(order):
     def four():
-        policies = [trained(make(seed=0)), trained(make(seed=1)), trained(make(seed=2)), make(seed=3)]
+        policies = [trained(make(0)), trained(make(1)), trained(make(2)), make(3)]
         policies[1].play(*problem(16, seed=5, shift=1.0), "target")
         with pytest.warns(UserWarning, match="no target context"):
             trained(policies[3], target=False)
@@ -64,7 +75,10 @@ def test_bytes_of_one_and_numbers_of_another_stay_what_they_are():
     rewards = np.eye(ARMS)[np.arange(32) % ARMS]
 
     def both():
-        policies = [make(seed=seed) for seed in (0, 1)]
+        # Without a norm at the input, which would hide a wrong scale.
+        options = {"normalise_input": False, "normalise_hidden": False}
+        recipe = replace(small(), encoder=EncoderSettings(name="mlp", options=options))
+        policies = [make_policy(recipe=recipe, seed=seed) for seed in (0, 1)]
         for policy, contexts in zip(policies, (pictures, (pictures / 255).astype(np.float32)), strict=True):
             policy.play(contexts, rewards)
             policy.observe_target(contexts)
@@ -76,8 +90,8 @@ def test_bytes_of_one_and_numbers_of_another_stay_what_they_are():
 
 
 def test_an_arm_more_is_another_shape():
-    policies = [trained(make(recipe=with_terms(conditional_adversarial=0.5), seed=seed)) for seed in (0, 1)]
-    alone = [trained(make(recipe=with_terms(conditional_adversarial=0.5), seed=seed)) for seed in (0, 1)]
+    policies = [trained(make(seed, conditional_adversarial=0.5)) for seed in (0, 1)]
+    alone = [trained(make(seed, conditional_adversarial=0.5)) for seed in (0, 1)]
     adapt_together(policies)
     for policy in alone:
         policy.adapt()
@@ -123,9 +137,7 @@ def registered():
 
 
 def test_what_a_term_holds_besides_parameters_is_each_runs_own(registered):
-    together, alone = (
-        [trained(make(recipe=with_terms(counting=0.5), seed=seed), episodes=1) for seed in (0, 1)] for _ in range(2)
-    )
+    together, alone = ([trained(make(seed, counting=0.5), episodes=1) for seed in (0, 1)] for _ in range(2))
     found = adapt_together(together)
     for one, other, measured in zip(together, alone, found, strict=True):
         assert measured["counting"] == pytest.approx(other.adapt()["counting"], rel=1e-3)
@@ -140,11 +152,11 @@ def test_what_a_term_holds_besides_parameters_is_each_runs_own(registered):
 
 def test_networks_whose_buffers_nobody_stacks_are_trained_in_turn(registered):
     recipe = small(encoder=EncoderSettings(name="own_buffer"))
-    assert not fits_together([make(recipe=recipe, seed=seed) for seed in (0, 1)])
+    assert not fits_together([make_policy(recipe=recipe, seed=seed) for seed in (0, 1)])
 
 
 def test_nothing_and_a_policy_twice_do_not_fit_together():
-    policy = make()
+    policy = make(0)
     assert not fits_together([])
     assert not fits_together([policy, policy])
     assert fits_together([policy])

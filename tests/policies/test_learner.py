@@ -265,3 +265,18 @@ def test_policies_that_are_given_one_network_do_not_share_it(registered):
     twin = copy.deepcopy(first)
     trained(twin, start=3)
     assert fingerprint(first) == alone
+
+
+def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
+    expected = trained(make())
+    expected.add_arm()
+    torch.set_default_dtype(torch.float64)
+    try:
+        policy = trained(make())
+        policy.add_arm()
+        policy.save(tmp_path / "p.safetensors")
+        again = load(tmp_path / "p.safetensors")
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert fingerprint(policy) == fingerprint(again) == fingerprint(expected)

@@ -8,15 +8,14 @@ one by one as they do on the CPU, and a warning says so.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from daband.policies.memory import Memories
 
-__all__ = ["Capturable", "CapturedStep", "tensor_cores"]
+__all__ = ["Capturable", "CapturedStep"]
 
 _WARM_UP = 3
 """Steps taken before recording: they make the libraries choose their kernels and allocate their work space."""
@@ -87,17 +86,6 @@ class CapturedStep:
             warnings.warn(f"the gradient step cannot be captured, so steps run one by one: {error}", stacklevel=2)
             return
         self._graphs[measure] = graph
-
-
-@contextmanager
-def tensor_cores() -> Iterator[None]:
-    """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _places(memories: Sequence[Memories]) -> tuple[object, ...]:

@@ -21,6 +21,7 @@ from daband.encoders import DomainNorm, Encoder, build_encoder
 from daband.objectives import Objective, TermShape
 from daband.policies.layout import ParameterLayout
 from daband.policies.memory import Memories
+from daband.policies.precision import single_precision
 from daband.policies.recipe import Recipe
 from daband.policies.steps import MOST_MEASURED, Steps
 from daband.policies.threads import Threads
@@ -39,6 +40,7 @@ class Learner:
     ``feature_shape`` is that of one context behind the transform; with ``shared`` arms a round has one for each arm.
     """
 
+    @single_precision()
     def __init__(
         self,
         *,
@@ -182,6 +184,7 @@ class Learner:
         """The encoder whose features the head is built on: the averaged one where there is one."""
         return self.encoder if self.average is None else self.average
 
+    @single_precision()
     def encode(self, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
         """Latents for the head, float64: (B, d), or (B, K, d) for shared arms."""
         tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
@@ -232,9 +235,10 @@ class Learner:
         return measured
 
     def _choose_threads(self) -> None:
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and not self.threads.settled:
             self.threads.choose(self._trial, like=self.shape_key)
 
+    @single_precision()
     def _trial(self) -> None:
         """Most of the work of a step, to be timed: it leaves no trace, in a copy of the encoder and without a draw."""
         encoder = copy.deepcopy(self.encoder)
@@ -242,6 +246,7 @@ class Learner:
         contexts = torch.linspace(0, 1, 2 * rows * math.prod(encoder.context_shape))
         encoder(contexts.view(-1, *encoder.context_shape), n_source=rows).latent.sum().backward()
 
+    @single_precision()
     def grow(self) -> None:
         """One more arm."""
         with torch.random.fork_rng(devices=[]):

@@ -23,9 +23,10 @@ from daband.encoders.disturbance import disturb
 from daband.errors import DeviceOutOfMemory, InvalidInput
 from daband.objectives import Batch
 from daband.policies.adam import MOMENTS, RowAdam
-from daband.policies.captured import CapturedStep, tensor_cores
+from daband.policies.captured import CapturedStep
 from daband.policies.layout import StatisticsLayout
 from daband.policies.memory import ContextMemory, Memories, joined
+from daband.policies.precision import single_precision, tensor_cores
 from daband.policies.streaming import Feed, feed_for, streams
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _SHARED_ROWS = ("theta", "inverse", "bonus", "faults", "totals")
 class Steps:
     """Takes the gradient steps of ``learners``, which must agree in everything but seed, data and weights' values."""
 
+    @single_precision()
     def __init__(self, learners: Sequence[Learner]) -> None:
         if len({learner.shape_key for learner in learners}) != 1:
             raise InvalidInput("only learners of one shape can be trained together")
@@ -106,6 +108,7 @@ class Steps:
 
     # What the host does around the steps.
 
+    @single_precision()
     def take(self, steps: int, memories: Sequence[Memories]) -> list[dict[str, float]]:
         """Take ``steps`` steps and return, for each learner, means of all that was measured.
 

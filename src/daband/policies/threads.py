@@ -34,6 +34,11 @@ class Threads:
     def __init__(self) -> None:
         self.count = 0
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to choose."""
+        return self.count > 0 or torch.get_num_threads() == 1 or _chosen_by_user()
+
     def choose(
         self, work: Callable[[], None], *, like: str | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
@@ -43,9 +48,9 @@ class Threads:
         left alone. Work that is ``like`` other work of this process gets that one's number: two policies of one seed
         are then the same to the last bit.
         """
-        most = torch.get_num_threads()
-        if self.count or most == 1 or _chosen_by_user():
+        if self.settled:
             return
+        most = torch.get_num_threads()
         if like is not None and like in _CHOSEN:
             self.count = _CHOSEN[like]
             return

@@ -1,0 +1,32 @@
+"""The types of numbers that gradient steps work in: float32, on tensor cores where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+__all__ = ["single_precision", "tensor_cores"]
+
+
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """Within this block, or the function it decorates, new tensors are float32, whatever the user's default is."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def tensor_cores() -> Iterator[None]:
+    """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
