@@ -98,3 +98,8 @@ def test_tables_in_three_forms():
 
 def test_latex_escapes_what_it_must():
     assert latex_text(r"\_{}~^#$%&") == (r"\textbackslash{}\_\{\}\textasciitilde{}\textasciicircum{}\#\$\%\&")
+
+
+def test_latex_has_minus_signs_where_numbers_are_negative_and_hyphens_elsewhere():
+    table = Table("t", "c", ("pair", "95% interval"), [(Cell("black-asian"), Cell("-0.2 to -.1, seeds 0-4"))])
+    assert r"black-asian & $-$0.2 to $-$.1, seeds 0-4 \\" in table.latex()

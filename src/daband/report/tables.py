@@ -113,7 +113,7 @@ def _html_cell(cell: Cell, kind: str, column: int) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    text = latex_text(cell.text)
+    text = re.sub(r"(?<![\w.])-(?=[\d.])", "$-$", latex_text(cell.text))  # a minus sign; a hyphen is half as long
     if cell.bold:
         text = rf"\textbf{{{text}}}"
     if cell.spread:
