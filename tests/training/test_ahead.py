@@ -57,3 +57,24 @@ def test_a_run_that_reads_ahead_is_the_same_run():
         runs.append(daband.train(policy, source=source, episodes=10, episode_length=30))
     np.testing.assert_array_equal(runs[0].arm, runs[1].arm)
     np.testing.assert_array_equal(runs[0].propensity, runs[1].propensity)
+
+
+@pytest.mark.parametrize("how", ["alone", "together"])
+def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
+    from daband.training import Training, train_together
+
+    rng = np.random.default_rng(0)
+    source = ArraySource(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), n_arms=3)
+    source.reads_ahead = True
+    policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, recipe="small-nlinucb", device="cpu")
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    settings = {"source": source, "episodes": 3, "episode_length": 30, "progress": stop}
+    others = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt) as caught:  # held, and with it all that the run had in hand
+        daband.train(policy, **settings) if how == "alone" else train_together([Training(policy, **settings)])
+    for thread in set(threading.enumerate()) - others:
+        thread.join(5)
+    assert set(threading.enumerate()) <= others, caught

@@ -96,7 +96,10 @@ def _run(
     progress: Progress | None,
 ) -> Run:
     course = Course(policy, phase, directory, config, save_every, progress)
-    while not course.over:
-        course.play()
-        course.close(policy.adapt())
+    try:
+        while not course.over:
+            course.play()
+            course.close(policy.adapt())
+    finally:
+        course.stop()
     return course.result()

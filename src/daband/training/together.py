@@ -75,15 +75,19 @@ def train_together(trainings: Sequence[Training], *, save_every: float = 30.0) -
             raise measured
         courses[index].close(measured)
 
-    for index in range(len(trainings)):
-        attempt(index, partial(begin, index))
-    while unfinished := [index for index, course in courses.items() if not course.over]:
-        # Runs that were gone on with may be ahead: they wait.
-        behind = min(courses[index].episode for index in unfinished)
-        present = [index for index in unfinished if courses[index].episode == behind]
-        since, beside = time.perf_counter(), len(present)
-        play = partial(Course.play, since=since, beside=beside)
-        present = [index for index in present if attempt(index, partial(play, courses[index]))]
-        for index, measured in zip(present, adapt_together([courses[i].policy for i in present]), strict=True):
-            attempt(index, partial(close, index, measured))
+    try:
+        for index in range(len(trainings)):
+            attempt(index, partial(begin, index))
+        while unfinished := [index for index, course in courses.items() if not course.over]:
+            # Runs that were gone on with may be ahead: they wait.
+            behind = min(courses[index].episode for index in unfinished)
+            present = [index for index in unfinished if courses[index].episode == behind]
+            since, beside = time.perf_counter(), len(present)
+            play = partial(Course.play, since=since, beside=beside)
+            present = [index for index in present if attempt(index, partial(play, courses[index]))]
+            for index, measured in zip(present, adapt_together([courses[i].policy for i in present]), strict=True):
+                attempt(index, partial(close, index, measured))
+    finally:
+        for course in courses.values():
+            course.stop()
     return [failed[index] if index in failed else courses[index].result() for index in range(len(trainings))]
