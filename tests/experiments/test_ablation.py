@@ -6,22 +6,16 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.evaluation import compare_paired, holm
-from daband.experiments import Experiment, bench, load_experiment, read_results
+from daband.experiments import bench, load_experiment, read_results
 from daband.experiments.ablation import BASES, COMBINATIONS, ablation_rows, ablation_runs, write_ablation
 from daband.objectives import terms
 from daband.policies.recipe import resolve_recipe
 
 
 @pytest.fixture
-def small():
-    return Experiment(
-        pair="synthetic",
-        pair_options={"tiny": True},
-        episodes=3,
-        episode_length=8,
-        seeds=(0, 1),
-        methods={"daband": {"device": "cpu", "recipe": {"base": "paper", "learning": {"learning_rate": 1e-3}}}},
-    )
+def small(tiny_experiment):
+    recipe = {"base": "paper", "learning": {"learning_rate": 1e-3}}
+    return tiny_experiment(methods={"daband": {"device": "cpu", "recipe": recipe}})
 
 
 def test_every_combination_of_every_base_with_every_seed(small):

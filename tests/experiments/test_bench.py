@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from daband.errors import InvalidInput
-from daband.experiments import BenchError, Experiment, bench, execute, load_experiment, preset_names, read_results
+from daband.experiments import BenchError, bench, execute, load_experiment, preset_names, read_results
 from daband.experiments.executors import _in_worker, in_turn
 from daband.experiments.methods import build_policy
 
@@ -23,16 +23,8 @@ LONG_ENOUGH = ["episodes=150", "episode_length=100"]
 
 
 @pytest.fixture
-def small():
-    return Experiment(
-        pair="synthetic",
-        pair_options={"tiny": True},
-        episodes=3,
-        episode_length=8,
-        seeds=(0, 1),
-        compare=("random", "linucb", "linucb-p"),
-        components=3,
-    )
+def small(tiny_experiment):
+    return tiny_experiment(compare=("random", "linucb", "linucb-p"), components=3)
 
 
 def timeless(records):

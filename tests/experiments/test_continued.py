@@ -6,19 +6,12 @@ import numpy as np
 import pytest
 
 from daband.errors import DataError
-from daband.experiments import BenchError, Experiment, bench, continue_bench, continue_run, finished_runs
+from daband.experiments import BenchError, bench, continue_bench, continue_run, finished_runs
 
 
 @pytest.fixture
-def small():
-    return Experiment(
-        pair="synthetic",
-        pair_options={"tiny": True},
-        episodes=3,
-        episode_length=8,
-        seeds=(0, 1),
-        compare=("random", "linucb"),
-    )
+def small(tiny_experiment):
+    return tiny_experiment(compare=("random", "linucb"))
 
 
 def timeless(records):

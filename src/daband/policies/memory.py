@@ -54,7 +54,10 @@ class ContextMemory:
         self.on_host = place == "host"
         self.shown = 0
         """How many contexts were ever shown."""
-        self.contexts = torch.empty((0, *context_shape), device=self._home("contexts"))
+        self._make_columns()
+
+    def _make_columns(self) -> None:
+        self.contexts = torch.empty((0, *self.context_shape), device=self._home("contexts"))
 
     def __len__(self) -> int:
         return min(self.shown, self.capacity)
@@ -152,21 +155,10 @@ class ContextMemory:
 class RoundMemory(ContextMemory):
     """Contexts with the arm that was pulled and the reward it paid."""
 
-    def __init__(
-        self,
-        *,
-        context_shape: tuple[int, ...],
-        capacity: int,
-        seed: int,
-        device: torch.device,
-        place: str = "auto",
-        latest: bool = False,
-    ) -> None:
-        super().__init__(
-            context_shape=context_shape, capacity=capacity, seed=seed, device=device, place=place, latest=latest
-        )
-        self.arms = torch.empty(0, dtype=torch.int64, device=device)
-        self.rewards = torch.empty(0, device=device, dtype=torch.float64)
+    def _make_columns(self) -> None:
+        super()._make_columns()
+        self.arms = torch.empty(0, dtype=torch.int64, device=self.device)
+        self.rewards = torch.empty(0, dtype=torch.float64, device=self.device)
 
     def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
         """Remember rounds: contexts (B, *context_shape), arms and rewards (B,)."""
