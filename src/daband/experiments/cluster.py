@@ -25,7 +25,7 @@ from typing import Any
 
 from daband.errors import InvalidInput
 from daband.experiments.executors import THREAD_VARIABLES, Event, Executor, Listener, Outcome, WorkerDied
-from daband.experiments.methods import policy_settings
+from daband.experiments.methods import policy_class
 from daband.experiments.run import Record, execute
 from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
@@ -116,7 +116,7 @@ def _hand_out(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) 
     waiting: dict[Any, _Task] = {}
 
     def submit(spec: RunSpec, attempt: int) -> None:
-        gpus = 1 if with_gpus and _learns_with_gradients(spec.method) else 0
+        gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0
         reference = task.options(name=f"daband {spec.label}", num_gpus=gpus).remote(spec, out, sign, mailbox)
         waiting[reference] = _Task(spec, attempt)
 
@@ -143,10 +143,6 @@ def _hand_out(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) 
         for reference in waiting:
             with contextlib.suppress(Exception):  # on the way out, and the cluster may be gone
                 ray.cancel(reference, force=True)
-
-
-def _learns_with_gradients(method: str) -> bool:
-    return "recipe" in policy_settings(method)
 
 
 def _letters(ray: Any, mailbox: Any) -> list[tuple[str, dict[str, float]]]:

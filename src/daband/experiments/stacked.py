@@ -27,7 +27,6 @@ __all__ = ["GroupWork", "groups_of", "stacked"]
 
 _MOST_TOGETHER = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
-_LINEAR = ("random", "linucb", "linucb-p")
 
 
 def stacked(executor_with: Callable[[Work], Executor]) -> Executor:
@@ -149,14 +148,10 @@ def _trained_together(
 
 
 def _on_gpu(spec: RunSpec) -> bool:
-    """Whether the run's policy is a neural one that would be on a GPU."""
-    if spec.method in _LINEAR:  # known without torch, whose import takes seconds
+    """Whether the run's policy learns by gradients and would be on a GPU; what does not fit together is seen later."""
+    if not policy_class(spec.method).learns_by_gradients:
         return False
-    import torch
+    import torch  # here, as a comparison of linear methods has no need of it
 
-    from daband.policies import NeuralLinUCB
-
-    if not issubclass(policy_class(spec.method), NeuralLinUCB):
-        return False
     device = str(spec.policy.get("device", "auto"))
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())

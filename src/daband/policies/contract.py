@@ -54,6 +54,8 @@ class Policy(ABC):
 
     name: ClassVar[str]
     """The registered name; ``policies.register`` sets it."""
+    learns_by_gradients: ClassVar[bool] = False
+    """Whether ``adapt`` takes gradient steps, for which a GPU may be of use."""
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class NeuralLinUCB(Policy):
     """
 
     default_recipe = "nlinucb"
+    learns_by_gradients = True
 
     def __init__(
         self,
