@@ -5,9 +5,9 @@ device: so a whole step can be captured once and replayed. Whatever a step needs
 the weights that its schedule gives) is copied into fixed buffers between steps.
 
 Several learners are trained side by side: their parameters are rows of one matrix, the networks' channels stand next
-to one another, and the objective is mapped over the rows. The number of operations stays that of one learner, and on a
-GPU that number, not their size, is what a small network's step costs. Each learner draws from its own generator and
-its own memories, so its results are those it would have had alone, up to rounding.
+to one another, and the objective is mapped over the rows. The number of operations stays near that of one learner, and
+where a GPU spends its time on many small ones rather than on convolutions, that is what a step costs. Each learner
+draws from its own generator and its own memories, so its results are those it would have had alone, up to rounding.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Steps:
     def take(self, steps: int, memories: Sequence[Memories]) -> list[dict[str, float]]:
         """Take ``steps`` steps and return, for each learner, means of all that was measured.
 
-        Every eighth step measures, the last among them: to measure takes a quarter of the operations of a small
+        Every eighth step measures, the last among them: to measure takes about a sixth of the operations of a small
         network's step. Steps that were skipped count in no mean; where nothing else was measured there is none. The
         device is read once, at the end.
         """
