@@ -90,3 +90,13 @@ def test_conditional_grows_with_the_arms():
     term.grow()
     assert term.class_directions.shape == (K + 1, term.projected_width)
     assert torch.equal(term.class_directions[:K], before)
+
+
+def test_taps_that_lie_together_are_not_copied():
+    batch = make_batch()
+    taps = batch.both_taps
+    joint = replace(batch, taps=taps)
+    assert joint.both_taps is taps
+    assert torch.equal(taps, torch.cat([batch.tap, batch.target_tap]))
+    term = terms.get("adversarial")(shape()).double()
+    assert torch.equal(term(joint), term(batch))

@@ -47,7 +47,7 @@ def test_cross_entropy_by_hand():
     probabilities = np.exp(10 * batch.predicted.numpy())
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     expected = [
-        -math.log(row[arm]) if reward == 1 else -math.log(1 - min(row[arm], 1 - 1e-4))
+        -math.log(row[arm]) if reward == 1 else -math.log(1 - row[arm])
         for row, arm, reward in zip(probabilities, batch.arm.tolist(), batch.reward.tolist(), strict=True)
     ]
     value = cross_entropy_regret(batch.predicted, batch.arm, batch.reward, reveal="one_correct_arm", scale=10.0)
@@ -65,12 +65,30 @@ def test_cross_entropy_of_graded_rewards_is_least_at_the_reward():
     assert loss(best) < min(loss(best - 0.05), loss(best + 0.05))
 
 
-def test_a_sure_and_wrong_prediction_has_a_finite_loss_and_gradient():
-    predicted = torch.tensor([[50.0, 0.0]], requires_grad=True)
+def test_who_is_sure_of_a_wrong_arm_is_told_in_full():
+    predicted = torch.tensor([[50.0, 0.0, 0.0]], requires_grad=True)
     loss = cross_entropy_regret(predicted, torch.tensor([0]), torch.tensor([0.0]), reveal="one_correct_arm", scale=10.0)
     loss.backward()
-    assert torch.isfinite(loss)
-    assert torch.isfinite(predicted.grad).all()
+    assert loss.item() == pytest.approx(500 - math.log(2))
+    assert predicted.grad.tolist() == [[pytest.approx(10), pytest.approx(-5), pytest.approx(-5)]]
+
+
+def test_cross_entropy_gradient_is_that_of_autograd_on_the_plain_formula():
+    batch = make_batch()
+    ours, plain = (batch.predicted.clone().requires_grad_(True) for _ in range(2))
+    cross_entropy_regret(ours, batch.arm, batch.reward, reveal="one_correct_arm", scale=10.0).backward()
+    probability = torch.softmax(10 * plain, dim=1).gather(1, batch.arm[:, None]).squeeze(1)
+    (-torch.where(batch.reward >= 1, probability, 1 - probability).log().mean()).backward()
+    assert torch.allclose(ours.grad, plain.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_a_single_arm_has_nothing_to_learn():
+    predicted = torch.tensor([[0.3], [0.9]], requires_grad=True)
+    rounds = (torch.zeros(2, dtype=torch.int64), torch.tensor([1.0, 0.0]))
+    loss = cross_entropy_regret(predicted, *rounds, reveal="one_correct_arm", scale=10.0)
+    loss.backward()
+    assert loss.item() == 0
+    assert predicted.grad.tolist() == [[0], [0]]
 
 
 def test_regression_error_by_hand():

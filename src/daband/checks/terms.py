@@ -158,7 +158,11 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
         inputs = [fields[name] for name in _WITH_GRADIENT]
         return torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
 
-    both = {name: torch.stack([fields[name] for fields in batches]) for name in batches[0]}
+    both = {
+        name: torch.stack([fields[name] for fields in batches])
+        for name, given in batches[0].items()
+        if given is not None
+    }
     for fields in (*batches, both):
         for name in _WITH_GRADIENT:
             fields[name].requires_grad_()

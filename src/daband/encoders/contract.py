@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from daband.encoders.normalisation import DomainNorm
+from daband.encoders.unit_norm import unit_norm
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
@@ -120,14 +121,14 @@ class Encoder(nn.Module):
         latent = dense(self.second, functional.relu(hidden), runs=runs)
         if runs > 1:
             latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
-        latent = functional.normalize(latent, dim=-1)
+        latent = unit_norm(latent)
         return Encoded(latent, wide if self.latent.tap == "features" else latent)
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:
     """Contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
     if contexts.dtype == torch.uint8:
-        return contexts.to(torch.get_default_dtype()) / 255
+        return contexts / 255  # a float already, in one pass
     return contexts if contexts.is_floating_point() else contexts.to(torch.get_default_dtype())
 
 

@@ -77,7 +77,7 @@ class Adversarial(Term):
         return shape.tap_width
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        tap = reverse_gradient(torch.cat([batch.tap, batch.target_tap]), 2 * batch.weight)
+        tap = reverse_gradient(batch.both_taps, 2 * batch.weight)
         return domain_cross_entropy(self.logits(tap, batch), len(batch.tap))
 
     def logits(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -93,7 +93,7 @@ class Adversarial(Term):
         if min(len(batch.tap), len(batch.target_tap)) == 0:
             return {}
         with torch.no_grad():
-            logits = self.logits(torch.cat([batch.tap, batch.target_tap]), batch)
+            logits = self.logits(batch.both_taps, batch)
             return {"discriminator_accuracy": domain_accuracy(logits, len(batch.tap))}
 
 

@@ -58,6 +58,13 @@ class Batch:
     """(T, K): what the averaged encoder predicts for the target contexts as they are, a constant."""
     weight: torch.Tensor
     """The term's own weight at this step, as scheduled and earned, a scalar."""
+    taps: torch.Tensor | None = None
+    """``tap`` and ``target_tap`` as the one tensor they were split from, where they were: see ``both_taps``."""
+
+    @property
+    def both_taps(self) -> torch.Tensor:
+        """The source's taps and then the target's, without a copy where they lie so already."""
+        return torch.cat([self.tap, self.target_tap]) if self.taps is None else self.taps
 
 
 @dataclass(frozen=True)

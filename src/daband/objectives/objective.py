@@ -61,16 +61,25 @@ class Objective(nn.Module):
         stands among the values.
         """
         values: dict[str, torch.Tensor] = {}
-        factors = []
+        weighed, factors, as_they_are = [], [], []
         for (name, term), now in zip(self.terms.items(), weights.to(batch.predicted.dtype).unbind(), strict=True):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
-            values[name] = term(replace(batch, weight=now))
-            factors.append(torch.ones_like(now) if term.weighs_itself else now)
+            value = values[name] = term(replace(batch, weight=now))
+            if term.weighs_itself:
+                as_they_are.append(value)
+            else:
+                weighed.append(value)
+                factors.append(now)
         if not values:  # 0 all the same, and something to take the gradient of
             return batch.predicted.sum() * 0.0, {}
-        total = (torch.stack(factors) * torch.stack(list(values.values()))).sum()
+        parts = list(as_they_are)
+        if len(weighed) == 1:
+            parts.append(factors[0] * weighed[0])
+        elif weighed:
+            parts.append(torch.stack(factors) @ torch.stack(weighed))
+        total = sum(parts[1:], start=parts[0])
         found = {name: value.detach() for name, value in values.items()}
         for term in self.terms.values() if measure else ():
             assert isinstance(term, Term)

@@ -6,14 +6,14 @@ says that every other arm pays 0; the loss then runs over all arms of such round
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn import functional
 
 from daband.objectives.contract import Batch, Term, terms
 
 __all__ = ["SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "revealed_rewards", "squared_regret"]
-
-_CERTAIN = 1e-4
 
 
 def revealed_rewards(
@@ -33,6 +33,40 @@ def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Ten
     return (known * (predicted - rewards) ** 2).sum(dim=1).mean()
 
 
+class _OneCorrectArm(torch.autograd.Function):
+    """Minus the logarithm of the probability of what a reward leaves possible: the pulled arm, or any but that.
+
+    The gradient by the logits is the softmax over all arms less that over the possible ones. It is written down
+    because autograd takes twice the operations for it; and nothing is cut off where the policy is sure of a wrong arm.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pulled = arm[:, None] == torch.arange(logits.shape[1], device=arm.device)
+        possible = pulled == (reward >= 1)[:, None]
+        among_all = functional.log_softmax(logits, dim=1)
+        among_possible = functional.log_softmax(torch.where(possible, logits, -torch.inf), dim=1)
+        # At a possible arm the two differ by what is asked for, at any other by minus infinity.
+        surprise = (among_possible - among_all).amax(dim=1)
+        return surprise.mean(), among_all.exp() - among_possible.exp()
+
+    @staticmethod
+    def setup_context(
+        ctx: Any,
+        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # noqa: ARG004
+        output: tuple[torch.Tensor, torch.Tensor],
+    ) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (by_logits,) = ctx.saved_tensors
+        return by_logits * (gradients[0] / len(by_logits)), None, None
+
+
 def cross_entropy_regret(
     predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, reveal: str, scale: float
 ) -> torch.Tensor:
@@ -43,10 +77,10 @@ def cross_entropy_regret(
     variable, whose logit is 0 at a predicted reward of one half.
     """
     if reveal == "one_correct_arm":
-        log_probability = functional.log_softmax(scale * predicted, dim=1).gather(1, arm[:, None]).squeeze(1)
-        # The floor keeps the logarithm of "some other arm" finite when the policy is sure of a wrong arm.
-        log_other = torch.log1p(-log_probability.exp().clamp(max=1 - _CERTAIN))
-        return -torch.where(reward >= 1, log_probability, log_other).mean()
+        if predicted.shape[1] == 1:  # the one arm is the right one, whatever is predicted
+            return predicted.sum() * 0.0
+        loss: torch.Tensor = _OneCorrectArm.apply(scale * predicted, arm, reward)[0]  # type: ignore[no-untyped-call]
+        return loss
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward)
 

@@ -21,6 +21,8 @@ __all__ = ["ParameterLayout", "StatisticsLayout"]
 
 
 _NUMBERS_IN_16_BYTES = 4
+_NUMBERS_IN_A_REGISTER = 16
+"""Of the widest of today's processors. What is left over at the end of a vector may be rounded in another way."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,9 @@ class _Place:
         return ordered.reshape(-1)
 
 
-def _rounded_up(size: int) -> int:
-    return -(-size // _NUMBERS_IN_16_BYTES) * _NUMBERS_IN_16_BYTES
-
-
-def _filling(part: str, before: Sequence[_Place]) -> list[_Place]:
-    """A nameless place up to the next multiple of 16 bytes, where one is needed."""
-    size = sum(place.size for place in before)
-    missing = _rounded_up(size) - size
+def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
+    """A nameless place up to the next multiple of so many numbers, where one is needed."""
+    missing = -sum(place.size for place in before) % numbers
     return [_Place(part, "", (missing,))] if missing else []
 
 
@@ -62,7 +59,8 @@ class ParameterLayout:
     """The trainable parameters of named modules, one after another.
 
     Kernels for convolutions and products read 16 bytes at once, and some take it for granted that they may. So weights
-    begin where a multiple of that does; numbers that only fill the room between belong to no parameter and stay 0.
+    begin where a multiple of that does, and a module's end where a register's does: so it changes no bit of its steps
+    whether another module stands behind it. Numbers that only fill room belong to no parameter and stay 0.
     """
 
     def __init__(self, places: Sequence[_Place]) -> None:
@@ -83,8 +81,8 @@ class ParameterLayout:
             for place in sorted(own, key=lambda place: len(place.shape) < 2):
                 places.append(place)
                 if len(place.shape) > 1:
-                    places += _filling(part, places)
-            places += _filling(part, places)
+                    places += _filling(part, places, _NUMBERS_IN_16_BYTES)
+            places += _filling(part, places, _NUMBERS_IN_A_REGISTER)
         return cls(places)
 
     def only(self, part: str) -> ParameterLayout:
@@ -168,7 +166,8 @@ class StatisticsLayout:
         name, shape = buffer
         leaf = name.rpartition(".")[2]
         lead, own = (shape[0], shape[1]) if leaf.startswith("running") else (math.prod(shape), 1)
-        return lead, _rounded_up(self.runs * own), own
+        size = self.runs * own
+        return lead, size + -size % _NUMBERS_IN_16_BYTES, own
 
     def _stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """Every buffer as (rows, runs, a run's part); each row begins where 16 bytes do."""

@@ -69,6 +69,7 @@ class Steps:
         self.schedule = torch.zeros(self.runs, 0, len(first.objective.weights) + 1, device=self.device)
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.counts = torch.zeros(self.runs, len(_KINDS), dtype=torch.int64, device=self.device)
+        self._ones = torch.ones(self.runs, device=self.device)
         self.feed: Feed | None = None
         """Where contexts come from that are not on the device; None where all are."""
         self.captures = first.captures
@@ -188,14 +189,15 @@ class Steps:
         before = self.statistics.clone()
         others = [buffer.clone() for buffer in self._changeable]
         losses, measured = self._losses(memories, now[:, :-1], measure)
-        (gradient,) = torch.autograd.grad(losses.sum(), self.parameters)
+        (gradient,) = torch.autograd.grad(losses, self.parameters, grad_outputs=self._ones)
         with torch.no_grad():
             losses = losses.detach()
-            good = (losses + torch.linalg.vector_norm(gradient, dim=1)).abs() < torch.inf  # false for NaN, too
-            bad = 1.0 - good.float()
+            # Nothing times what is finite is nothing, and not a number otherwise: 1 where a step must not be taken.
+            bad = torch.nan_to_num((losses + torch.linalg.vector_norm(gradient, dim=1)) * 0.0, nan=1.0)
             self.adam.step(gradient, bad)
-            wrong = (bad if self.runs == 1 else bad[self.run_of]) > 0
-            torch.where(wrong, before, self.statistics, out=self.statistics)
+            if self.statistics.numel():
+                wrong = (bad if self.runs == 1 else bad[self.run_of]) > 0
+                torch.where(wrong, before, self.statistics, out=self.statistics)
             for buffer, kept in zip(self._changeable, others, strict=True):
                 whose = bad.view(-1, *[1] * (buffer.ndim - 1)) if self.runs > 1 else bad.squeeze(0)
                 buffer.copy_(torch.where(whose > 0, kept, buffer))
@@ -207,7 +209,7 @@ class Steps:
             if measure:
                 norms = torch.linalg.vector_norm(gradient[:, : self.encoder_size], dim=1)
                 found = torch.cat([torch.stack([torch.ones_like(losses), losses, norms], dim=1), measured], dim=1)
-                self.rows["totals"][:, : found.shape[1]].add_(torch.where(good[:, None], found, 0.0))
+                self.rows["totals"][:, : found.shape[1]].add_(torch.where(bad[:, None] > 0, 0.0, found))
             self.position += 1
 
     def _losses(
@@ -242,8 +244,8 @@ class Steps:
             latent,
             tap,
             teacher,
-            torch.cat(arms, dim=1),
-            torch.cat(rewards, dim=1).to(latent.dtype),
+            joined(arms),
+            joined(rewards).to(latent.dtype),
             self.rows["theta"],
             self.rows["inverse"],
             self.rows["bonus"],
@@ -370,6 +372,7 @@ class Steps:
             target_predicted=of_target,
             target_width=width,
             target_tap=target_tap,
+            taps=tap if source + target == len(tap) else None,
             target_teacher=predict(teacher.detach()) if len(teacher) else of_target.detach(),
             weight=weights[0],
         )
