@@ -147,7 +147,9 @@ def measure(
         recipe = Recipe(
             weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(1.0)},
             encoder=encoder(backbone, trainable),
-            learning=Learning(steps=steps, batch=batch, averaging=0.0),
+            # Weights are random and the norms' statistics held: a usual learning rate ends in infinities, and a step
+            # takes as long at any.
+            learning=Learning(learning_rate=1e-6, steps=steps, batch=batch, averaging=0.0),
         )
         started = time.perf_counter()
         decoded = len(pair.target_test.read(0, 256))  # none of these is asked for again

@@ -41,7 +41,8 @@ def assert_alike(one, other, *, atol=0.0):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("replay", ["all", "last"])
-def test_streamed_steps_are_the_steps_of_contexts_on_the_device(device, replay):
+def test_streamed_steps_are_the_steps_of_contexts_on_the_device(device, replay, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     resident, streamed = policy("device", device, replay=replay), policy("host", device, replay=replay)
     for number, steps in enumerate((5, 3, 9, 9)):  # fewer, more, and so many that places are used again
         for some in (resident, streamed):
@@ -52,8 +53,11 @@ def test_streamed_steps_are_the_steps_of_contexts_on_the_device(device, replay):
     assert resident._learner.steps.feed is None
     assert streamed._memories.source.contexts.device.type == "cpu"
     assert streamed._memories.source.arms.device.type == device
-    # A GPU adds up in no fixed order; on the CPU it is the same to the last bit.
-    assert_alike(resident, streamed, atol=0.0 if device == "cpu" else 0.02)
+    if device == "cpu":
+        assert_alike(resident, streamed)
+    else:  # which adds up in no fixed order
+        images = np.random.default_rng(9).integers(0, 256, (50, *SHAPE), dtype=np.uint8)
+        np.testing.assert_allclose(resident.decide(images).mean, streamed.decide(images).mean, atol=5e-3)
 
 
 def test_a_streaming_policy_goes_on_from_its_file_to_the_last_bit(tmp_path):

@@ -7,8 +7,10 @@ one by one as they do on the CPU, and a warning says so.
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -78,7 +80,7 @@ class CapturedStep:
             graph.register_generator_state(generator)
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with _no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._steps.step(memories, measure)
         except RuntimeError as error:
             torch.cuda.synchronize()
@@ -86,6 +88,19 @@ class CapturedStep:
             warnings.warn(f"the gradient step cannot be captured, so steps run one by one: {error}", stacklevel=2)
             return
         self._graphs[measure] = graph
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now and not within this block: events and pinned memory that are freed end a recording."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _places(memories: Sequence[Memories]) -> tuple[object, ...]:

@@ -203,7 +203,9 @@ class Learner:
             with torch.no_grad(), self.threads.held():
                 for start in range(0, len(flat), rows):
                     part = flat[start : start + rows].to(self.device)
-                    pieces.append(network(part, n_source=len(part) if domain == "source" else 0).latent)
+                    given = _filled_up(part) if self.device.type == "cuda" else part
+                    latent = network(given, n_source=len(given) if domain == "source" else 0).latent
+                    pieces.append(latent[: len(part)])
         finally:  # an encoder that ran out of memory here must not go on training as if it were evaluated
             network.train(was_training)
         latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
@@ -344,6 +346,12 @@ def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], captures:
     learner.restore(state)
     learner.captures = captures
     return learner
+
+
+def _filled_up(contexts: torch.Tensor) -> torch.Tensor:
+    """Contexts and copies of the first up to a power of two: a GPU's libraries plan anew for every number of rows."""
+    more = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
+    return torch.cat([contexts, contexts[:1].expand(more, *contexts.shape[1:])]) if more else contexts
 
 
 def _buffers_besides_norms(
