@@ -274,7 +274,7 @@ def _default_vector() -> Recipe:
         weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=1500)},
         encoder=EncoderSettings(name="mlp", options={"statistics": "earned"}),
         learning=Learning(steps=32, earned=8.0),
-        alpha=0.2,
+        alpha=1.0,
     )
 
 
