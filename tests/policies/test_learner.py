@@ -14,6 +14,7 @@ from daband.encoders.pretrained import BroughtFeatures
 from daband.errors import InvalidInput
 from daband.objectives import Term, Weight, terms
 from daband.policies import load
+from daband.policies.learner import _filled_up
 from daband.policies.recipe import EncoderSettings, Learning, Memory
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
 
@@ -280,3 +281,12 @@ def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
     finally:
         torch.set_default_dtype(torch.float32)
     assert fingerprint(policy) == fingerprint(again) == fingerprint(expected)
+
+
+@pytest.mark.parametrize(("rows", "filled"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (2000, 2048)])
+def test_rows_are_filled_up_to_a_power_of_two_with_copies_of_the_first(rows, filled):
+    contexts = torch.arange(rows * 2, dtype=torch.float32).view(rows, 2)
+    given = _filled_up(contexts)
+    assert len(given) == filled
+    assert torch.equal(given[:rows], contexts)
+    assert torch.equal(given[rows:], contexts[:1].expand(filled - rows, 2))
