@@ -17,6 +17,7 @@ BASE = Recipe(
     encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),
     learning=Learning(steps=16, batch=32, learning_rate=3e-3, averaging=0.0),
     memory=Memory(refit_after=64),
+    alpha=0.5,
 )
 
 

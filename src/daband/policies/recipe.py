@@ -117,7 +117,7 @@ class Recipe:
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     learning: Learning = field(default_factory=Learning)
     memory: Memory = field(default_factory=Memory)
-    alpha: float = 0.5
+    alpha: float = 1.0
     """How much of the width is added, unless the policy is told otherwise."""
 
     def settings(self) -> dict[str, Any]:
@@ -274,7 +274,6 @@ def _default_vector() -> Recipe:
         weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=1500)},
         encoder=EncoderSettings(name="mlp", options={"statistics": "earned"}),
         learning=Learning(steps=32, earned=8.0),
-        alpha=1.0,
     )
 
 
