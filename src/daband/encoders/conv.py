@@ -76,27 +76,24 @@ class ConvFeatures(Features):
             maps = maps.flatten(1, 2).contiguous(memory_format=torch.channels_last)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
-            shift: torch.Tensor | None
             if isinstance(norm, DomainNorm) and runs == 1 and not self.training and n_source in (0, len(maps)):
                 # All rows are of one domain, whose statistics are fixed: the norm is a part of the convolution.
                 scale, shift = norm.folded(0 if n_source else 1)
-                maps = functional.conv2d(maps, layer.weight * scale.view(-1, 1, 1, 1))
+                maps = functional.conv2d(maps, layer.weight * scale.view(-1, 1, 1, 1), shift)
             else:
-                maps, shift = _convolved(maps, layer.weight, runs), layer.bias
+                maps = _convolved(maps, layer.weight, layer.bias, runs)
                 maps = norm(maps, n_source=n_source) if isinstance(norm, DomainNorm) else maps
-            # The largest of four is the same place before and after a shift and a cut at zero, which then are a quarter
-            # of the work.
-            maps = functional.max_pool2d(maps, 2)
-            maps = functional.relu(maps if shift is None else maps + shift.view(1, -1, 1, 1), inplace=True)
+            # The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
+            maps = functional.relu(functional.max_pool2d(maps, 2), inplace=True)
         if self.pools:
             maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
         return maps.flatten(1)
 
 
-def _convolved(maps: torch.Tensor, weight: torch.Tensor, runs: int) -> torch.Tensor:
+def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
     """Convolution of (B, runs * inputs, H, W), each run's maps with its own weights."""
     if runs == 1:
-        return functional.conv2d(maps, weight)
+        return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
     # Grouped kernels are slow with few channels a group, and with many groups on the way back.
     together = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
@@ -116,4 +113,4 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, runs: int) -> torch.Ten
     out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
     if more_out:
         out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
-    return out
+    return out if bias is None else out + bias.view(1, -1, 1, 1)
