@@ -290,3 +290,11 @@ def test_rows_are_filled_up_to_a_power_of_two_with_copies_of_the_first(rows, fil
     assert len(given) == filled
     assert torch.equal(given[:rows], contexts)
     assert torch.equal(given[rows:], contexts[:1].expand(filled - rows, 2))
+
+
+def test_a_state_laid_out_by_another_version_is_refused_by_name():
+    policy = trained(make(), episodes=1)
+    state = policy.learner.state()
+    state["optimiser.exp_avg"] = state["optimiser.exp_avg"][:-1]
+    with pytest.raises(InvalidInput, match="another version"):
+        policy.learner.restore(state)

@@ -1,4 +1,4 @@
-"""Rows divided by their norm, with a gradient written down: left to autograd it takes three times the operations."""
+"""Rows divided by their norm, with a gradient written down: left to autograd it takes twice the operations and more."""
 
 from __future__ import annotations
 

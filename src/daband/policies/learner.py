@@ -18,6 +18,7 @@ from torch import nn
 
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders import DomainNorm, Encoder, build_encoder
+from daband.errors import InvalidInput
 from daband.objectives import Objective, TermShape
 from daband.policies.layout import ParameterLayout
 from daband.policies.memory import Memories
@@ -313,6 +314,11 @@ class Learner:
         if self.average is not None:
             self.average.load_state_dict(below("average."))
         for name, tensor in below("optimiser.").items():
+            if tensor.numel() != self.moments[name].numel():
+                raise InvalidInput(
+                    "the file holds another number of optimiser values than its network has: another version of daband "
+                    "wrote it, and training cannot go on from it here"
+                )
             self.moments[name].copy_(tensor.reshape(self.moments[name].shape))
         self._restore_generator(torch.from_numpy(np.array(state["generator"])))
         self.threads.count = int(state["threads"][0]) if "threads" in state else 0

@@ -183,7 +183,7 @@ class Memories:
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Contexts of several memories, (runs, R, ...); bytes and numbers meet as numbers in [0, 1]."""
+    """What was drawn from several memories, (runs, R, ...); contexts in bytes and in numbers meet as numbers."""
     if len({part.dtype for part in parts}) > 1:
         parts = [_as_float(part) for part in parts]
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
