@@ -234,7 +234,7 @@ def test_skipped_steps_count_in_no_mean():
     assert all(math.isfinite(value) for value in measured.values())
 
 
-def test_an_encoder_that_fails_stays_in_training():
+def test_an_encoder_that_failed_while_acting_trains_on_as_before():
     policy = make(recipe=small(learning=Learning(steps=4, batch=16, averaging=0.0)))
     encoder = policy.learner.encoder
 
@@ -245,7 +245,15 @@ def test_an_encoder_that_fails_stays_in_training():
     with pytest.raises(torch.OutOfMemoryError):
         policy.decide(problem(4)[0])
     hook.remove()
-    assert encoder.training
+    modes = []
+    encoder.register_forward_pre_hook(lambda network, _: modes.append(network.training))
+    trained(policy)
+    policy.decide(problem(4)[0])
+    assert set(modes) == {True, False}
+    assert not modes[-1]
+    modes.clear()
+    policy.adapt(2)
+    assert modes == [True, True]
 
 
 def test_a_module_in_a_recipe_is_told_where_to_go():

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from daband.encoders.contract import Features, encoders
 from daband.encoders.normalisation import DomainNorm
+from daband.encoders.patches import convolved_patches, worth_patches
 from daband.errors import InvalidInput
 
 __all__ = ["ConvFeatures"]
@@ -72,17 +73,17 @@ class ConvFeatures(Features):
             spread = maps.std(dim=dims, keepdim=True, correction=0)
             # A floor on the spread keeps an empty image empty instead of blowing up its noise.
             maps = (maps - mean) / (spread + 0.1)
-        if runs > 1:
-            maps = maps.flatten(1, 2).contiguous(memory_format=torch.channels_last)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
-            if isinstance(norm, DomainNorm) and runs == 1 and not self.training and n_source in (0, len(maps)):
-                # All rows are of one domain, whose statistics are fixed: the norm is a part of the convolution.
+            weight, shift = layer.weight, layer.bias
+            # Where all rows are of one domain, whose statistics are fixed, the norm is a part of the convolution.
+            folds = runs == 1 and not self.training and n_source in (0, len(maps))
+            if folds and isinstance(norm, DomainNorm):
                 scale, shift = norm.folded(0 if n_source else 1)
-                maps = functional.conv2d(maps, layer.weight * scale.view(-1, 1, 1, 1), shift)
-            else:
-                maps = _convolved(maps, layer.weight, layer.bias, runs)
-                maps = norm(maps, n_source=n_source) if isinstance(norm, DomainNorm) else maps
+                weight = weight * scale.view(-1, 1, 1, 1)
+            maps = _convolved(maps, weight, shift, runs)
+            if not folds and isinstance(norm, DomainNorm):
+                maps = norm(maps, n_source=n_source)
             # The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
             maps = functional.relu(functional.max_pool2d(maps, 2), inplace=True)
         if self.pools:
@@ -91,7 +92,10 @@ class ConvFeatures(Features):
 
 
 def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
-    """Convolution of (B, runs * inputs, H, W), each run's maps with its own weights."""
+    """Convolution of maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), each run by its own weights."""
+    apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, -1, *maps.shape[2:])
+    if worth_patches(apart, weight):
+        return convolved_patches(apart, weight, bias)
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
@@ -99,7 +103,6 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     together = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, and a group's must begin where such four do.
     more_in, more_out = (-inputs % 4, -outputs % 4) if together > 1 else (0, 0)
-    apart = maps.view(len(maps), runs, inputs, *maps.shape[2:])
     weights = weight.view(runs, outputs, *weight.shape[1:])
     if more_in:
         apart = functional.pad(apart, (0, 0, 0, 0, 0, more_in))

@@ -36,5 +36,7 @@ class _UnitNorm(torch.autograd.Function):
 
 def unit_norm(rows: torch.Tensor) -> torch.Tensor:
     """Rows (..., d) of unit norm; a row of zeros stays one."""
+    if not torch.is_grad_enabled():
+        return _UnitNorm.forward(rows)[0]
     unit: torch.Tensor = _UnitNorm.apply(rows)[0]  # type: ignore[no-untyped-call]
     return unit

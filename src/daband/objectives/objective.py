@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -45,12 +45,20 @@ class Objective(nn.Module):
         """Whether any term needs the averaged encoder's predictions."""
         return self._any("needs_teacher")
 
-    def weights_at(self, step: int, *, earned: float = 1.0) -> list[float]:
-        """Every term's weight at a gradient step, in the order of ``weights``; ``earned`` multiplies the target's."""
+    def weights_over(self, steps: Sequence[int], *, earned: float = 1.0) -> list[list[float]]:
+        """Every term's weight at each of these gradient steps, in the order of ``weights``.
+
+        ``earned`` multiplies those of terms on the target.
+        """
+        factors = [earned if _must_be_earned(self.terms[name]) else 1.0 for name in self.weights]
         return [
-            weight.at(step) * (earned if _must_be_earned(self.terms[name]) else 1.0)
-            for name, weight in self.weights.items()
+            [weight.at(step) * factor for step in steps]
+            for weight, factor in zip(self.weights.values(), factors, strict=True)
         ]
+
+    def weights_at(self, step: int) -> list[float]:
+        """Every term's weight at one gradient step, where all is earned."""
+        return [own for (own,) in self.weights_over([step])]
 
     def forward(
         self, batch: Batch, weights: torch.Tensor, measure: bool = False

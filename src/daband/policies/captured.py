@@ -49,15 +49,18 @@ class CapturedStep:
         self._places = ()
         self._warm = 0
 
+    def look_at(self, memories: Sequence[Memories]) -> None:
+        """Before some steps: see whether what was recorded still holds."""
+        places = _places(memories)
+        if places != self._places:
+            self.forget()
+            self._places = places
+
     def step(self, memories: Sequence[Memories], measure: bool) -> None:
         """Take one step, which measures or does not: there is a graph for each."""
         if self.refused:
             self._steps.step(memories, measure)
             return
-        places = _places(memories)
-        if places != self._places:
-            self.forget()
-            self._places = places
         if measure not in self._graphs and self._warm < _WARM_UP:
             # On a stream of its own, as recording will be: what is allocated here is then safe to reuse there.
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -92,8 +95,7 @@ class CapturedStep:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Collect garbage now and not within this block: events and pinned memory that are freed end a recording."""
-    gc.collect()
+    """Collect no garbage within this block: events and pinned memory that are freed end a recording."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -168,12 +168,12 @@ class Learner:
 
     def schedule(self, steps: int) -> list[list[float]]:
         """For each of the coming steps every term's weight, and how much of itself the averaged encoder keeps."""
-        rows = []
-        for step in range(self.step_number, self.step_number + steps):
-            keep = min((2 + step) / (11 + step), self.recipe.learning.averaging)  # faster while training is young
-            rows.append([*self.objective.weights_at(step, earned=self.earned), keep])
+        coming = range(self.step_number, self.step_number + steps)
+        # The averaged encoder follows faster while training is young.
+        kept = [min((2 + step) / (11 + step), self.recipe.learning.averaging) for step in coming]
+        columns = [*self.objective.weights_over(coming, earned=self.earned), kept]
         self.step_number += steps
-        return rows
+        return [list(row) for row in zip(*columns, strict=True)]
 
     def follow_other_buffers(self, share: torch.Tensor) -> None:
         """The averaged encoder's buffers that are no norm's statistics: those of networks that a user brings."""
@@ -197,18 +197,15 @@ class Learner:
         if self.device.type == "cpu":
             rows = min(rows, max(64, _ENCODE_NUMBERS // math.prod(flat.shape[1:])))
         network = self.acting
-        was_training = network.training
-        network.eval()
+        if network.training:
+            network.eval()  # a step sets it back: replays of a captured one need not
         pieces = []
-        try:
-            with torch.no_grad(), self.threads.held():
-                for start in range(0, len(flat), rows):
-                    part = flat[start : start + rows].to(self.device)
-                    given = _filled_up(part) if self.device.type == "cuda" else part
-                    latent = network(given, n_source=len(given) if domain == "source" else 0).latent
-                    pieces.append(latent[: len(part)])
-        finally:  # an encoder that ran out of memory here must not go on training as if it were evaluated
-            network.train(was_training)
+        with torch.no_grad(), self.threads.held():
+            for start in range(0, len(flat), rows):
+                part = flat[start : start + rows].to(self.device)
+                given = _filled_up(part) if self.device.type == "cuda" else part
+                latent = network(given, n_source=len(given) if domain == "source" else 0).latent
+                pieces.append(latent[: len(part)])
         latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
         # Norms of exactly one, also behind float32: the head's algebra counts on it.
         latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
@@ -239,7 +236,9 @@ class Learner:
 
     def _choose_threads(self) -> None:
         if self.device.type == "cpu" and not self.threads.settled:
-            self.threads.choose(self._trial, like=self.shape_key)
+            work = [self.recipe.settings()["encoder"], self.encoder.context_shape, self.recipe.learning.batch]
+            arms = self.n_arms if self.shared else 1
+            self.threads.choose(self._trial, like=json.dumps([*work, arms], default=str))
 
     @single_precision()
     def _trial(self) -> None:

@@ -23,6 +23,8 @@ from daband.linear.kernels import kernels
 __all__ = ["ContextMemory", "Memories", "RoundMemory", "joined"]
 
 _FIRST_ROOM = 1024
+_FIRST_BYTES = 1 << 26
+"""Room that a GPU makes for contexts at the beginning: recorded steps hold addresses, and growth moves everything."""
 _SHARE = 0.25
 """How much of a GPU's memory the contexts of one memory may take; there are two that grow large."""
 
@@ -100,13 +102,20 @@ class ContextMemory:
             incoming, self.contexts = _as_float(incoming), _as_float(self.contexts)
         elif not len(self):
             self._settle(incoming.dtype)
-        slots, rows = self._places(len(incoming))
-        self._make_room(int(slots.max()) + 1 if len(slots) else 0)
-        where, which = torch.from_numpy(slots), torch.from_numpy(rows)
-        for name, values in {"contexts": incoming, **more}.items():
-            column = self._columns()[name]
-            column.index_copy_(0, where.to(column.device), values[which].to(column.device))
-        self.shown += len(incoming)
+        given = {"contexts": incoming, **more}
+        end = self.shown + len(incoming)
+        if end <= self.capacity:  # one after another
+            self._make_room(end)
+            for name, values in given.items():
+                self._columns()[name][self.shown : end].copy_(values)
+        else:
+            slots, rows = self._places(len(incoming))
+            self._make_room(int(slots.max()) + 1 if len(slots) else 0)
+            where, which = torch.from_numpy(slots), torch.from_numpy(rows)
+            for name, values in given.items():
+                column = self._columns()[name]
+                column.index_copy_(0, where.to(column.device), values[which].to(column.device))
+        self.shown = end
 
     def _places(self, n: int) -> tuple[IntArray, IntArray]:
         """Where the next ``n`` items go, and which of them do; of items for one place only the last."""
@@ -133,11 +142,16 @@ class ContextMemory:
         room = len(self.contexts)
         if needed <= room:
             return
-        size = min(self.capacity, max(needed, 2 * room, _FIRST_ROOM))
+        size = min(self.capacity, max(needed, 2 * room, self._first_room()))
         for name, column in self._columns().items():
             grown = torch.zeros((size, *column.shape[1:]), dtype=column.dtype, device=column.device)
             grown[:room] = column
             self._set_column(name, grown)
+
+    def _first_room(self) -> int:
+        if self.contexts.device.type != "cuda":
+            return _FIRST_ROOM
+        return max(_FIRST_ROOM, _FIRST_BYTES // (math.prod(self.context_shape) * self.contexts.dtype.itemsize))
 
     def state(self) -> dict[str, AnyArray]:
         """What is stored, as arrays."""

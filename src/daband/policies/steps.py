@@ -160,6 +160,8 @@ class Steps:
         self.rows["faults"][:, 0].zero_()
         self.rows["faults"][:, 2].zero_()
         self._draw_ahead(steps, memories)
+        if self.captured is not None:
+            self.captured.look_at(memories)
 
     def _draw_ahead(self, steps: int, memories: Sequence[Memories]) -> None:
         """Where contexts are not on the device, draw for all coming steps, so that they can be sent in time."""
@@ -181,6 +183,9 @@ class Steps:
 
     def step(self, memories: Sequence[Memories], measure: bool) -> None:
         """One gradient step on batches of the memories' choosing; what it measures, if it is to, goes to the totals."""
+        encoder = self.learners[0].encoder
+        if not encoder.training:
+            encoder.train()
         with tensor_cores():
             self._step(memories, measure)
 
