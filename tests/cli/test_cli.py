@@ -147,6 +147,13 @@ def test_a_preset_whose_data_are_not_there_says_how_to_get_them(daband, tmp_path
     assert "daband data" in done.stderr
 
 
+def test_a_table_says_which_form_of_the_data_was_found(daband, tmp_path, monkeypatch):
+    monkeypatch.setenv("DABAND_DATA", str(tmp_path))
+    done = daband("run", "digit", "--method", "random", "--set", "episodes=1")
+    assert done.returncode == 0, done.stderr
+    assert "digit (form = embedded)" in done.stdout
+
+
 def test_a_folder_that_cannot_be_written_is_named(daband, tmp_path):
     (tmp_path / "taken").write_text("")
     done = daband("bench", "synthetic", "--methods", "random", "--seeds", "0", "--out", "taken", *SMALL)

@@ -10,8 +10,10 @@ from daband.domains import digit as module
 from daband.domains import load
 from daband.domains.idx import read_idx
 from daband.domains.mnist_m import blend, read_archive, read_folder
+from daband.domains.pairs import pairs
 from daband.domains.photographs import packaged_photographs, photographs_in
 from daband.errors import DataError, InvalidInput
+from daband.experiments import load_experiment
 
 
 def write_idx(path, array, *, packed=True):
@@ -125,6 +127,18 @@ def test_built_from_idx_and_photographs(places):
     assert (
         np.median(np.abs(pair.target.read(np.arange(40))[:, 0].astype(int) - 55)) <= 4
     )  # 255 - 200 where there is ink
+
+
+def test_experiments_write_down_which_form_was_found(places):
+    experiment = load_experiment("digit")
+    (before,) = experiment.runs(["random"], [0])
+    write_mnist(places / "mnist")
+    write_release(places)
+    (after,) = experiment.runs(["random"], [0])
+    assert (before.pair_options, after.pair_options) == ({"form": "embedded"}, {"form": "released"})
+    assert before.folder_name != after.folder_name  # a bench that is gone on with mixes no data
+    for told in ({"form": "built"}, {"tiny": True}):
+        assert pairs.get("digit").settled(told) == told
 
 
 @pytest.mark.parametrize("packed", [True, False])

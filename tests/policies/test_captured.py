@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from daband.policies import DABand, recipe_for
+from daband.policies import DABand, NeuralLinUCB, recipe_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
 
@@ -42,6 +42,16 @@ def test_captured_steps_equal_steps_one_by_one():
     images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
     # Sums on a GPU have no fixed order, and steps carry the difference on: .02 was seen after twice as many.
     np.testing.assert_allclose(captured.decide(images).mean, eager.decide(images).mean, atol=0.02)
+
+
+def test_steps_on_rounds_of_both_domains_without_target_contexts_are_captured_too():
+    policy = NeuralLinUCB(context_shape=(12,), n_arms=4, reveal="one_correct_arm", device="cuda", seed=1)
+    rng = np.random.default_rng(0)
+    for domain in ("source", "target"):
+        policy.play(rng.normal(size=(64, 12)), np.eye(4)[rng.integers(0, 4, 64)], domain)
+        policy.adapt(16)
+    assert not policy.learner.steps.captured.refused
+    assert set(policy.learner.steps.captured._graphs) == {False, True}
 
 
 def test_a_saved_policy_goes_on_from_the_device(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from daband.cli.sweep import sweep
 from daband.errors import DabandError
 from daband.experiments import (
     Experiment,
+    RunSpec,
     load_experiment,
     method_names,
     preset_names,
@@ -165,6 +167,7 @@ def _compare(
     report: bool = True,
 ) -> None:
     specs = experiment.runs(chosen, seeds)
+    title += _settled(experiment, specs)
 
     def show(records: Records) -> None:
         console.print(_table(title, summarise(records)))
@@ -176,6 +179,13 @@ def _compare(
         console.print(f"Runs:   {out}\nReport: {page}", highlight=False, soft_wrap=True)
     else:
         console.print(f"Run: {out / records[0]['folder']}", highlight=False, soft_wrap=True)
+
+
+def _settled(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
+    """What this machine's data decided of the options of the pair."""
+    given = experiment.pair_options
+    told = [f"{key} = {own}" for spec in specs[:1] for key, own in spec.pair_options.items() if given.get(key) != own]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _written(folder: Path, pair: str | None = None) -> Path:

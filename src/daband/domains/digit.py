@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,14 @@ _ABOUT = About(
 )
 
 
-@register_pair("digit", about=_ABOUT)
+def _settled(options: dict[str, Any]) -> dict[str, Any]:
+    """Which form "auto" means here and now."""
+    if options.get("tiny") or options.get("form", "auto") != "auto":
+        return options
+    return {**options, "form": _best_form()}
+
+
+@register_pair("digit", about=_ABOUT, settle=_settled)
 def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1) -> Pair:
     """MNIST as source, MNIST-M as target: contexts (3, 28, 28) of uint8, 10 arms.
 

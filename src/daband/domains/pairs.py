@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -16,6 +16,7 @@ from daband.suggestions import did_you_mean
 __all__ = ["PairEntry", "describe", "load", "pairs", "register_ordered_pairs", "register_pair"]
 
 Build = Callable[..., Pair]
+Settle = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,13 @@ class PairEntry:
     name: str
     build: Build
     about: About
+    settle: Settle | None = None
+
+    def settled(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with what this machine's data decide filled in, so that they say what is loaded."""
+        self.check_options(options)
+        given = dict(options)
+        return given if self.settle is None else self.settle(given)
 
     def options(self) -> list[str]:
         """The names of the keyword arguments that ``load`` passes on."""
@@ -41,15 +49,16 @@ class PairEntry:
 pairs: Registry[PairEntry] = Registry("pair", "daband.domains")
 
 
-def register_pair(name: str, *, about: About) -> Callable[[Build], Build]:
+def register_pair(name: str, *, about: About, settle: Settle | None = None) -> Callable[[Build], Build]:
     """Register a function that builds a pair.
 
     The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
-    with a default.
+    with a default. Where it loads one thing or another by what it finds, ``settle`` takes options and returns them with
+    the choice made: experiments write that down, and never mix the two.
     """
 
     def enter(build: Build) -> Build:
-        pairs.add(name, PairEntry(name, build, about))
+        pairs.add(name, PairEntry(name, build, about, settle))
         return build
 
     return enter

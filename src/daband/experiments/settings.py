@@ -98,12 +98,11 @@ class Experiment(_Settings):
         wanted = self.compare if methods is None else methods
         for method in (*wanted, *self.methods):
             policy_arguments(checked_method(method), self.policy_of(method) if method in wanted else {})
-        for pair in self.pairs():
-            pairs.get(pair).check_options(self.pair_options)
+        options = {pair: pairs.get(pair).settled(self.pair_options) for pair in self.pairs()}
         return [
             RunSpec(
                 pair=pair,
-                pair_options=self.pair_options,
+                pair_options=options[pair],
                 method=method,
                 variant="default",
                 policy=self.policy_of(method),
@@ -114,7 +113,7 @@ class Experiment(_Settings):
                 rule=self.rule,
                 selection=self.selection,
             )
-            for pair in self.pairs()
+            for pair in options
             for seed in (self.seeds if seeds is None else seeds)
             for method in wanted
         ]

@@ -286,8 +286,8 @@ class Steps:
         total = n_rows + n_contexts * per_context
         drawn = [torch.rand(total, generator=generator, device=self.device) for generator in self.generators]
         uniform = self._common(drawn)
-        counts = self.counts[:, : len(kinds)] if list(kinds) == list(range(len(kinds))) else self.counts[:, list(kinds)]
-        counts = counts[:, :, None]
+        # Column by column: a list of them would be sent to the device, which ends a recording.
+        counts = torch.stack([self.counts[:, kind] for kind in kinds], dim=1)[:, :, None]
         if last:
             # Rows before the first are clamped to it: a short memory repeats its oldest, and the shape stays.
             rows = (torch.arange(size, device=self.device) + (counts - size)).clamp(min=0)
