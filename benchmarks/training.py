@@ -2,10 +2,13 @@
 
     python benchmarks/training.py                          # every encoder on every device there is
     python benchmarks/training.py --device cpu --encoders conv-plain --eager
+    python benchmarks/training.py --device cuda --encoders conv-plain,conv-plain,conv --episodes 298  # DIGIT
     python benchmarks/training.py --visda                  # decoding and training of VisDA17's shape
 
 Numpy, torch and safetensors are enough (torchvision for the encoder ``pretrained``, Pillow for ``--visda``); what
-cannot run here is named and left out. Contexts are random images: what they show does not matter for time.
+cannot run here is named and left out. Contexts are random images: what they show does not matter for time. The first
+two episodes warm up, which rates and shares leave out and the seconds of a run count; the first run of a process loads
+what later ones find loaded, so that an encoder may be named twice.
 ``--eager`` adds the same work the slow way: on a GPU the same steps without the captured graph, on the CPU the step as
 PyTorch's tutorials write it.
 """
@@ -48,6 +51,8 @@ class Result:
     device: str
     way: str
     """"as it is", or "eager": without the captured graph."""
+    seconds: float
+    """Of the whole run, all episodes."""
     steps_per_second: float
     rounds_per_second: float
     images_per_second: float
@@ -92,8 +97,9 @@ def made_up(shape: tuple[int, ...], rounds: int) -> daband.domains.Pair:
     )
 
 
-def trained(policy: NeuralLinUCB, pair: daband.domains.Pair, episodes: int) -> Stopwatch:
-    """Train, and time what comes after the first episodes."""
+def trained(policy: NeuralLinUCB, pair: daband.domains.Pair, episodes: int) -> tuple[Stopwatch, float]:
+    """Train; where the time went that came after the first episodes, and the seconds of all."""
+    begun = time.perf_counter()
     with Stopwatch(policy) as watch:
 
         def mark(record: dict[str, float]) -> None:
@@ -110,7 +116,7 @@ def trained(policy: NeuralLinUCB, pair: daband.domains.Pair, episodes: int) -> S
             progress=mark,
         )
         peaks.synchronise(policy._device)
-    return watch
+    return watch, time.perf_counter() - begun
 
 
 def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str, float], *, eager: bool) -> Result:
@@ -124,7 +130,7 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
     learner = policy.learner
     learner.captures = not eager
     pair = made_up(shape, (WARM_UP + episodes) * ROUNDS)
-    watch = trained(policy, pair, episodes)
+    watch, in_all = trained(policy, pair, episodes)
     peak = peaks.peak_memory(device)
     demand = peaks.demand_of(lambda: one_step(policy))
     seconds = watch.seconds
@@ -136,6 +142,7 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
         encoder=encoder,
         device=device.type,
         way="eager" if eager else "as it is",
+        seconds=in_all,
         steps_per_second=rate,
         rounds_per_second=episodes * ROUNDS / sum(seconds.values()),
         images_per_second=2 * recipe.learning.batch * rate,
@@ -228,7 +235,7 @@ def aligned(rows: list[list[str]]) -> str:
 
 
 def results_table(results: list[Result]) -> str:
-    titles = "encoder | device | way | steps/s | rounds/s | images/s | step | features | head | host"
+    titles = "encoder | device | way | s | steps/s | rounds/s | images/s | step | features | head | host"
     rows = [[*titles.split(" | "), "peak memory", "of product", "of copy"]]
     for r in results:
         rows.append(
@@ -236,6 +243,7 @@ def results_table(results: list[Result]) -> str:
                 r.encoder,
                 r.device if r.device == "cuda" else f"{r.device}, {r.threads} thr.",
                 r.way,
+                f"{r.seconds:.1f}",
                 f"{r.steps_per_second:,.1f}",
                 f"{r.rounds_per_second:,.0f}",
                 f"{r.images_per_second:,.0f}",

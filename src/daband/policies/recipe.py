@@ -65,8 +65,8 @@ class Learning:
     scale: float = 10.0
     """What predicted rewards are multiplied with to become logits."""
     earned: float = 0.0
-    """Terms on the target count ``rate ** earned``, with rate the recent mean reward: alignment must be earned on the
-    source first, or it prevents the learning it depends on."""
+    """Terms on the target, and R, count ``rate ** earned``, with rate the recent mean reward: they must be earned on
+    the source first, or they prevent the learning they depend on."""
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
