@@ -18,6 +18,7 @@ __all__ = ["build_policy", "checked_method", "method_names", "policy_arguments",
 _PCA_SUFFIX = "-p"
 _NOT_ONES_OWN = ("context_shape", "n_arms", "arms", "transform", "seed")
 """Arguments of policies that follow from the pair, the method's name and the run's seed."""
+_IMAGE, _VECTOR = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
@@ -47,7 +48,28 @@ def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]
     if unknown:
         hint = did_you_mean(unknown[0], [*known, "alpha"])
         raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
+    if "recipe" in arguments:
+        _check_recipe(arguments["recipe"])
     return arguments
+
+
+def _check_recipe(recipe: Any) -> None:
+    """Raise where it is a recipe for no kind of context; which kind the pair has is not known before it is loaded."""
+    from daband.objectives import terms  # these bring torch, which methods without a network do without
+    from daband.policies.recipe import resolve_recipe
+
+    wrong: InvalidInput | None = None
+    for shape in _IMAGE, _VECTOR:
+        try:
+            meant = resolve_recipe(recipe, context_shape=shape)
+        except InvalidInput as error:
+            wrong = wrong or error
+        else:
+            for name in meant.weights:
+                terms.get(name)
+            return
+    assert wrong is not None
+    raise wrong
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
