@@ -1,9 +1,10 @@
 import pytest
 import torch
+from torch.func import functional_call
 from torch.nn import functional
 
 from daband.encoders import build_encoder
-from daband.encoders.patches import convolved_patches, worth_patches
+from daband.encoders.patches import convolved_patches, fits_patches, worth_patches
 
 
 def problem(*, runs, inputs=3, outputs=4, bias=True):
@@ -38,30 +39,47 @@ def test_gradients_of_patches_are_those_of_finite_differences():
 
 def test_patches_are_left_alone_where_they_would_gain_nothing():
     images, weight, _ = problem(runs=1)
-    assert not worth_patches(images, weight)  # no GPU
-    if torch.cuda.is_available():
-        images, weight = images.cuda(), weight.detach().cuda().requires_grad_()
-        assert worth_patches(images, weight)
-        assert not worth_patches(images, weight.detach())
-        assert not worth_patches(images.requires_grad_(), weight)
-        with torch.no_grad():
-            assert not worth_patches(images.detach(), weight)
-        many = torch.empty(1, 1, 1, device="cuda").expand(4096, 1, 3, 220, 220)
-        assert not worth_patches(many, weight)
+    assert fits_patches(images, weight)
+    assert worth_patches(images, weight) == images.is_cuda
+    assert not fits_patches(images, weight.detach())
+    with torch.no_grad():
+        assert not fits_patches(images, weight)
+    assert not fits_patches(images.requires_grad_(), weight)
+    assert not fits_patches(torch.empty(1).expand(1024, 1, 3, 224, 224), weight)  # too much memory
+    assert not fits_patches(images.detach(), torch.empty(4, 6, 5, 5, requires_grad=True))  # too many channels
 
 
-def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch):
-    encoder = build_encoder("conv", context_shape=(3, 20, 20)).double()
-    contexts = torch.rand(8, 3, 20, 20, dtype=torch.float64)
-    results = []
-    for patches in (False, True):
-        monkeypatch.setattr(
-            "daband.encoders.conv.worth_patches",
-            lambda images, _, use=patches: use and images.ndim == 5 and images.shape[2] == 3,
-        )
-        encoder.zero_grad()
-        latent, tap = encoder(contexts, n_source=4)
-        (latent[:, 0].sum() + tap.square().mean()).backward()
-        results.append([latent.detach(), tap.detach(), *(own.grad.clone() for own in encoder.parameters())])
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch, runs, normalise):
+    torch.manual_seed(0)
+    alone = [build_encoder("conv", context_shape=(3, 20, 17), normalise=normalise).double() for _ in range(runs)]
+    network = alone[0]
+    parameters = {
+        name: torch.cat([dict(own.named_parameters())[name] for own in alone]).detach().requires_grad_()
+        for name, _ in network.named_parameters()
+    }
+    buffers = {name: torch.cat([own] * runs, dim=-1) if own.ndim == 2 else own for name, own in network.named_buffers()}
+    contexts = torch.rand(8, *([runs] if runs > 1 else []), 3, 20, 17, dtype=torch.float64)
+    settings = {"n_source": 4, "runs": runs}
+    results, used = [], []
+
+    def counted(*given):
+        used.append(given)
+        return convolved_patches(*given)
+
+    monkeypatch.setattr("daband.encoders.conv.convolved_patches", counted)
+    for rule in (worth_patches, fits_patches):
+        monkeypatch.setattr("daband.encoders.conv.worth_patches", rule)
+        given = {**parameters, **{name: own.clone() for name, own in buffers.items()}}
+        latent, tap = functional_call(network, given, (contexts,), settings)
+        loss = latent[..., 0].sum() + tap.square().mean()
+        results.append([latent, tap, *torch.autograd.grad(loss, list(parameters.values()))])
+    assert len(used) == 1 + contexts.is_cuda  # the first layer alone: what comes behind it needs a gradient itself
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_no_images_are_no_features():
+    latent, tap = build_encoder("conv", context_shape=(3, 20, 20))(torch.rand(0, 3, 20, 20))
+    assert (latent.shape, len(tap)) == ((0, 64), 0)

@@ -79,12 +79,20 @@ class TestGrid:
             ({"lambda": (-1,)}, "daband", "weight must be"),
             ({"recipe.learning.learning_rat": (1,)}, "daband", "did you mean 'learning_rate'"),
             ({"recipe.alpha.beta": (1,)}, "daband", "number"),
+            ({"recipe.weights.adversarail": (1,)}, "daband", "did you mean 'adversarial'"),
+            ({"recipe.encoder.name": ("cnov",)}, "daband", "did you mean 'conv'"),
             ({"alpha": (1,)}, "lunicb", "unknown method"),
         ],
     )
     def test_what_cannot_be_swept_is_told_before_anything_runs(self, grid, method, message, small):
         with pytest.raises(InvalidInput, match=message):
             sweep_runs(small, grid=grid, method=method)
+
+
+def test_forms_of_the_data_that_are_swept_are_written_down(monkeypatch, tmp_path):
+    monkeypatch.setenv("DABAND_DATA", str(tmp_path))
+    specs = sweep_runs(load_experiment("digit"), grid={"pair_options.form": ("auto", "built")}, seeds=[0])
+    assert [spec.pair_options for spec in specs] == [{"form": "embedded"}, {"form": "built"}]
 
 
 def test_a_sweep_from_runs_to_a_selection(small, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from daband.policies import DABand, NeuralLinUCB, recipe_for
+from daband.policies.memory import ContextMemory
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
 
@@ -52,6 +53,16 @@ def test_steps_on_rounds_of_both_domains_without_target_contexts_are_captured_to
         policy.adapt(16)
     assert not policy.learner.steps.captured.refused
     assert set(policy.learner.steps.captured._graphs) == {False, True}
+
+
+def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
+    device = torch.device("cuda")
+    memory = ContextMemory(context_shape=(3, 20, 20), capacity=200_000, seed=0, device=device)
+    memory.add(np.zeros((64, 3, 20, 20), np.uint8))
+    place = memory.contexts.data_ptr()
+    for _ in range(40):
+        memory.add(np.zeros((500, 3, 20, 20), np.uint8))
+    assert memory.contexts.data_ptr() == place
 
 
 def test_a_saved_policy_goes_on_from_the_device(tmp_path):

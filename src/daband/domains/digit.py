@@ -45,7 +45,9 @@ _ABOUT = About(
 
 def _settled(options: dict[str, Any]) -> dict[str, Any]:
     """Which form "auto" means here and now."""
-    if options.get("tiny") or options.get("form", "auto") != "auto":
+    if options.get("tiny"):  # whose form is the embedded one, whatever is said
+        return {name: value for name, value in options.items() if name != "form"}
+    if options.get("form", "auto") != "auto":
         return options
     return {**options, "form": _best_form()}
 

@@ -93,7 +93,7 @@ class ConvFeatures(Features):
 
 def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
     """Convolution of maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), each run by its own weights."""
-    apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, -1, *maps.shape[2:])
+    apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
     if worth_patches(apart, weight):
         return convolved_patches(apart, weight, bias)
     if runs == 1:

@@ -1,9 +1,9 @@
 """A convolution of images as products of matrices, for GPUs: what a network's first layer costs less as.
 
 With three channels a library's kernels convert what they are given before they begin, and are slow on the way back: a
-product of all patches with the weights takes half the time. The images themselves need no gradient, which is the part
-that would be dear this way. Biases are weights of a column of ones, so that adding them costs nothing in either
-direction.
+product of all patches with the weights saves a fifth to a third of the layer's time. The images themselves need no
+gradient, which is the part that would be dear this way. Biases are weights of a column of ones, so that adding them
+costs nothing in either direction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-__all__ = ["convolved_patches", "worth_patches"]
+__all__ = ["convolved_patches", "fits_patches", "worth_patches"]
 
 _NUMBERS_IN_16_BYTES = 4
 """Products are fastest over rows that begin where 16 bytes do."""
@@ -22,11 +22,13 @@ _MOST_NUMBERS = 1 << 27
 
 
 def worth_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether a convolution of images (B, runs, C, H, W) is faster so: on a GPU, of few channels, not too many.
+    """Whether a convolution of images (B, runs, C, H, W) is faster so: on a GPU, of few channels, not too many."""
+    return images.is_cuda and fits_patches(images, weight)
 
-    Where no gradient of the weights is wanted it would gain nothing.
-    """
-    if not images.is_cuda or images.requires_grad or not (weight.requires_grad and torch.is_grad_enabled()):
+
+def fits_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
+    """The part of that question which is not the device's. Without a gradient of the weights nothing would be gained."""
+    if images.requires_grad or not (weight.requires_grad and torch.is_grad_enabled()):
         return False
     patch = weight[0].numel()
     positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)

@@ -13,7 +13,15 @@ from daband.linear import PCA
 from daband.policies import Policy, policies
 from daband.suggestions import did_you_mean
 
-__all__ = ["build_policy", "checked_method", "method_names", "policy_arguments", "policy_class", "policy_settings"]
+__all__ = [
+    "build_policy",
+    "check_recipe",
+    "checked_method",
+    "method_names",
+    "policy_arguments",
+    "policy_class",
+    "policy_settings",
+]
 
 _PCA_SUFFIX = "-p"
 _NOT_ONES_OWN = ("context_shape", "n_arms", "arms", "transform", "seed")
@@ -48,14 +56,15 @@ def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]
     if unknown:
         hint = did_you_mean(unknown[0], [*known, "alpha"])
         raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
-    if "recipe" in arguments:
-        _check_recipe(arguments["recipe"])
+    if arguments.get("recipe") is not None:
+        check_recipe(arguments["recipe"])
     return arguments
 
 
-def _check_recipe(recipe: Any) -> None:
+def check_recipe(recipe: Any) -> None:
     """Raise where it is a recipe for no kind of context; which kind the pair has is not known before it is loaded."""
-    from daband.objectives import terms  # these bring torch, which methods without a network do without
+    from daband.encoders import encoders  # these bring torch, which methods without a network do without
+    from daband.objectives import terms
     from daband.policies.recipe import resolve_recipe
 
     wrong: InvalidInput | None = None
@@ -67,6 +76,8 @@ def _check_recipe(recipe: Any) -> None:
         else:
             for name in meant.weights:
                 terms.get(name)
+            if meant.encoder.name != "auto":
+                encoders.get(str(meant.encoder.name))
             return
     assert wrong is not None
     raise wrong

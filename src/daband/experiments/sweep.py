@@ -18,7 +18,7 @@ from daband.domains import Pair, load, pairs
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.selection import RULES, Training, criteria
 from daband.experiments.bench import read_results
-from daband.experiments.methods import policy_class, policy_settings
+from daband.experiments.methods import check_recipe, policy_class, policy_settings
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, said
 from daband.files import read_json, write_text
@@ -79,6 +79,7 @@ def sweep_runs(
             settings = spec.model_dump()
             for key, value in point.items():
                 _put(settings, key, value, method)
+            settings["pair_options"] = pairs.get(spec.pair).settled(settings["pair_options"])
             settings["variant"] = ",".join(f"{labels[key]}={_text(value)}" for key, value in point.items())
             try:
                 runs.append(RunSpec.model_validate(settings))
@@ -126,8 +127,6 @@ def _is_term(name: str) -> bool:
 
 
 def _recipe(policy: Mapping[str, Any], method: str, key: str, path: Sequence[str], value: Any) -> dict[str, Any]:
-    from daband.policies.recipe import resolve_recipe
-
     if "recipe" not in policy_settings(method):
         raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
     before = policy.get("recipe", getattr(policy_class(method), "default_recipe", "default"))
@@ -138,7 +137,7 @@ def _recipe(policy: Mapping[str, Any], method: str, key: str, path: Sequence[str
         if not isinstance(place, dict):
             raise InvalidInput(f"cannot sweep {key!r}: {name!r} is no group of settings")
     place[path[-1]] = value
-    resolve_recipe(recipe, context_shape=(3, 28, 28))  # names and values do not depend on the shape
+    check_recipe(recipe)
     return recipe
 
 

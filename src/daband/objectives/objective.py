@@ -48,7 +48,7 @@ class Objective(nn.Module):
     def weights_over(self, steps: Sequence[int], *, earned: float = 1.0) -> list[list[float]]:
         """Every term's weight at each of these gradient steps, in the order of ``weights``.
 
-        ``earned`` multiplies those of terms on the target.
+        ``earned`` multiplies those of terms that must be earned: on the target, and R.
         """
         factors = [earned if _must_be_earned(self.terms[name]) else 1.0 for name in self.weights]
         return [

@@ -40,6 +40,7 @@ class CapturedStep:
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._places: tuple[object, ...] = ()
         self._warm = 0
+        self._recorded = False
         self.refused = False
         """Whether recording failed, so that steps run one by one."""
 
@@ -78,6 +79,11 @@ class CapturedStep:
             self._steps.step(memories, measure)
 
     def _record(self, memories: Sequence[Memories], measure: bool) -> None:
+        if not self._recorded:
+            # Policies and their steps hold one another, so what a dead one recorded lies on the device until then. Once
+            # is enough: it takes a tenth of a second, and steps are recorded again whenever a memory moves.
+            gc.collect()
+            self._recorded = True
         graph = torch.cuda.CUDAGraph()
         for generator in self._steps.generators:
             graph.register_generator_state(generator)

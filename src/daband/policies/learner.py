@@ -243,7 +243,7 @@ class Learner:
     @single_precision()
     def _trial(self) -> None:
         """Most of the work of a step, to be timed: it leaves no trace, in a copy of the encoder and without a draw."""
-        encoder = copy.deepcopy(self.encoder)
+        encoder = copy.deepcopy(self.encoder).train()
         rows = self.recipe.learning.batch * (self.n_arms if self.shared else 1)
         contexts = torch.linspace(0, 1, 2 * rows * math.prod(encoder.context_shape))
         encoder(contexts.view(-1, *encoder.context_shape), n_source=rows).latent.sum().backward()
