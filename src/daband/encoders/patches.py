@@ -27,7 +27,7 @@ def worth_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def fits_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
-    """The part of that question which is not the device's. Without a gradient of the weights nothing would be gained."""
+    """The part of that which is not the device's to say. Without a gradient of the weights nothing would be gained."""
     if images.requires_grad or not (weight.requires_grad and torch.is_grad_enabled()):
         return False
     patch = weight[0].numel()
