@@ -18,7 +18,6 @@ from daband.objectives.regression_error import regression_error
 from daband.objectives.source_regret import cross_entropy_regret, revealed_rewards, squared_regret
 from daband.objectives.target_diversity import target_diversity
 from daband.objectives.target_entropy import target_entropy
-from daband.policies import recipe_for
 from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 
 
@@ -220,8 +219,7 @@ def test_what_is_earned_weighs_terms_on_the_target_and_the_regression_error():
     objective = Objective(weights=weights, shape=shape())
     over = dict(zip(objective.weights, objective.weights_over(range(3), earned=0.25), strict=True))
     assert over == {"source_cross_entropy": [2.0] * 3, "regression_error": [0.5] * 3, "adversarial": [0.5] * 3}
-    assert objective.weights_at(1) == [2.0, 2.0, 2.0]  # as in every recipe whose ``earned`` is 0, the paper's for one
-    assert recipe_for("paper", context_shape=(3, 28, 28)).learning.earned == 0
+    assert objective.weights_at(1) == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -118,12 +118,13 @@ class ContextMemory:
         self.shown = end
 
     def _places(self, n: int) -> tuple[IntArray, IntArray]:
-        """Where the next ``n`` items go, and which of them do; of items for one place only the last."""
-        free = max(0, min(n, self.capacity - self.shown))
+        """Where the next ``n`` items go, which are more than there is room for, and which of them do.
+
+        Of items for one place only the last does.
+        """
+        free = max(0, self.capacity - self.shown)
         slots = np.arange(self.shown, self.shown + free)
         rows = np.arange(free)
-        if free == n:
-            return slots, rows
         numbers = np.arange(self.shown + free, self.shown + n)
         if self.latest:
             drawn = numbers % self.capacity
