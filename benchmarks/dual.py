@@ -5,7 +5,7 @@
 
 In the space of contexts each arm would need a matrix of 150,528 x 150,528: 181 GB. In the space of rounds it needs the
 products between contexts, and the contexts themselves, which stay uint8. Contexts are generated episode by episode from
-the seed: a smooth template per class, a smooth disturbance and pixel noise per image, so that there is something to
+the seed: a smooth template per class, a smooth augmentation and pixel noise per image, so that there is something to
 learn; the target has other contrast and brightness. Set OMP_NUM_THREADS for fewer threads than cores.
 """
 

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from daband.domains import Contexts, Framing, load
-from daband.domains.images import ImageStore
+from daband.domains.readers.images import ImageStore
 
 
 def in_memory(name: str, domain: Contexts, *, batch: int = 64, seconds: float = 1.0) -> None:

@@ -35,8 +35,8 @@ from torch import nn
 import daband
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders import LatentSettings
+from daband.learning.settings import EncoderSettings, Learning, Recipe
 from daband.objectives import Weight
-from daband.policies.recipe import EncoderSettings, Learning, Recipe
 
 INPUTS, ARMS, HIDDEN, LATENT, FEEDBACK = 10, 5, 64, 32, 64
 FEW = 512

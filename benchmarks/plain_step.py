@@ -1,7 +1,7 @@
 """The rival of a training step on the CPU: the same step as PyTorch's tutorials write it, and nothing more.
 
 Contiguous NCHW, ReLU before pooling, Adam as it comes, the threads that torch takes by itself. It draws a batch from
-memory, computes the revealed cross-entropy and the adversarial term, and steps: no measurements, no averaged encoder,
+memory, computes the revealed cross-entropy and the adversarial term, and steps: no measurements, no EMA encoder,
 no guard against bad gradients, so that it does less than the step it is compared with.
 """
 

@@ -33,9 +33,10 @@ from plain_step import PlainStep
 import daband
 from daband.encoders import LatentSettings
 from daband.errors import DabandError
+from daband.learning.settings import EncoderSettings, Learning, Recipe
 from daband.objectives import Weight
 from daband.policies import NeuralLinUCB
-from daband.policies.recipe import EncoderSettings, Learning, Recipe, recipe_for
+from daband.policies.recipes import recipe_for
 from daband.training import Stopwatch
 
 ENCODERS = ("mlp", "conv-plain", "conv", "pretrained")
@@ -76,12 +77,12 @@ def work_for(encoder: str) -> tuple[Recipe, tuple[int, ...]]:
     if encoder == "pretrained":
         options: dict[str, Any] = {"backbone": "resnet50", "weights": "random"}
         settings = EncoderSettings(name="pretrained", options=options, latent=dense)
-        return Recipe(game, settings, Learning(steps=16, averaging=0.0)), (3, 224, 224)
+        return Recipe(game, settings, Learning(steps=16, ema_decay=0.0)), (3, 224, 224)
     settings = {
         "mlp": EncoderSettings(name="mlp", options={"widths": (256,)}, latent=dense),
         "conv-plain": EncoderSettings(name="conv", options={"channels": (32, 48), "normalise": False}, latent=dense),
     }[encoder]
-    return Recipe(game, settings, Learning(averaging=0.0)), (3, 28, 28)
+    return Recipe(game, settings, Learning(ema_decay=0.0)), (3, 28, 28)
 
 
 def made_up(shape: tuple[int, ...], rounds: int) -> daband.domains.Pair:
@@ -125,7 +126,7 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
         episodes = max(1, episodes // 10)
     peaks.forget_peak_memory(device)
     policy = NeuralLinUCB(
-        context_shape=shape, n_arms=ARMS, recipe=recipe, reveal="one_correct_arm", device=str(device), seed=0
+        context_shape=shape, n_arms=ARMS, recipe=recipe, feedback="one_hot", device=str(device), seed=0
     )
     learner = policy.learner
     learner.captures = not eager
@@ -169,7 +170,7 @@ def against_plain(repeats: int, steps: int) -> list[dict[str, float]]:
     with the threads that torch takes by itself, ours with the number it chose.
     """
     recipe, shape = work_for("conv-plain")
-    policy = daband.DABand(context_shape=shape, n_arms=ARMS, recipe=recipe, reveal="one_correct_arm", device="cpu")
+    policy = daband.DABand(context_shape=shape, n_arms=ARMS, recipe=recipe, feedback="one_hot", device="cpu")
     pair = made_up(shape, 2048)
     rounds = pair.source.rounds(0, 2048, seed=0)
     policy.play(rounds.contexts, rounds.rewards)

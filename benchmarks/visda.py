@@ -24,8 +24,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import daband
 from daband.encoders import LatentSettings
+from daband.learning.settings import EncoderSettings, Learning, Recipe
 from daband.objectives import Weight
-from daband.policies.recipe import EncoderSettings, Learning, Recipe
 from daband.training import Stopwatch
 
 __all__ = ["measure"]
@@ -149,7 +149,7 @@ def measure(
             encoder=encoder(backbone, trainable),
             # Weights are random and the norms' statistics held: a usual learning rate ends in infinities, and a step
             # takes as long at any.
-            learning=Learning(learning_rate=1e-6, steps=steps, batch=batch, averaging=0.0),
+            learning=Learning(learning_rate=1e-6, steps=steps, batch=batch, ema_decay=0.0),
         )
         started = time.perf_counter()
         decoded = len(pair.target_test.read(0, 256))  # none of these is asked for again
@@ -158,7 +158,7 @@ def measure(
             context_shape=pair.context_shape,
             n_arms=pair.n_arms,
             recipe=recipe,
-            reveal="one_correct_arm",
+            feedback="one_hot",
             device=str(device),
         )
         return {

@@ -37,7 +37,7 @@ def main() -> None:
     shape, arms = pair.context_shape, pair.n_arms
     policies: list[daband.Policy] = [
         daband.LinUCB(context_shape=shape, n_arms=arms, alpha=0.1, seed=0),
-        daband.DABand(context_shape=shape, n_arms=arms, reveal="one_correct_arm", recipe="small", seed=0),
+        daband.DABand(context_shape=shape, n_arms=arms, feedback="one_hot", recipe="small", seed=0),
     ]
     for policy in policies:
         run = daband.train(policy, source=pair.source, target=pair.target, episodes=40)

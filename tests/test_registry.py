@@ -1,6 +1,6 @@
 import pytest
 
-from daband.domains import pairs
+from daband.domains.registry import pairs
 from daband.errors import InvalidInput
 from daband.policies import policies
 from daband.registry import Registry

@@ -1,4 +1,4 @@
-"""daband: cross-domain contextual bandits. Learn where feedback is cheap, act where it is dear.
+"""daband: cross-domain contextual bandits. Learn where feedback is cheap, act where it is expensive.
 
 >>> import daband
 >>> pair = daband.domains.load("synthetic")

@@ -18,7 +18,7 @@ __all__ = [
     "IntArray",
     "as_numpy",
     "checked_number",
-    "taken_over",
+    "restored_array",
     "unit_scale",
 ]
 
@@ -55,7 +55,7 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     return array
 
 
-def taken_over(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
+def restored_array(state: dict[str, AnyArray], name: str, like: AnyArray) -> AnyArray:
     """A copy of a saved array, or a ``ValueError`` where it is not of the shape and type of ``like``, or not finite.
 
     Compiled loops trust their arrays: what comes from a file is checked before they see it.

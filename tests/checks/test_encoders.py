@@ -5,7 +5,7 @@ import pytest
 from daband.checks import ENCODER_CHECKS, check_encoder
 from daband.encoders import Features, encoders
 from daband.encoders.mlp import MlpFeatures
-from daband.encoders.pretrained import BroughtFeatures
+from daband.encoders.pretrained import CustomFeatures
 
 SHAPES = [("mlp", (5,)), ("mlp", (2, 3)), ("conv", (3, 16, 16)), ("conv", (1, 18, 17))]
 
@@ -38,7 +38,7 @@ def test_a_network_that_a_user_brings_passes(registered):
     import torch
 
     def brought(*, context_shape):
-        return BroughtFeatures(module=torch.nn.Linear(5, 4), context_shape=context_shape)
+        return CustomFeatures(module=torch.nn.Linear(5, 4), context_shape=context_shape)
 
     check_encoder(registered("mine", brought), (5,))
 

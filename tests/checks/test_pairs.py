@@ -81,7 +81,7 @@ def test_labels_are_found_wherever_they_hide(pair, side, place):
         pair,
         target=ArrayContexts(contexts),
         target_test=ArrayEvaluation(contexts, secret, n_arms=3),
-        target_paying=None,
+        target_labelled=None,
     )
     check_no_target_rewards_in_reach(leaky)
     test = leaky.target_test
@@ -95,9 +95,9 @@ def test_labels_are_found_wherever_they_hide(pair, side, place):
 
 def test_tensors_are_looked_into(pair):
     torch = pytest.importorskip("torch")
-    rewards = pair.target_paying.read_rewards(np.arange(len(pair.target)))[0]
+    rewards = pair.target_labelled.read_rewards(np.arange(len(pair.target)))[0]
     pair.target.note = torch.as_tensor(rewards)
-    with pytest.raises(AssertionError, match="target_paying's rewards"):
+    with pytest.raises(AssertionError, match="target_labelled's rewards"):
         check_no_target_rewards_in_reach(pair)
 
 
@@ -106,11 +106,11 @@ def test_domains_that_pay_or_evaluate_are_found(pair):
     with pytest.raises(AssertionError, match=r"pair\.source leads to a ArrayEvaluation"):
         check_no_target_rewards_in_reach(pair)
     fresh = load("synthetic", tiny=True)
-    fresh.source.note = [fresh.target_paying]
+    fresh.source.note = [fresh.target_labelled]
     with pytest.raises(AssertionError, match="which pays for the target"):
         check_no_target_rewards_in_reach(fresh)
     with pytest.raises(AssertionError, match="which pays for the target"):
-        check_no_target_rewards_in_reach(replace(load("synthetic", tiny=True), target=pair.target_paying))
+        check_no_target_rewards_in_reach(replace(load("synthetic", tiny=True), target=pair.target_labelled))
 
 
 def test_reaching_stops_at_modules_and_globals():

@@ -3,7 +3,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from daband.cli.data import app
-from daband.domains import pairs
+from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 
 
@@ -69,7 +69,7 @@ def test_show_writes_a_picture(tmp_path, name):
     assert "arms" in result.output
     with Image.open(tmp_path / "shown/picture.png") as picture:
         assert min(picture.size) > 500
-    assert [path.name for path in (tmp_path / "shown").iterdir()] == ["picture.png"]
+    assert [path.name for path in (tmp_path / "n_seen").iterdir()] == ["picture.png"]
 
 
 def test_show_takes_options_and_names_wrong_ones(tmp_path):

@@ -18,10 +18,10 @@ def made(**changed):
 
 
 def test_labels_and_tables_make_sound_pairs():
-    check_pair(made(target_paying=(X_TARGET, GENERATOR.integers(0, 3, 20))))
+    check_pair(made(target_labelled=(X_TARGET, GENERATOR.integers(0, 3, 20))))
     tables = made(source=(X, GENERATOR.random((30, 3))), target_test=(X_TEST, GENERATOR.random((10, 3))))
     check_pair(tables)
-    assert (made().one_correct_arm, tables.one_correct_arm) == (True, False)
+    assert (made().feedback, tables.feedback) == ("one_hot", "bandit")
     per_arm = made(
         source=(GENERATOR.random((30, 3, 4)), GENERATOR.random((30, 3))),
         target=GENERATOR.random((20, 3, 4)),
@@ -32,9 +32,9 @@ def test_labels_and_tables_make_sound_pairs():
     assert per_arm.context_shape == (4,)
 
 
-@pytest.mark.parametrize("side", ["source", "target", "target_test", "target_paying"])
+@pytest.mark.parametrize("side", ["source", "target", "target_test", "target_labelled"])
 def test_shared_arms_need_a_context_per_arm_on_every_side(side):
-    sizes = {"source": 30, "target": 20, "target_test": 10, "target_paying": 20}
+    sizes = {"source": 30, "target": 20, "target_test": 10, "target_labelled": 20}
     contexts = {name: np.zeros((n, 4 if name == side else 3, 4)) for name, n in sizes.items()}
     given = {name: (contexts[name], GENERATOR.random((n, 3))) for name, n in sizes.items() if name != "target"}
     with pytest.raises(InvalidInput, match=rf"shared arms need {side} contexts \(n, 3, \*C\), got \(\d+, 4, 4\)"):
@@ -42,8 +42,8 @@ def test_shared_arms_need_a_context_per_arm_on_every_side(side):
 
 
 def test_contexts_are_not_copied():
-    pair = made(target=X_TARGET, target_paying=(X_TARGET, np.arange(20) % 3))
-    for domain, given in ((pair.source, X), (pair.target, X_TARGET), (pair.target_paying, X_TARGET)):
+    pair = made(target=X_TARGET, target_labelled=(X_TARGET, np.arange(20) % 3))
+    for domain, given in ((pair.source, X), (pair.target, X_TARGET), (pair.target_labelled, X_TARGET)):
         assert any(found is given for found in reachable(domain))
     assert "not copied" in from_arrays.__doc__
 

@@ -2,7 +2,8 @@ import gzip
 
 import pytest
 
-from daband.domains import cache_directory, catalogue, data_directory, pairs
+from daband.domains import cache_directory, catalogue, data_directory
+from daband.domains.registry import pairs
 from daband.errors import InvalidInput
 
 

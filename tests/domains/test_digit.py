@@ -8,10 +8,10 @@ from PIL import Image
 
 from daband.domains import digit as module
 from daband.domains import load
-from daband.domains.idx import read_idx
 from daband.domains.mnist_m import blend, read_archive, read_folder
-from daband.domains.pairs import pairs
 from daband.domains.photographs import packaged_photographs, photographs_in
+from daband.domains.readers.idx import read_idx
+from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 from daband.experiments import load_experiment
 
@@ -59,7 +59,7 @@ def test_the_embedded_form_needs_nothing_and_holds_real_digits():
     assert "embedded" in pair.about.summary
     assert (len(pair.source), len(pair.target), len(pair.target_test)) == (20_000, 20_000, 3_000)
     assert pair.context_shape == (3, 28, 28)
-    assert pair.one_correct_arm
+    assert pair.feedback == "one_hot"
     contexts = pair.source.read(np.arange(100))
     assert contexts.dtype == np.uint8
     np.testing.assert_array_equal(contexts[:, 0], contexts[:, 1])
@@ -113,7 +113,7 @@ def test_packaged_photographs_are_coloured():
 
 def test_the_target_shows_other_digits_at_each_position():
     pair = load("digit", tiny=True)
-    same = labels_of(pair.source) == labels_of(pair.target_paying)
+    same = labels_of(pair.source) == labels_of(pair.target_labelled)
     assert same.mean() < 0.2
 
 

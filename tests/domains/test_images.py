@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from daband.domains import Framing, Reading, from_image_folder, image_worker, imagenet_normalise
-from daband.domains.images import ImageStore
+from daband.domains.readers.images import ImageStore
 from daband.errors import DataError, InvalidInput
 
 CLASSES = ["cat", "dog", "owl"]
@@ -164,7 +164,7 @@ def test_a_pair_of_folders_with_a_split_target(tmp_path, write_images):
     seen, held = pair.target.read(np.arange(12)), pair.target_test.read(0, 12)
     assert not {image.tobytes() for image in seen} & {image.tobytes() for image in held}
     # What an image pays belongs to that very image, after all the shuffling.
-    rewards, _ = pair.target_paying.read_rewards(np.arange(12))
+    rewards, _ = pair.target_labelled.read_rewards(np.arange(12))
     for row in range(12):
         name = Path(pair.target._store._paths[row]).parent.name
         assert pair.class_names[rewards[row].argmax()] == name
@@ -181,7 +181,7 @@ def test_a_flat_target_with_a_test_of_its_own(tmp_path, write_images):
         framing=16,
         reading=Reading(cache=False, normalise=True),
     )
-    assert (len(pair.target), len(pair.target_test), pair.target_paying) == (7, 6, None)
+    assert (len(pair.target), len(pair.target_test), pair.target_labelled) == (7, 6, None)
     assert pair.source.batch(0, 9, seed=0).dtype == np.float32
 
 

@@ -76,9 +76,9 @@ def test_datasets_with_and_without_labels():
     pair = from_datasets(source=labelled, target=shuffled, target_test=shuffled)
     assert pair.n_arms == 3
     np.testing.assert_array_equal(pair.source.read(np.arange(N)), CONTEXTS)
-    np.testing.assert_array_equal(pair.target_paying.read_rewards(np.arange(N))[0].argmax(axis=1), LABELS[::-1])
+    np.testing.assert_array_equal(pair.target_labelled.read_rewards(np.arange(N))[0].argmax(axis=1), LABELS[::-1])
     check_pair(pair)
-    assert from_datasets(source=labelled, target=Bare(), target_test=shuffled).target_paying is None
+    assert from_datasets(source=labelled, target=Bare(), target_test=shuffled).target_labelled is None
 
 
 def test_pillow_images_come_channels_first():

@@ -32,7 +32,7 @@ def test_quadratic_rewards_are_not_linear_but_their_roots_are():
 
 def test_labels_pay_one_arm():
     pair = load("synthetic", n_contexts=500, rewards="labels")
-    assert pair.one_correct_arm
+    assert pair.feedback == "one_hot"
     _, rewards, expected = everything(pair.source)
     np.testing.assert_array_equal(rewards, expected)
     np.testing.assert_array_equal(np.sort(rewards, axis=1)[:, -2:], np.tile([0.0, 1.0], (500, 1)))

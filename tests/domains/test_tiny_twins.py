@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from daband.checks.pairs import check_pair, check_registered_pair
-from daband.domains import load, pairs
+from daband.domains import load
+from daband.domains.registry import pairs
 
 
 @pytest.mark.parametrize("name", pairs.names())

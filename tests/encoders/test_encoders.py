@@ -21,9 +21,9 @@ def trained(name, shape, **settings):
 @pytest.mark.parametrize(("name", "shape"), SHAPES)
 def test_latent_has_unit_norm_and_tap_has_the_promised_width(name, shape):
     encoder = trained(name, shape, dimension=12, hidden=20)
-    latent, tap = encoder(torch.rand(5, *shape))
+    latent, alignment = encoder(torch.rand(5, *shape))
     assert latent.shape == (5, 12)
-    assert tap.shape == (5, encoder.tap_width)
+    assert alignment.shape == (5, encoder.alignment_width)
     torch.testing.assert_close(latent.norm(dim=1), torch.ones(5))
 
 
@@ -56,10 +56,10 @@ def test_uint8_is_scaled_to_the_unit_range(name):
 
 
 def test_tap_can_be_the_latent():
-    encoder = trained("mlp", (5,), tap="latent")
-    latent, tap = encoder(torch.rand(3, 5))
-    assert tap is latent
-    assert encoder.tap_width == encoder.dimension
+    encoder = trained("mlp", (5,), alignment="latent")
+    latent, alignment = encoder(torch.rand(3, 5))
+    assert alignment is latent
+    assert encoder.alignment_width == encoder.dimension
 
 
 @pytest.mark.parametrize("options", [{"normalise": False}, {"normalise_image": True}, {"channels": (4,)}])
@@ -72,7 +72,7 @@ def test_conv_variants(options):
 
 
 def test_conv_caps_the_tap_of_large_images():
-    assert build_encoder("conv", context_shape=(3, 224, 224)).tap_width == 48 * 8 * 8
+    assert build_encoder("conv", context_shape=(3, 224, 224)).alignment_width == 48 * 8 * 8
 
 
 class Linear(nn.Module):
@@ -89,7 +89,7 @@ def test_a_module_of_ones_own_is_an_encoder_and_keeps_batch_equal_to_singles():
     contexts = torch.rand(5, 2, 3)
     singles = torch.cat([encoder(row[None]).latent for row in contexts])
     torch.testing.assert_close(encoder(contexts).latent, singles)
-    assert encoder.tap_width == 4
+    assert encoder.alignment_width == 4
 
 
 def test_an_unfit_module_is_refused():
@@ -118,7 +118,7 @@ def test_wrong_context_shape_names_both():
 
 
 def test_latent_settings_are_checked():
-    for wrong in ({"dimension": 0}, {"hidden": 0}, {"tap": "moon"}):
+    for wrong in ({"dimension": 0}, {"hidden": 0}, {"alignment": "moon"}):
         with pytest.raises(InvalidInput):
             LatentSettings(**wrong)
 

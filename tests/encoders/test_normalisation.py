@@ -78,17 +78,17 @@ def test_nonsense_settings_are_refused(wrong):
         DomainNorm(**wrong)
 
 
-@pytest.mark.parametrize("trust", [0.0, 0.3, 1.0])
-def test_trust_moves_the_target_from_the_sources_statistics_to_its_own(trust):
+@pytest.mark.parametrize("gate", [0.0, 0.3, 1.0])
+def test_trust_moves_the_target_from_the_sources_statistics_to_its_own(gate):
     torch.manual_seed(0)
-    norm = DomainNorm(channels=3, statistics="earned")
-    norm.trust.fill_(trust)
+    norm = DomainNorm(channels=3, statistics="gated")
+    norm.gate.fill_(gate)
     for _ in range(60):
         source, target = torch.randn(64, 3), 5 + 2 * torch.randn(64, 3)
         out = norm(torch.cat([source, target]), n_source=64).detach()
     torch.testing.assert_close(out[:64], torch.nn.BatchNorm1d(3)(source))
-    expected = (target.mean(0) - trust * target.mean(0) - (1 - trust) * source.mean(0)).mean()
-    spread = (trust * 4 + (1 - trust)) ** 0.5
+    expected = (target.mean(0) - gate * target.mean(0) - (1 - gate) * source.mean(0)).mean()
+    spread = (gate * 4 + (1 - gate)) ** 0.5
     assert float(out[64:].mean()) == pytest.approx(float(expected) / spread, abs=0.3)
     norm.eval()
     assert float(norm(target, n_source=0).detach().mean()) == pytest.approx(float(out[64:].mean()), abs=0.3)
@@ -106,7 +106,7 @@ def test_statistics_of_the_source_alone_ignore_the_target():
     torch.testing.assert_close(norm(target, n_source=0), reference(target))
 
 
-@pytest.mark.parametrize("statistics", ["own", "source", "earned"])
+@pytest.mark.parametrize("statistics", ["own", "source", "gated"])
 def test_a_training_step_goes_back_through_both_domains(statistics):
     norm = DomainNorm(channels=2, statistics=statistics)
     features = torch.randn(8, 2, requires_grad=True)
@@ -117,8 +117,8 @@ def test_a_training_step_goes_back_through_both_domains(statistics):
 
 def test_gradient_of_blended_statistics():
     torch.manual_seed(0)
-    norm = DomainNorm(channels=2, statistics="earned").double()
-    norm.trust.fill_(0.4)
+    norm = DomainNorm(channels=2, statistics="gated").double()
+    norm.gate.fill_(0.4)
     assert torch.autograd.gradcheck(
         lambda x: norm(x, n_source=3), (torch.randn(7, 2, dtype=torch.float64, requires_grad=True),)
     )

@@ -72,14 +72,14 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
     for rule in (worth_patches, fits_patches):
         monkeypatch.setattr("daband.encoders.conv.worth_patches", rule)
         given = {**parameters, **{name: own.clone() for name, own in buffers.items()}}
-        latent, tap = functional_call(network, given, (contexts,), settings)
-        loss = latent[..., 0].sum() + tap.square().mean()
-        results.append([latent, tap, *torch.autograd.grad(loss, list(parameters.values()))])
+        latent, alignment = functional_call(network, given, (contexts,), settings)
+        loss = latent[..., 0].sum() + alignment.square().mean()
+        results.append([latent, alignment, *torch.autograd.grad(loss, list(parameters.values()))])
     assert len(used) == 1 + contexts.is_cuda  # the first layer alone: what comes behind it needs a gradient itself
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_no_images_are_no_features():
-    latent, tap = build_encoder("conv", context_shape=(3, 20, 20))(torch.rand(0, 3, 20, 20))
-    assert (latent.shape, len(tap)) == ((0, 64), 0)
+    latent, alignment = build_encoder("conv", context_shape=(3, 20, 20))(torch.rand(0, 3, 20, 20))
+    assert (latent.shape, len(alignment)) == ((0, 64), 0)

@@ -123,6 +123,6 @@ def test_neural_policies_have_an_embedded_risk():
 
 def test_target_rewards_cannot_be_given(trained):
     pair, policy, run = trained
-    for domain in (pair.source, pair.target_test, pair.target_paying):
+    for domain in (pair.source, pair.target_test, pair.target_labelled):
         with pytest.raises(InvalidInput, match="target contexts without rewards"):
             criteria(policy, source=pair.source, target=domain, training=Training(run.reward, 0))

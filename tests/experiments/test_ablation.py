@@ -9,7 +9,7 @@ from daband.evaluation import compare_paired, holm
 from daband.experiments import bench, load_experiment, read_results
 from daband.experiments.ablation import BASES, COMBINATIONS, ablation_rows, ablation_runs, write_ablation
 from daband.objectives import terms
-from daband.policies.recipe import resolve_recipe
+from daband.policies.recipes import resolve_recipe
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_interrupted_and_completed(sent, unbroken, tmp_path):
 
 class TestSettings:
     def test_every_pair_has_a_preset(self):
-        from daband.domains import pairs
+        from daband.domains.registry import pairs
 
         assert set(pairs.names()) <= set(preset_names())
         for name in preset_names():

@@ -131,7 +131,7 @@ def test_runs_too_large_for_the_device_together_are_done_in_turn(mine, tmp_path,
     def full(trainings, **settings):
         raise DeviceOutOfMemory("the device ran out of memory")
 
-    monkeypatch.setattr(daband.training, "train_together", full)
+    monkeypatch.setattr(daband.training, "train_stacked", full)
     with pytest.warns(UserWarning, match="in turn"):
         records = bench(mine, tmp_path)
     assert [record["seed"] for record in records] == [0, 1, 2]

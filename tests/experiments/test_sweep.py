@@ -16,7 +16,7 @@ from daband.experiments.sweep import (
     sweep_runs,
     write_sweep,
 )
-from daband.policies.recipe import resolve_recipe
+from daband.policies.recipes import resolve_recipe
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_criteria_do_not_change_with_target_labels(small, tmp_path, monkeypatch)
     (tmp_path / records[0]["folder"] / "criteria.json").unlink()
     load = module.load
     monkeypatch.setattr(
-        module, "load", lambda *args, **options: replace(load(*args, **options), target_test=None, target_paying=None)
+        module, "load", lambda *args, **options: replace(load(*args, **options), target_test=None, target_labelled=None)
     )
     assert measure(records, tmp_path) == honest
 

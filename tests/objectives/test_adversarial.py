@@ -23,15 +23,20 @@ def test_the_encoder_receives_exactly_the_reversed_gradient(name, strength):
     torch.manual_seed(0)
     term = terms.get(name)(shape()).double()
     batch = make_batch()
-    taps = [batch.tap.clone().requires_grad_(True), batch.target_tap.clone().requires_grad_(True)]
-    held = replace(batch, tap=taps[0], target_tap=taps[1], weight=torch.tensor(strength, dtype=torch.float64))
+    alignments = [batch.alignment.clone().requires_grad_(True), batch.target_alignment.clone().requires_grad_(True)]
+    held = replace(
+        batch,
+        alignment=alignments[0],
+        target_alignment=alignments[1],
+        weight=torch.tensor(strength, dtype=torch.float64),
+    )
     parameters = list(term.parameters())
-    received = torch.autograd.grad(term(held), [*taps, *parameters])
+    received = torch.autograd.grad(term(held), [*alignments, *parameters])
 
-    logits = term.discriminator(term.seen(torch.cat(taps), batch))
+    logits = term.discriminator(term.seen(torch.cat(alignments), batch))
     plain = functional.binary_cross_entropy_with_logits(logits[:B], torch.zeros(B, dtype=torch.float64)) / 2
     plain = plain + functional.binary_cross_entropy_with_logits(logits[B:], torch.ones(T, dtype=torch.float64)) / 2
-    descended = torch.autograd.grad(plain, [*taps, *parameters])
+    descended = torch.autograd.grad(plain, [*alignments, *parameters])
 
     for ours, reference in zip(received[:2], descended[:2], strict=True):
         torch.testing.assert_close(ours, -2 * strength * reference, rtol=1e-12, atol=1e-15)
@@ -63,13 +68,13 @@ def test_the_weight_reaches_the_encoder_once_and_the_discriminator_not_at_all():
         torch.manual_seed(1)
         objective = Objective(weights={"adversarial": Weight(value)}, shape=shape()).double()
         batch = make_batch()
-        batch.tap.requires_grad_(True)
+        batch.alignment.requires_grad_(True)
         loss, _ = objective(batch, weights_at(objective))
         first = next(objective.parameters())
-        return torch.autograd.grad(loss, [batch.tap, first])
+        return torch.autograd.grad(loss, [batch.alignment, first])
 
-    (tap, first), (tap_twice, first_twice) = gradients(1.0), gradients(2.0)
-    torch.testing.assert_close(tap_twice, 2 * tap)
+    (alignment, first), (tap_twice, first_twice) = gradients(1.0), gradients(2.0)
+    torch.testing.assert_close(tap_twice, 2 * alignment)
     assert torch.equal(first, first_twice)
 
 
@@ -85,7 +90,7 @@ def test_accuracy_is_measured():
 
 
 def test_conditional_grows_with_the_arms():
-    term = terms.get("conditional_adversarial")(TermShape(n_arms=K, tap_width=W))
+    term = terms.get("conditional_adversarial")(TermShape(n_arms=K, alignment_width=W))
     before = term.class_directions.clone()
     term.grow()
     assert term.class_directions.shape == (K + 1, term.projected_width)
@@ -94,9 +99,9 @@ def test_conditional_grows_with_the_arms():
 
 def test_taps_that_lie_together_are_not_copied():
     batch = make_batch()
-    taps = batch.both_taps
-    joint = replace(batch, taps=taps)
-    assert joint.both_taps is taps
-    assert torch.equal(taps, torch.cat([batch.tap, batch.target_tap]))
+    alignments = batch.both_alignments
+    joint = replace(batch, alignments=alignments)
+    assert joint.both_alignments is alignments
+    assert torch.equal(alignments, torch.cat([batch.alignment, batch.target_alignment]))
     term = terms.get("adversarial")(shape()).double()
     assert torch.equal(term(joint), term(batch))

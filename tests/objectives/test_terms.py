@@ -15,7 +15,7 @@ from daband.objectives.mmd import mmd
 from daband.objectives.predicted_reward import predicted_reward
 from daband.objectives.pseudo_labels import pseudo_label_loss
 from daband.objectives.regression_error import regression_error
-from daband.objectives.source_regret import cross_entropy_regret, revealed_rewards, squared_regret
+from daband.objectives.source_regret import cross_entropy_regret, known_rewards, squared_regret
 from daband.objectives.target_diversity import target_diversity
 from daband.objectives.target_entropy import target_entropy
 from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
@@ -23,22 +23,22 @@ from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 
 def test_revealed_arms_by_both_rules():
     arm, reward = torch.tensor([1, 2]), torch.tensor([1.0, 0.0])
-    known, rewards = revealed_rewards(arm, reward, n_arms=3, reveal="one_correct_arm")
+    known, rewards = known_rewards(arm, reward, n_arms=3, feedback="one_hot")
     assert known.tolist() == [[1, 1, 1], [0, 0, 1]]
     assert rewards.tolist() == [[0, 1, 0], [0, 0, 0]]
-    known, _ = revealed_rewards(arm, reward, n_arms=3, reveal="chosen_arm")
+    known, _ = known_rewards(arm, reward, n_arms=3, feedback="bandit")
     assert known.tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
-@pytest.mark.parametrize("reveal", ["one_correct_arm", "chosen_arm"])
-def test_squared_regret_by_hand(reveal):
+@pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
+def test_squared_regret_by_hand(feedback):
     batch = make_batch()
     expected = []
     for predicted, arm, reward in zip(batch.predicted, batch.arm, batch.reward, strict=True):
-        everything = reveal == "one_correct_arm" and reward == 1
+        everything = feedback == "one_hot" and reward == 1
         arms = range(K) if everything else [int(arm)]
         expected.append(sum(float(predicted[a] - (reward if a == arm else 0)) ** 2 for a in arms))
-    value = squared_regret(batch.predicted, batch.arm, batch.reward, reveal=reveal)
+    value = squared_regret(batch.predicted, batch.arm, batch.reward, feedback=feedback)
     assert float(value) == pytest.approx(np.mean(expected))
 
 
@@ -50,7 +50,7 @@ def test_cross_entropy_by_hand():
         -math.log(row[arm]) if reward == 1 else -math.log(1 - row[arm])
         for row, arm, reward in zip(probabilities, batch.arm.tolist(), batch.reward.tolist(), strict=True)
     ]
-    value = cross_entropy_regret(batch.predicted, batch.arm, batch.reward, reveal="one_correct_arm", scale=10.0)
+    value = cross_entropy_regret(batch.predicted, batch.arm, batch.reward, feedback="one_hot", scale=10.0)
     assert float(value) == pytest.approx(np.mean(expected))
 
 
@@ -59,7 +59,7 @@ def test_cross_entropy_of_graded_rewards_is_least_at_the_reward():
 
     def loss(p):
         predicted = torch.tensor([[p, 0.0]])
-        return float(cross_entropy_regret(predicted, arm, reward, reveal="chosen_arm", scale=10.0))
+        return float(cross_entropy_regret(predicted, arm, reward, feedback="bandit", scale=10.0))
 
     best = 0.5 + math.log(0.7 / 0.3) / 10
     assert loss(best) < min(loss(best - 0.05), loss(best + 0.05))
@@ -67,7 +67,7 @@ def test_cross_entropy_of_graded_rewards_is_least_at_the_reward():
 
 def test_who_is_sure_of_a_wrong_arm_is_told_in_full():
     predicted = torch.tensor([[50.0, 0.0, 0.0]], requires_grad=True)
-    loss = cross_entropy_regret(predicted, torch.tensor([0]), torch.tensor([0.0]), reveal="one_correct_arm", scale=10.0)
+    loss = cross_entropy_regret(predicted, torch.tensor([0]), torch.tensor([0.0]), feedback="one_hot", scale=10.0)
     loss.backward()
     assert loss.item() == pytest.approx(500 - math.log(2))
     assert predicted.grad.tolist() == [[pytest.approx(10), pytest.approx(-5), pytest.approx(-5)]]
@@ -76,7 +76,7 @@ def test_who_is_sure_of_a_wrong_arm_is_told_in_full():
 def test_cross_entropy_gradient_is_that_of_autograd_on_the_plain_formula():
     batch = make_batch()
     ours, plain = (batch.predicted.clone().requires_grad_(True) for _ in range(2))
-    cross_entropy_regret(ours, batch.arm, batch.reward, reveal="one_correct_arm", scale=10.0).backward()
+    cross_entropy_regret(ours, batch.arm, batch.reward, feedback="one_hot", scale=10.0).backward()
     probability = torch.softmax(10 * plain, dim=1).gather(1, batch.arm[:, None]).squeeze(1)
     (-torch.where(batch.reward >= 1, probability, 1 - probability).log().mean()).backward()
     assert torch.allclose(ours.grad, plain.grad, rtol=1e-9, atol=1e-12)
@@ -85,7 +85,7 @@ def test_cross_entropy_gradient_is_that_of_autograd_on_the_plain_formula():
 def test_a_single_arm_has_nothing_to_learn():
     predicted = torch.tensor([[0.3], [0.9]], requires_grad=True)
     rounds = (torch.zeros(2, dtype=torch.int64), torch.tensor([1.0, 0.0]))
-    loss = cross_entropy_regret(predicted, *rounds, reveal="one_correct_arm", scale=10.0)
+    loss = cross_entropy_regret(predicted, *rounds, feedback="one_hot", scale=10.0)
     loss.backward()
     assert loss.item() == 0
     assert predicted.grad.tolist() == [[0], [0]]
@@ -100,28 +100,28 @@ def test_predicted_reward_takes_the_policys_own_choice_and_both_indicators():
     predicted, arm = torch.tensor([[0.2, 0.9], [-0.4, 0.1]]), torch.tensor([1, 0])
     target = torch.tensor([[0.3, 0.2]])
     arguments = {"target_predicted": target, "target_width": torch.tensor([[0.0, 0.5]])}
-    value = predicted_reward(predicted, arm, torch.tensor([1.0, 0.0]), reveal="one_correct_arm", **arguments)
+    value = predicted_reward(predicted, arm, torch.tensor([1.0, 0.0]), feedback="one_hot", **arguments)
     assert float(value) == pytest.approx(0.2 + 0.4 / 2)  # the bonus makes arm 1 the target's choice
-    value = predicted_reward(predicted, arm, torch.tensor([0.75, 0.5]), reveal="chosen_arm", **arguments)
+    value = predicted_reward(predicted, arm, torch.tensor([0.75, 0.5]), feedback="bandit", **arguments)
     assert float(value) == pytest.approx(0.2 + (0.25 * 0.9 + 0.5 * 0.4) / 2)
 
 
 def test_coral_against_numpy():
     batch = make_batch()
-    gap = np.cov(batch.tap.numpy().T) - np.cov(batch.target_tap.numpy().T)
-    assert float(coral(batch.tap, batch.target_tap)) == pytest.approx((gap**2).sum() / (4 * W**2))
-    assert float(coral(batch.tap, batch.tap)) == pytest.approx(0.0, abs=1e-12)
-    assert float(coral(batch.tap[:1], batch.target_tap)) == 0.0
+    gap = np.cov(batch.alignment.numpy().T) - np.cov(batch.target_alignment.numpy().T)
+    assert float(coral(batch.alignment, batch.target_alignment)) == pytest.approx((gap**2).sum() / (4 * W**2))
+    assert float(coral(batch.alignment, batch.alignment)) == pytest.approx(0.0, abs=1e-12)
+    assert float(coral(batch.alignment[:1], batch.target_alignment)) == 0.0
 
 
 def test_mmd_against_a_double_loop():
     batch = make_batch()
-    rows = torch.cat([batch.tap, batch.target_tap]).numpy()
+    rows = torch.cat([batch.alignment, batch.target_alignment]).numpy()
     distances = ((rows[:, None] - rows[None]) ** 2).sum(-1)
     kernel = np.mean([np.exp(-distances / (distances.mean() * m)) for m in (0.25, 0.5, 1, 2, 4)], axis=0)
     expected = kernel[:B, :B].mean() + kernel[B:, B:].mean() - 2 * kernel[:B, B:].mean()
-    assert float(mmd(batch.tap, batch.target_tap)) == pytest.approx(expected)
-    assert float(mmd(batch.tap, batch.tap)) == pytest.approx(0.0, abs=1e-12)
+    assert float(mmd(batch.alignment, batch.target_alignment)) == pytest.approx(expected)
+    assert float(mmd(batch.alignment, batch.alignment)) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_entropy_and_diversity_at_their_ends():
@@ -145,13 +145,13 @@ def test_pseudo_labels_leave_unsure_contexts_out():
     assert float(pseudo_label_loss(predicted, torch.zeros(2, 2), scale=10.0)) == 0.0
 
 
-@pytest.mark.parametrize("reveal", ["one_correct_arm", "chosen_arm"])
+@pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
 @pytest.mark.parametrize("name", [name for name in terms if not terms.get(name).weighs_itself and name != "mmd"])
-def test_gradients_agree_with_finite_differences(name, reveal):
+def test_gradients_agree_with_finite_differences(name, feedback):
     torch.manual_seed(0)
-    term = terms.get(name)(shape(reveal=reveal)).double()
+    term = terms.get(name)(shape(feedback=feedback)).double()
     batch = make_batch(target_teacher=torch.randn(T, K, dtype=torch.float64) * 2)
-    differentiable = ("predicted", "tap", "target_predicted", "target_tap")
+    differentiable = ("predicted", "alignment", "target_predicted", "target_alignment")
     held = {field.name: getattr(batch, field.name) for field in fields(batch)}
     inputs = [held[key].clone().requires_grad_(True) for key in differentiable]
 
@@ -199,7 +199,7 @@ def test_weight_zero_is_the_term_removed_to_the_bit():
 
 def test_terms_that_need_the_target_are_left_out_while_there_is_none():
     objective = Objective(weights={"source_squared": Weight(1.0), "adversarial": Weight(1.0)}, shape=shape())
-    empty = make_batch(dtype=torch.float32, target_predicted=torch.empty(0, K), target_tap=torch.empty(0, W))
+    empty = make_batch(dtype=torch.float32, target_predicted=torch.empty(0, K), target_alignment=torch.empty(0, W))
     _, values = objective(empty, weights_at(objective))
     assert list(values) == ["source_squared"]
     assert objective.needs_target
@@ -209,7 +209,7 @@ def test_terms_that_need_the_target_are_left_out_while_there_is_none():
 def test_misspelt_terms_and_settings_are_refused():
     with pytest.raises(InvalidInput, match="did you mean 'adversarial'"):
         Objective(weights={"adversarail": Weight(0.0)}, shape=shape())
-    for wrong in ({"reveal": "labels"}, {"scale": 0.0}):
+    for wrong in ({"feedback": "labels"}, {"scale": 0.0}):
         with pytest.raises(InvalidInput):
             shape(**wrong)
 
@@ -217,7 +217,7 @@ def test_misspelt_terms_and_settings_are_refused():
 def test_what_is_earned_weighs_terms_on_the_target_and_the_regression_error():
     weights = {name: Weight(2.0) for name in ("source_cross_entropy", "regression_error", "adversarial")}
     objective = Objective(weights=weights, shape=shape())
-    over = dict(zip(objective.weights, objective.weights_over(range(3), earned=0.25), strict=True))
+    over = dict(zip(objective.weights, objective.weights_over(range(3), gate=0.25), strict=True))
     assert over == {"source_cross_entropy": [2.0] * 3, "regression_error": [0.5] * 3, "adversarial": [0.5] * 3}
     assert objective.weights_at(1) == [2.0, 2.0, 2.0]
 

@@ -8,9 +8,9 @@ import torch
 
 import daband
 from daband.errors import DabandError, InvalidInput, TrainingDiverged
+from daband.learning.settings import EncoderSettings, Learning, Memory, recipe_from
 from daband.objectives import Weight
 from daband.policies import DABand, NeuralLinUCB, Recipe, load, recipe_for, recipe_names
-from daband.policies.recipe import EncoderSettings, Learning, Memory, recipe_from
 
 SHAPE, ARMS = (5,), 3
 
@@ -29,7 +29,7 @@ def small(**changes):
     base = Recipe(
         weights=weights,
         encoder=EncoderSettings(name="mlp", options={"widths": (16,)}),
-        learning=Learning(steps=4, batch=16, earned=1.0),
+        learning=Learning(steps=4, batch=16, gate_exponent=1.0),
         memory=Memory(refit_after=32),
     )
     return replace(base, **changes)
@@ -116,7 +116,7 @@ def test_a_refit_equals_a_head_built_from_the_present_features():
 
 
 def test_it_learns_what_linear_policies_cannot():
-    policy = make(recipe=small(learning=Learning(steps=32, batch=32), alpha=0.3), reveal="one_correct_arm")
+    policy = make(recipe=small(learning=Learning(steps=32, batch=32), alpha=0.3), feedback="one_hot")
     trained(policy, episodes=25)
     contexts, rewards = problem(300, seed=77)
     linear = daband.LinUCB(context_shape=SHAPE, n_arms=ARMS, alpha=0.3)
@@ -125,12 +125,12 @@ def test_it_learns_what_linear_policies_cannot():
     assert share["daband"] > share["linucb"] + 0.15
 
 
-@pytest.mark.parametrize("reveal", ["one_correct_arm", "chosen_arm"])
+@pytest.mark.parametrize("feedback", ["one_hot", "bandit"])
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
-def test_both_arm_models_and_both_reveal_rules_train(arms, reveal):
+def test_both_arm_models_and_both_reveal_rules_train(arms, feedback):
     rng = np.random.default_rng(0)
     shape = (ARMS, *SHAPE) if arms == "shared" else SHAPE
-    policy = make(arms=arms, reveal=reveal)
+    policy = make(arms=arms, feedback=feedback)
     for _ in range(3):
         policy.play(rng.normal(size=(16, *shape)), rng.integers(0, 2, (16, ARMS)).astype(float))
         policy.observe_target(rng.normal(size=(16, *shape)))
@@ -170,13 +170,13 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training()
     policy = trained(make())
     learner = policy._learner
     before = {name: tensor.clone() for name, tensor in learner.encoder.state_dict().items()}
-    average = {name: tensor.clone() for name, tensor in learner.average.state_dict().items()}
+    average = {name: tensor.clone() for name, tensor in learner.ema.state_dict().items()}
     contexts = policy._memories.source.contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
     contexts.copy_(kept)
-    for now, then in ((learner.encoder.state_dict(), before), (learner.average.state_dict(), average)):
+    for now, then in ((learner.encoder.state_dict(), before), (learner.ema.state_dict(), average)):
         assert all(torch.equal(now[name], then[name]) for name in then)
     assert policy.adapt(steps=1)["skipped_steps"] == 0
     contexts.fill_(math.nan)
@@ -199,13 +199,13 @@ def test_nonsense_is_refused():
     for wrong, message in (
         ({"recipe": "defualt"}, "unknown recipe"),
         ({"recipe": {"weight": {}}}, "no setting 'weight'"),
-        ({"reveal": "labels"}, "reveal must be one of"),
+        ({"feedback": "labels"}, "reveal must be one of"),
         ({"device": "tpu9"}, "device"),
         ({"recipe": small(encoder=EncoderSettings(name="conv"))}, "images"),
     ):
         with pytest.raises(InvalidInput, match=message):
             make(**wrong)
-    for settings in ({"batch": 0}, {"learning_rate": 0.0}, {"averaging": 1.0}, {"scale": 0.0}, {"steps": -1}):
+    for settings in ({"batch": 0}, {"learning_rate": 0.0}, {"ema_decay": 1.0}, {"scale": 0.0}, {"steps": -1}):
         with pytest.raises(InvalidInput):
             Learning(**settings)
     for settings in ({"replay": "some"}, {"capacity": 0}, {"refit_growth": -1.0}):

@@ -17,9 +17,7 @@ H, K, D, ALPHA, LAMBDA = 8, 3, 64, 0.05, 1.0
 def walked():
     recipe = recipe_for("paper", context_shape=(4,))
     recipe = replace(recipe, learning=replace(recipe.learning, batch=H, steps=1))
-    policy = DABand(
-        context_shape=(4,), n_arms=K, recipe=recipe, reveal="one_correct_arm", alpha=ALPHA, device="cpu", seed=3
-    )
+    policy = DABand(context_shape=(4,), n_arms=K, recipe=recipe, feedback="one_hot", alpha=ALPHA, device="cpu", seed=3)
     rng = np.random.default_rng(0)
     source, target = (rng.normal(size=(H, 4)).astype(np.float32) for _ in range(2))
     rewards = np.eye(K)[rng.integers(0, K, H)]

@@ -7,7 +7,7 @@ import pytest
 from daband.errors import InvalidInput
 from daband.objectives import Weight
 from daband.policies import DABand, load, recipe_for
-from daband.policies.recipe import resolve_recipe
+from daband.policies.recipes import resolve_recipe
 
 SHAPE = (3, 28, 28)
 
@@ -29,12 +29,12 @@ def test_a_number_keeps_the_schedule_and_a_table_changes_it():
 def test_groups_are_changed_in_part():
     after = changed(
         alpha=0.01,
-        learning={"learning_rate": 1e-4, "disturbance": {"shift": 1}},
+        learning={"learning_rate": 1e-4, "augmentation": {"shift": 1}},
         encoder={"options": {"channels": [4, 6]}, "latent": {"dimension": 16}},
     )
     before = recipe_for("default-rpd", context_shape=SHAPE)
-    assert (after.alpha, after.learning.learning_rate, after.learning.disturbance.shift) == (0.01, 1e-4, 1)
-    assert after.learning.disturbance.contrast == before.learning.disturbance.contrast
+    assert (after.alpha, after.learning.learning_rate, after.learning.augmentation.shift) == (0.01, 1e-4, 1)
+    assert after.learning.augmentation.contrast == before.learning.augmentation.contrast
     assert after.encoder.options["channels"] == (4, 6)
     assert after.encoder.latent.dimension == 16
     assert after.encoder.latent.hidden == before.encoder.latent.hidden

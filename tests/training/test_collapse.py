@@ -8,14 +8,14 @@ import numpy as np
 import daband
 from daband.encoders import LatentSettings
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
+from daband.learning.settings import EncoderSettings, Learning, Memory
 from daband.objectives import Weight
 from daband.policies import DABand, Recipe
-from daband.policies.recipe import EncoderSettings, Learning, Memory
 
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},
     encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),
-    learning=Learning(steps=16, batch=32, learning_rate=3e-3, averaging=0.0),
+    learning=Learning(steps=16, batch=32, learning_rate=3e-3, ema_decay=0.0),
     memory=Memory(refit_after=64),
     alpha=0.5,
 )
@@ -27,7 +27,7 @@ def run(recipe, shift=0.5, episodes=28):
     labels = np.abs(contexts[:, :3]).argmax(axis=1)
     moved = contexts[::-1].copy() + np.float32(shift)
     pair = daband.domains.from_arrays(source=(contexts, labels), target=moved, target_test=(moved, labels[::-1].copy()))
-    policy = DABand(context_shape=(4,), n_arms=3, recipe=recipe, reveal="one_correct_arm", device="cpu")
+    policy = DABand(context_shape=(4,), n_arms=3, recipe=recipe, feedback="one_hot", device="cpu")
     return daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=32)
 
 
@@ -63,7 +63,7 @@ def test_target_contexts_all_going_to_one_arm_are_reported():
 
 
 def test_latents_that_became_one_point_are_reported():
-    latent = replace(BASE.encoder, latent=LatentSettings(dimension=8, hidden=16, tap="latent"))
+    latent = replace(BASE.encoder, latent=LatentSettings(dimension=8, hidden=16, alignment="latent"))
     assert "latent spread gone" in said_in(replace(weighed(mmd=2000.0), encoder=latent), shift=3.0)
 
 

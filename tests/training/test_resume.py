@@ -156,7 +156,7 @@ def test_a_folder_knows_its_data_and_its_phase(tmp_path):
     for call in (
         lambda: daband.train(make(), source=other.source, episodes=2, episode_length=20, directory=tmp_path),
         lambda: daband.continue_on_target(
-            make(), target=pair.target_paying, rounds=40, episode_length=20, directory=tmp_path
+            make(), target=pair.target_labelled, rounds=40, episode_length=20, directory=tmp_path
         ),
     ):
         with pytest.raises(daband.InvalidInput, match="other settings"):

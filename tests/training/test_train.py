@@ -82,7 +82,7 @@ def test_a_log_trains_a_policy(pair):
 
 class TestBadInput:
     def test_target_rewards_cannot_be_given(self, pair):
-        for wrong in (pair.target_test, pair.source, pair.target_paying):
+        for wrong in (pair.target_test, pair.source, pair.target_labelled):
             if wrong is None:
                 continue
             with pytest.raises(InvalidInput, match="target must be a stream of contexts without rewards"):
@@ -118,28 +118,28 @@ class TestContinuing:
         policy = make(pair)
         daband.train(policy, source=pair.source, episodes=3, episode_length=20)
         before = policy.counts.sum()
-        run = daband.continue_on_target(policy, target=pair.target_paying, rounds=50, episode_length=20, seed=1)
+        run = daband.continue_on_target(policy, target=pair.target_labelled, rounds=50, episode_length=20, seed=1)
         assert run.rounds == 50
         assert len(run.episodes) == 3
         assert policy.counts.sum() == before + 50  # A and b of the source are kept and go on
-        rounds = pair.target_paying.rounds(0, 50, seed=1)
+        rounds = pair.target_labelled.rounds(0, 50, seed=1)
         np.testing.assert_allclose(run.total_regret, rounds.regret(run.arm).sum())
 
     def test_it_stops_where_the_contexts_end(self, pair):
-        run = daband.continue_on_target(make(pair), target=pair.target_paying, rounds=10**6, episode_length=16)
-        assert run.rounds == pair.target_paying.rounds_available
+        run = daband.continue_on_target(make(pair), target=pair.target_labelled, rounds=10**6, episode_length=16)
+        assert run.rounds == pair.target_labelled.rounds_available
 
     def test_a_head_start_shows(self, pair):
-        cold = daband.continue_on_target(make(pair), target=pair.target_paying, rounds=60)
+        cold = daband.continue_on_target(make(pair), target=pair.target_labelled, rounds=60)
         warm = make(pair)
-        warm.update(*_first_rounds(pair.target_paying, 200), domain="target")
-        assert daband.continue_on_target(warm, target=pair.target_paying, rounds=60).total_regret < cold.total_regret
+        warm.update(*_first_rounds(pair.target_labelled, 200), domain="target")
+        assert daband.continue_on_target(warm, target=pair.target_labelled, rounds=60).total_regret < cold.total_regret
 
     def test_bad_input(self, pair):
         with pytest.raises(InvalidInput, match="domain that pays"):
             daband.continue_on_target(make(pair), target=pair.target)
         with pytest.raises(InvalidInput, match="rounds"):
-            daband.continue_on_target(make(pair), target=pair.target_paying, rounds=0)
+            daband.continue_on_target(make(pair), target=pair.target_labelled, rounds=0)
 
 
 def _first_rounds(domain, n):

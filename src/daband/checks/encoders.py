@@ -14,7 +14,7 @@ import torch
 from torch.func import functional_call
 
 from daband.encoders import Encoder, build_encoder
-from daband.policies.layout import StatisticsLayout
+from daband.learning.layout import StatisticsLayout
 
 __all__ = ["ENCODER_CHECKS", "check_encoder"]
 
@@ -39,12 +39,12 @@ def _contexts(context_shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
 
 
 def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> None:
-    """Latents (B, d) have norm 1 and taps (B, w) the promised width, in training and after it."""
+    """Latents (B, d) have norm 1 and alignments (B, w) the promised width, in training and after it."""
     encoder = _made(name, context_shape)
     for mode in (True, False):
-        latent, tap = encoder.train(mode)(_contexts(context_shape), n_source=_SOURCE)
+        latent, alignment = encoder.train(mode)(_contexts(context_shape), n_source=_SOURCE)
         assert latent.shape == (_ROWS, encoder.dimension), f"latents have shape {tuple(latent.shape)}"
-        assert tap.shape == (_ROWS, encoder.tap_width), f"taps have shape {tuple(tap.shape)}"
+        assert alignment.shape == (_ROWS, encoder.alignment_width), f"alignments have shape {tuple(alignment.shape)}"
         norms = latent.norm(dim=1)
         assert torch.allclose(norms, torch.ones_like(norms)), f"latents have norms {norms.tolist()}"
 
@@ -81,12 +81,12 @@ def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -
         found = functional_call(
             side_by_side[0], given, (torch.stack(batches, dim=1),), {"n_source": _SOURCE, "runs": 2}
         )
-        ours = torch.autograd.grad(_score(found.latent, found.tap), list(both.values()), allow_unused=True)
+        ours = torch.autograd.grad(_score(found.latent, found.alignment), list(both.values()), allow_unused=True)
         for run, encoder in enumerate(alone):
-            latent, tap = encoder(batches[run], n_source=_SOURCE)
+            latent, alignment = encoder(batches[run], n_source=_SOURCE)
             assert _close(found.latent[:, run], latent), f"run {run} has other latents than alone"
-            assert _close(found.tap[:, run], tap), f"run {run} has other taps than alone"
-            theirs = torch.autograd.grad(_score(latent, tap), list(encoder.parameters()), allow_unused=True)
+            assert _close(found.alignment[:, run], alignment), f"run {run} has other alignments than alone"
+            theirs = torch.autograd.grad(_score(latent, alignment), list(encoder.parameters()), allow_unused=True)
             for key, mine, gradient in zip(both, ours, theirs, strict=True):
                 if gradient is not None:
                     assert mine is not None, f"{key} gets no gradient"
@@ -97,11 +97,11 @@ def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -
                 assert _close(buffer, state[key]), f"run {run} has another {key} than alone"
 
 
-def _score(latent: torch.Tensor, tap: torch.Tensor) -> torch.Tensor:
-    """A number on which every latent and tap has its own influence."""
+def _score(latent: torch.Tensor, alignment: torch.Tensor) -> torch.Tensor:
+    """A number on which every latent and alignment has its own influence."""
     weights = torch.cos(torch.arange(latent.shape[-1], dtype=latent.dtype))
     rows = torch.arange(1, len(latent) + 1, dtype=latent.dtype).view(-1, *[1] * (latent.ndim - 1))
-    return (rows * latent * weights).sum() + (rows * tap * tap).sum()
+    return (rows * latent * weights).sum() + (rows * alignment * alignment).sum()
 
 
 ENCODER_CHECKS: tuple[Callable[[str, tuple[int, ...]], None], ...] = (

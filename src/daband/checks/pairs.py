@@ -13,7 +13,7 @@ import numpy as np
 
 from daband.arrays import AnyArray
 from daband.checks.reach import reachable
-from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, PayingDomain, load
+from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, load
 from daband.errors import InvalidInput
 
 __all__ = [
@@ -69,8 +69,8 @@ def check_finite_contexts(pair: Pair) -> None:
 def check_rewards(pair: Pair) -> None:
     """Rewards and expected rewards lie in [0, 1]; one-correct-arm problems pay 1 once and 0 else, without noise."""
     tables: list[tuple[str, AnyArray]] = [("target_test", pair.target_test.read_expected(0, _SAMPLE))]
-    for name, domain in (("source", pair.source), ("target_paying", pair.target_paying)):
-        if isinstance(domain, PayingDomain):
+    for name, domain in (("source", pair.source), ("target_labelled", pair.target_labelled)):
+        if isinstance(domain, RewardDomain):
             rounds = domain.rounds(0, min(_SAMPLE, len(domain)), seed=0)
             tables.append((name, rounds.rewards))
             if rounds.expected is not None:
@@ -85,14 +85,14 @@ def check_rewards(pair: Pair) -> None:
     for name, table in tables:
         _require(table.ndim == 2 and table.shape[1] == pair.n_arms, f"{name} rewards have shape {table.shape}")
         _require(bool(((table >= 0) & (table <= 1)).all()), f"{name} rewards leave [0, 1]")
-        if pair.one_correct_arm:
+        if pair.feedback == "one_hot":
             right = bool(np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all())
             _require(right, f"{name}: one arm should pay 1 and the others 0")
 
 
 def check_order(pair: Pair) -> None:
     """A pass shows every context once, the seed fixes the order, pieces equal the whole, too many rounds fail."""
-    for name, domain in (("source", pair.source), ("target", pair.target), ("target_paying", pair.target_paying)):
+    for name, domain in (("source", pair.source), ("target", pair.target), ("target_labelled", pair.target_labelled)):
         if domain is None:
             continue
         n = len(domain)
@@ -123,8 +123,8 @@ def check_no_target_rewards_in_reach(pair: Pair) -> None:
         for found in reachable(root):
             kind = type(found).__name__
             _require(not isinstance(found, (EvaluationDomain, Pair)), f"pair.{side} leads to a {kind}")
-            pays = isinstance(found, (PayingDomain, LoggedDomain))
-            if pays and (side == "target" or found is pair.target_paying):
+            pays = isinstance(found, (RewardDomain, LoggedDomain))
+            if pays and (side == "target" or found is pair.target_labelled):
                 _require(False, f"pair.{side} leads to a {kind}, which pays for the target")
             array = _as_array(found)
             if array is None:
@@ -193,8 +193,8 @@ def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
         ("target", pair.target),
         ("target_test", pair.target_test),
     ]
-    if pair.target_paying is not None:
-        named.append(("target_paying", pair.target_paying))
+    if pair.target_labelled is not None:
+        named.append(("target_labelled", pair.target_labelled))
     return named
 
 
@@ -213,12 +213,12 @@ def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
     holders: list[tuple[str, Any, AnyArray]] = [
         ("target_test", pair.target_test, pair.target_test.read_expected(0, len(pair.target_test)))
     ]
-    paying = pair.target_paying
+    paying = pair.target_labelled
     if paying is not None:
         rewards, expected = paying.read_rewards(np.arange(len(paying)))
-        holders.append(("target_paying", paying, rewards))
+        holders.append(("target_labelled", paying, rewards))
         if expected is not None:
-            holders.append(("target_paying", paying, expected))
+            holders.append(("target_labelled", paying, expected))
     for name, domain, table in holders:
         arrays = [array for array in map(_as_array, reachable(domain)) if array is not None]
         for what, secret in (("rewards", table), ("labels", table.argmax(axis=1))):

@@ -19,9 +19,9 @@ from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
 
 __all__ = ["TERM_CHECKS", "check_term"]
 
-_ROUNDS, _TARGETS, _ARMS, _TAP = 7, 6, 4, 5
-_SHAPE = TermShape(n_arms=_ARMS, tap_width=_TAP, reveal="one_correct_arm")
-_WITH_GRADIENT = ("predicted", "tap", "target_predicted", "target_tap")
+_ROUNDS, _TARGETS, _ARMS, _ALIGNMENT = 7, 6, 4, 5
+_SHAPE = TermShape(n_arms=_ARMS, alignment_width=_ALIGNMENT, feedback="one_hot")
+_WITH_GRADIENT = ("predicted", "alignment", "target_predicted", "target_alignment")
 
 
 def _batch(*, arms: int = _ARMS) -> Batch:
@@ -34,10 +34,10 @@ def _batch(*, arms: int = _ARMS) -> Batch:
         predicted=draw(_ROUNDS, arms),
         arm=torch.arange(_ROUNDS) % arms,
         reward=(torch.arange(_ROUNDS) % 2).double(),
-        tap=draw(_ROUNDS, _TAP),
+        alignment=draw(_ROUNDS, _ALIGNMENT),
         target_predicted=draw(_TARGETS, arms),
         target_width=0.1 * draw(_TARGETS, arms),
-        target_tap=draw(_TARGETS, _TAP) + 0.5,
+        target_alignment=draw(_TARGETS, _ALIGNMENT) + 0.5,
         target_teacher=3 * draw(_TARGETS, arms),
         weight=torch.ones((), dtype=torch.float64),
     )
@@ -95,7 +95,7 @@ def check_no_target_is_no_trouble(kind: type[Term]) -> None:
     if kind.needs_target:
         return
     empty = {name: getattr(_batch(), name)[:0] for name in ("target_predicted", "target_width", "target_teacher")}
-    value = _made(kind)(replace(_batch(), **empty, target_tap=_batch().target_tap[:0]))
+    value = _made(kind)(replace(_batch(), **empty, target_alignment=_batch().target_alignment[:0]))
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
 
 
@@ -128,12 +128,14 @@ def check_rows_need_not_match(kind: type[Term]) -> None:
     """Paid rounds of the target may stand behind the source's, or alone, and a round may have a context per arm."""
     batch, term = _batch(), _made(kind)
     again = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
-    a_context_per_arm = {name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in ("tap", "target_tap")}
+    a_context_per_arm = {
+        name: getattr(batch, name).repeat_interleave(_ARMS, 0) for name in ("alignment", "target_alignment")
+    }
     for what, changes in (
         ("with rounds of the target", again),
         ("with a context per arm", a_context_per_arm),
         ("with both", {**again, **a_context_per_arm}),
-        ("without a round of the source", {"tap": batch.tap[:0]}),
+        ("without a round of the source", {"alignment": batch.alignment[:0]}),
     ):
         changed = replace(batch, **changes)
         found = {"value": term(changed), **term.measured(changed)}
@@ -148,7 +150,10 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
     """
     made = [_Judge(_made(kind, seed)) for seed in (0, 1)]
     held = [{**dict(one.named_parameters()), **dict(one.named_buffers())} for one in made]
-    batches = [vars(_batch()), vars(replace(_batch(), predicted=_batch().predicted.flip(0), tap=_batch().tap * 1.5))]
+    batches = [
+        vars(_batch()),
+        vars(replace(_batch(), predicted=_batch().predicted.flip(0), alignment=_batch().alignment * 1.5)),
+    ]
 
     def judged(own: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = functional_call(made[0], own, (Batch(**fields),))

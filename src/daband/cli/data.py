@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from daband.domains import data_directory, load, pairs
+from daband.domains import data_directory, load
 from daband.domains.catalogue import check, listing, resources
 from daband.domains.download import get
+from daband.domains.registry import pairs
 from daband.errors import InvalidInput
 
 __all__ = ["app"]

@@ -36,7 +36,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="daband",
-    help="Cross-domain contextual bandits: learn where feedback is cheap, act where it is dear.\n\n"
+    help="Cross-domain contextual bandits: learn where feedback is cheap, act where it is expensive.\n\n"
     "Start with [bold]daband demo[/bold].",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -1,7 +1,5 @@
 """Domains: where contexts come from and who pays. One source/target pair per file, and readers for users' own data."""
 
-from daband.domains.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
-from daband.domains.callables import from_callable
 from daband.domains.contract import (
     About,
     Contexts,
@@ -9,18 +7,20 @@ from daband.domains.contract import (
     LoggedDomain,
     LoggedRounds,
     Pair,
-    PayingDomain,
+    RewardDomain,
     Rounds,
 )
-from daband.domains.datasets import from_datasets
-from daband.domains.image_folder import Reading, from_image_folder
-from daband.domains.images import Framing, imagenet_normalise
-from daband.domains.logs import ArrayLog, from_log
-from daband.domains.pairs import PairEntry, load, pairs, register_pair
+from daband.domains.pairs.synthetic import Shift
 from daband.domains.places import cache_directory, data_directory
-from daband.domains.synthetic import Shift
-from daband.domains.table_transform import TableTransform
-from daband.domains.tables import Columns, from_table
+from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
+from daband.domains.readers.callables import from_callable
+from daband.domains.readers.datasets import from_datasets
+from daband.domains.readers.image_folder import Reading, from_image_folder
+from daband.domains.readers.images import Framing, imagenet_normalise
+from daband.domains.readers.logs import ArrayLog, from_log
+from daband.domains.readers.table_transform import TableTransform
+from daband.domains.readers.tables import Columns, from_table
+from daband.domains.registry import PairEntry, load, pair_names, register_pair
 
 __all__ = [
     "About",
@@ -36,8 +36,8 @@ __all__ = [
     "LoggedRounds",
     "Pair",
     "PairEntry",
-    "PayingDomain",
     "Reading",
+    "RewardDomain",
     "Rounds",
     "Shift",
     "TableTransform",
@@ -51,6 +51,6 @@ __all__ = [
     "from_table",
     "imagenet_normalise",
     "load",
-    "pairs",
+    "pair_names",
     "register_pair",
 ]

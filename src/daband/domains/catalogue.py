@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from daband.domains.pairs import pairs
 from daband.domains.places import data_directory, find
+from daband.domains.registry import pairs
 
 __all__ = ["PairRecord", "Resource", "ResourceStatus", "check", "listing", "resources"]
 

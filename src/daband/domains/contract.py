@@ -3,7 +3,7 @@
 Three things, kept apart by type, because the whole project rests on the difference:
 
 * ``Contexts``: a stream of contexts and nothing else. It is all that training ever gets of the target.
-* ``PayingDomain``: contexts for which a pulled arm pays. The source; and the target once its rewards may be seen.
+* ``RewardDomain``: contexts for which a pulled arm pays. The source; and the target once its rewards may be seen.
 * ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
 
 A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a run that was killed
@@ -22,7 +22,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
-__all__ = ["About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "PayingDomain", "Rounds"]
+__all__ = ["About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "RewardDomain", "Rounds"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Contexts(ABC):
 
     context_shape: tuple[int, ...]
     passes: int = 1
-    reads_ahead: bool = False
+    prefetches: bool = False
     """Whether a run may read the next episode in another thread while this one is played: worth it where files are
     decoded, and right only where what is read depends on the positions alone."""
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
@@ -116,7 +116,7 @@ class Contexts(ABC):
         return self.read(self.order(start, stop, seed=seed))
 
 
-class PayingDomain(Contexts):
+class RewardDomain(Contexts):
     """Contexts for which a pulled arm pays."""
 
     n_arms: int
@@ -193,15 +193,16 @@ class Pair:
     context_shape: tuple[int, ...]
     n_arms: int
     class_names: tuple[str, ...]
-    source: PayingDomain | LoggedDomain
+    source: RewardDomain | LoggedDomain
     target: Contexts
     target_test: EvaluationDomain
-    target_paying: PayingDomain | None = None
+    target_labelled: RewardDomain | None = None
     """The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it."""
     arms: str = "disjoint"
     """"disjoint": one context a round; "shared": one context per arm."""
-    one_correct_arm: bool = False
-    """Whether a reward of 1 reveals that every other arm pays 0 (noise-free classification)."""
+    feedback: str = "bandit"
+    """What a reward tells: "bandit", of the pulled arm alone; "one_hot": exactly one arm pays 1 and all others 0,
+    without noise, so that a reward of 1 tells of every arm."""
     about: About = field(default_factory=lambda: About(summary=""))
     feature_names: tuple[str, ...] = ()
     """A name per number of a flat context, where there are such names; pictures and diagnostics use them."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.images import decode_image
+from daband.domains.readers.images import decode_image
 from daband.errors import DataError
 
 __all__ = ["blend", "read_archive", "read_folder", "read_packed"]

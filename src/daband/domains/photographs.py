@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from daband.arrays import AnyArray
-from daband.domains.images import decode_image
+from daband.domains.readers.images import decode_image
 from daband.errors import DataError
 
 __all__ = ["packaged_photographs", "photographs_in"]

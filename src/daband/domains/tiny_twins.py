@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.arrays import from_arrays
 from daband.domains.contract import About, Pair
-from daband.domains.pairs import describe
+from daband.domains.readers.arrays import from_arrays
+from daband.domains.registry import describe
 
 __all__ = ["tiny_image_pair", "tiny_images", "tiny_vectors"]
 
@@ -44,7 +44,7 @@ def tiny_image_pair(*, name: str, class_names: Sequence[str], about: About, pass
         source=here,
         target=seen[0],
         target_test=held,
-        target_paying=seen,
+        target_labelled=seen,
         n_arms=len(class_names),
         class_names=class_names,
         passes=passes,

@@ -1,8 +1,8 @@
-"""What every encoder is: contexts in; a unit-norm latent, and a tap of wider features for alignment, out.
+"""What every encoder is: contexts in; a unit-norm latent, and wider features for alignment, out.
 
-A network that registers here gives *features*; ``Encoder`` puts the two dense layers of the paper behind them. The tap
-is what stands before those layers: aligning the wide features moves target accuracy far more than aligning the small
-latent does (``docs/results/recipe-research.md``).
+A network that registers here gives *features*; ``Encoder`` puts the two dense layers of the paper behind them. By
+default the features before those layers are aligned: that moves target accuracy far more than aligning the small latent
+does (``docs/results/recipe-research.md``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Encoded(NamedTuple):
 
     latent: torch.Tensor
     """(B, d), each row of unit norm."""
-    tap: torch.Tensor
+    alignment: torch.Tensor
     """(B, w), the features that alignment works on."""
 
 
@@ -66,15 +66,15 @@ class LatentSettings:
     hidden: int = 100
     normalise_hidden: bool = False
     """Whether the hidden layer is batch-normalised, each domain by its own statistics."""
-    tap: str = "features"
+    alignment: str = "features"
     """What alignment sees: "features" (before the dense layers) or "latent" (the paper)."""
 
     def __post_init__(self) -> None:
         for name in ("dimension", "hidden"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"latent {name} must be at least 1, got {getattr(self, name)}")
-        if self.tap not in ("features", "latent"):
-            raise InvalidInput(f"latent tap must be 'features' or 'latent', got {self.tap!r}")
+        if self.alignment not in ("features", "latent"):
+            raise InvalidInput(f"latent alignment must be 'features' or 'latent', got {self.alignment!r}")
 
 
 class Encoder(nn.Module):
@@ -99,9 +99,9 @@ class Encoder(nn.Module):
         return self.latent.dimension
 
     @property
-    def tap_width(self) -> int:
-        """The width w of the tap."""
-        return self.features.width if self.latent.tap == "features" else self.latent.dimension
+    def alignment_width(self) -> int:
+        """The width w of the alignment."""
+        return self.features.width if self.latent.alignment == "features" else self.latent.dimension
 
     def forward(self, contexts: torch.Tensor, *, n_source: int | None = None, runs: int = 1) -> Encoded:
         """Encode (B, *context_shape); rows from ``n_source`` on are of the target, by default none is.
@@ -122,7 +122,7 @@ class Encoder(nn.Module):
         if runs > 1:
             latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
         latent = unit_norm(latent)
-        return Encoded(latent, wide if self.latent.tap == "features" else latent)
+        return Encoded(latent, wide if self.latent.alignment == "features" else latent)
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:
@@ -144,11 +144,11 @@ def build_encoder(
     ``name="auto"`` takes "conv" for images (C, H, W) and "mlp" for everything else. The other keywords are the
     network's own settings.
     """
-    from daband.encoders.pretrained import BroughtFeatures
+    from daband.encoders.pretrained import CustomFeatures
 
     latent = LatentSettings() if latent is None else latent
     if isinstance(name, nn.Module):
-        features: Features = BroughtFeatures(module=name, context_shape=context_shape)
+        features: Features = CustomFeatures(module=name, context_shape=context_shape)
         return Encoder(features=features, latent=latent)
     if name == "auto":
         name = "conv" if len(context_shape) == 3 and context_shape[0] <= 4 and min(context_shape[1:]) >= 16 else "mlp"

@@ -24,7 +24,8 @@ class ConvFeatures(Features):
 
     ``normalise=False`` is the plain network of the feasibility prototype. ``normalise_image`` subtracts each image's
     own mean and divides by its spread, which takes brightness and contrast out before anything is learned.
-    ``pooled_side`` caps the side of the last map by average pooling, so that larger images keep a tap of sane width.
+    ``pooled_side`` caps the side of the last map by average pooling, so that larger images keep alignment features
+    of sane width.
     """
 
     stackable = True

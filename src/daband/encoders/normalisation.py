@@ -19,7 +19,7 @@ from daband.errors import InvalidInput
 __all__ = ["DOMAINS", "DomainNorm"]
 
 DOMAINS = ("source", "target")
-STATISTICS = ("own", "source", "earned")
+STATISTICS = ("own", "source", "gated")
 
 
 class DomainNorm(nn.Module):
@@ -31,17 +31,17 @@ class DomainNorm(nn.Module):
 
     ``statistics`` says by what the target is normalised: "own"; "source", which keeps a difference between the domains
     that means something (where one domain's patients need more, taking the mean out takes that out as well); or
-    "earned", which moves from the source's to its own as ``trust``, a buffer that training sets, goes from 0 to 1.
+    "gated", which moves from the source's to its own as ``gate``, a buffer that training sets, goes from 0 to 1.
 
     Several runs can be normalised side by side: given parameters and buffers for ``runs * channels`` channels (by
-    ``torch.func.functional_call``), with one ``trust`` and one column of ``batches_seen`` a run, each run's channels
+    ``torch.func.functional_call``), with one ``gate`` and one column of ``batches_seen`` a run, each run's channels
     are treated as its own norm would treat them.
     """
 
     running_mean: torch.Tensor
     running_variance: torch.Tensor
     batches_seen: torch.Tensor
-    trust: torch.Tensor
+    gate: torch.Tensor
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(len(DOMAINS), channels))
         self.register_buffer("running_variance", torch.ones(len(DOMAINS), channels))
         self.register_buffer("batches_seen", torch.zeros(len(DOMAINS)))
-        self.register_buffer("trust", torch.ones(()) if statistics == "own" else torch.zeros(()))
+        self.register_buffer("gate", torch.ones(()) if statistics == "own" else torch.zeros(()))
 
     def forward(self, features: torch.Tensor, *, n_source: int) -> torch.Tensor:
         """Normalise rows ``[:n_source]`` as source and the rest as target; same shape out as in."""
@@ -107,8 +107,8 @@ class DomainNorm(nn.Module):
 
     def _running(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
         # Chosen by arithmetic, not by a branch on a tensor, so that a captured step never waits for the device.
-        own = (self.batches_seen[domain] > 0).to(self.trust.dtype)
-        own = self._per_channel(own if domain == 0 else own * self.trust)
+        own = (self.batches_seen[domain] > 0).to(self.gate.dtype)
+        own = self._per_channel(own if domain == 0 else own * self.gate)
         mean = torch.lerp(self.running_mean[0], self.running_mean[domain], own)
         return mean, torch.lerp(self.running_variance[0], self.running_variance[domain], own)
 
@@ -139,9 +139,9 @@ class DomainNorm(nn.Module):
         else:
             source_variance, source_mean = torch.var_mean(source, dim=dims, correction=0)
         shape = (1, -1, *[1] * (target.ndim - 2))
-        trust = self._per_channel(self.trust)
-        mean = torch.lerp(source_mean, mean, trust).view(shape)
-        spread = torch.rsqrt(torch.lerp(source_variance, variance, trust) + self.epsilon).view(shape)
+        gate = self._per_channel(self.gate)
+        mean = torch.lerp(source_mean, mean, gate).view(shape)
+        spread = torch.rsqrt(torch.lerp(source_variance, variance, gate) + self.epsilon).view(shape)
         out = (target - mean) * spread
         if self.weight is not None and self.bias is not None:
             out = out * self.weight.view(shape) + self.bias.view(shape)

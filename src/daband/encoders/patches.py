@@ -2,8 +2,8 @@
 
 With three channels a library's kernels convert what they are given before they begin, and are slow on the way back: a
 product of all patches with the weights saves a fifth to a third of the layer's time. The images themselves need no
-gradient, which is the part that would be dear this way. Biases are weights of a column of ones, so that adding them
-costs nothing in either direction.
+gradient, which is the part that would be expensive this way. Biases are weights of a column of ones, so that adding
+them costs nothing in either direction.
 """
 
 from __future__ import annotations

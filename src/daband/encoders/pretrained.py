@@ -11,14 +11,14 @@ from torch import nn
 from daband.encoders.contract import Features, encoders
 from daband.errors import InvalidInput
 
-__all__ = ["BroughtFeatures", "PretrainedFeatures"]
+__all__ = ["CustomFeatures", "PretrainedFeatures"]
 
 # ImageNet's mean and spread per channel, as torchvision's weights expect them.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_SPREAD = (0.229, 0.224, 0.225)
 
 
-class BroughtFeatures(Features):
+class CustomFeatures(Features):
     """A copy of any module from (B, *context_shape) to (B, ...), flattened; its normalisation layers stay as they are.
 
     With ``trainable=False`` the module is held in evaluation mode and receives no gradient. A trainable module with
@@ -49,7 +49,7 @@ class BroughtFeatures(Features):
         self.width = features[0].numel()
         self.train(self.training)
 
-    def train(self, mode: bool = True) -> BroughtFeatures:
+    def train(self, mode: bool = True) -> CustomFeatures:
         super().train(mode)
         if not self.trainable:
             self.module.eval()
@@ -92,7 +92,7 @@ class PretrainedFeatures(Features):
         self.context_shape = tuple(context_shape)
         self.side = side
         module, mean, spread = _backbone(backbone, trained=weights == "trained")
-        self.body = BroughtFeatures(module=module, context_shape=(3, side, side), trainable=trainable)
+        self.body = CustomFeatures(module=module, context_shape=(3, side, side), trainable=trainable)
         self.width = self.body.width
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.register_buffer("spread", torch.tensor(spread).view(1, 3, 1, 1))

@@ -50,7 +50,7 @@ _SIGNS = (
         0.995,
         None,
         "the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the encoder learns "
-        "nothing from it. Raise the adversarial weight, or align wider features (LatentSettings(tap='features'))",
+        "nothing from it. Raise the adversarial weight, or align wider features (LatentSettings(alignment='features'))",
     ),
 )
 

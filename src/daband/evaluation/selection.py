@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
-from daband.domains import Contexts, LoggedDomain, PayingDomain
+from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
 
@@ -78,7 +78,7 @@ class Training:
 
 
 def criteria(
-    policy: Policy, *, source: PayingDomain | LoggedDomain, target: Contexts, training: Training, contexts: int = 2000
+    policy: Policy, *, source: RewardDomain | LoggedDomain, target: Contexts, training: Training, contexts: int = 2000
 ) -> dict[str, float | None]:
     """Every criterion's value for a trained policy, None where it cannot be had. The policy is the same afterwards.
 
@@ -89,7 +89,7 @@ def criteria(
         training: what it was trained on.
         contexts: how many contexts of each domain are looked at, at the most.
     """
-    if not isinstance(target, Contexts) or isinstance(target, PayingDomain | LoggedDomain):
+    if not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain):
         raise InvalidInput(
             f"criteria take target contexts without rewards, e.g. pair.target, got {type(target).__name__}"
         )
@@ -177,7 +177,7 @@ def _dev(
 
 
 def _rewards(
-    policy: Policy, source: PayingDomain | LoggedDomain, start: int, stop: int, seed: int
+    policy: Policy, source: RewardDomain | LoggedDomain, start: int, stop: int, seed: int
 ) -> tuple[FloatArray, FloatArray]:
     """What the policy's own choices pay in these rounds, (N,), and how much each counts, (N,).
 

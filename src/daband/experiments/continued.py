@@ -129,14 +129,14 @@ def continue_run(
     spec = read_spec(folder)
     length = read_json(folder / "config.json")["training"]["episode_length"]
     pair = load(spec.pair, **spec.pair_options)
-    if pair.target_paying is None:
+    if pair.target_labelled is None:
         raise DataError(f"the pair {spec.pair!r} has no target contexts with rewards to continue on")
     policy = load_policy(folder / "policy.safetensors")
-    episodes = -(-min(rounds, pair.target_paying.rounds_available) // length)
+    episodes = -(-min(rounds, pair.target_labelled.rounds_available) // length)
     tell = None if progress is None else lambda record: progress({**record, "of": episodes})
     run = continue_on_target(
         policy,
-        target=pair.target_paying,
+        target=pair.target_labelled,
         rounds=rounds,
         episode_length=length,
         seed=spec.seed,

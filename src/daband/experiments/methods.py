@@ -65,7 +65,7 @@ def check_recipe(recipe: Any) -> None:
     """Raise where it is a recipe for no kind of context; which kind the pair has is not known before it is loaded."""
     from daband.encoders import encoders  # these bring torch, which methods without a network do without
     from daband.objectives import terms
-    from daband.policies.recipe import resolve_recipe
+    from daband.policies.recipes import resolve_recipe
 
     wrong: InvalidInput | None = None
     for shape in _IMAGE, _VECTOR:
@@ -90,8 +90,8 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     if method.endswith(_PCA_SUFFIX):
         transform = PCA(min(components, math.prod(pair.context_shape)))
     shape: dict[str, Any] = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "arms": pair.arms}
-    if "reveal" in policy_settings(method) and "reveal" not in arguments:
-        arguments["reveal"] = "one_correct_arm" if pair.one_correct_arm else "chosen_arm"
+    if "feedback" in policy_settings(method) and "feedback" not in arguments:
+        arguments["feedback"] = pair.feedback
     return policy_class(method)(**shape, transform=transform, seed=seed, **arguments)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from daband.domains import Pair, load
 from daband.errors import DataError
 from daband.evaluation import evaluate
-from daband.experiments.evidence import Witness, gather
+from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.methods import build_policy
 from daband.experiments.settings import RunSpec
 from daband.files import read_json, write_text
@@ -97,8 +97,8 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     """Evaluate a trained policy, write what is left to write, and mark the folder as done."""
     spec, pair, folder = prepared.spec, prepared.pair, prepared.folder
     started = time.perf_counter()
-    witness = Witness(pair)
-    result = evaluate(prepared.policy, pair.target_test, rule=spec.rule, observe=witness.see)
+    recorder = ArtifactRecorder(pair)
+    result = evaluate(prepared.policy, pair.target_test, rule=spec.rule, observe=recorder.see)
     record = {
         "pair": spec.pair,
         "method": spec.method,
@@ -117,7 +117,7 @@ def conclude(prepared: Prepared, run: Run) -> Record:
         "target_contexts": result.contexts,
         "folder": spec.folder_name,
     }
-    gather(prepared, witness)
+    gather(prepared, recorder)
     write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
     write_text(folder / "done", "")
     return record

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from daband.domains import pairs
+from daband.domains.registry import pairs
 from daband.errors import InvalidInput
 from daband.experiments.methods import checked_method, policy_arguments
 from daband.suggestions import did_you_mean

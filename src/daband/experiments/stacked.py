@@ -1,7 +1,7 @@
 """Runs that differ in their seed alone, trained together on one GPU.
 
 ``stacked`` is put around any executor. Where a run's policy would be on a GPU, the seeds of a method become one piece
-of work: one process trains them with common gradient steps (``daband.training.train_together``), and each is kept in
+of work: one process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in
 its own folder, as if it had been alone. Everything else is left to the executor as it is.
 """
 
@@ -117,14 +117,14 @@ def _trained_together(
     specs: Sequence[RunSpec], out: Path, progress: Callable[[dict[str, float]], None] | None
 ) -> dict[str, tuple[Prepared, Run | Exception]] | None:
     """Runs trained with common steps, by folder; None where that cannot be, and each has to be executed by itself."""
-    from daband.policies.together import fits_together
-    from daband.training import Training, train_together
+    from daband.policies.stacked import can_stack
+    from daband.training import Training, train_stacked
 
     if not specs:
         return {}
     pair = load(specs[0].pair, **specs[0].pair_options)
     todo = [prepare(spec, out, pair=pair) for spec in specs]
-    if not fits_together([prepared.policy for prepared in todo]):
+    if not can_stack([prepared.policy for prepared in todo]):
         return None
     told = 0
 
@@ -139,7 +139,7 @@ def _trained_together(
         settings = prepared.training()
         trainings.append(Training(prepared.policy, **settings, progress=partial(tell, of=settings["episodes"])))
     try:
-        runs = train_together(trainings)
+        runs = train_stacked(trainings)
     except DeviceOutOfMemory as error:
         # Their folders keep how far they came; one after the other they need less.
         warnings.warn(f"{len(todo)} runs were not trained together, but will be in turn: {error}", stacklevel=2)

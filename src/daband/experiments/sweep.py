@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from daband.domains import Pair, load, pairs
+from daband.domains import Pair, load
+from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.selection import RULES, Training, criteria
 from daband.experiments.bench import read_results

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray, taken_over
+from daband.arrays import AnyArray, FloatArray, IntArray, restored_array
 from daband.errors import InvalidInput
 from daband.linear.primal import PrimalRidge
 from daband.linear.products import ContextStore, inner_products
@@ -122,7 +122,10 @@ class DualRidge:
         """Covariances of contexts (B, d) under every head, (heads, B, B): direct. And the means (B, heads)."""
         between = inner_products(contexts, contexts)
         stored = self.store.products(contexts).T
-        self._last = contexts, stored  # the same contexts come back in ``update``; these products are the dear part
+        self._last = (
+            contexts,
+            stored,
+        )  # the same contexts come back in ``update``; these products are the expensive part
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((len(contexts), self.n_heads))
         for head, factor in enumerate(self._factors):
@@ -190,21 +193,21 @@ class DualRidge:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
         n = len(state["heads"])
-        heads = taken_over(state, "heads", np.zeros(n, np.int64))
+        heads = restored_array(state, "heads", np.zeros(n, np.int64))
         if state["n_heads"].tolist() != [self.n_heads] or (n and not (0 <= heads.min() <= heads.max() < self.n_heads)):
             raise ValueError(f"the rounds must belong to heads 0..{self.n_heads - 1}")
-        rewards = taken_over(state, "rewards", np.zeros(n))
+        rewards = restored_array(state, "rewards", np.zeros(n))
         store = ContextStore(self.dim)
         if n:
-            store.append(taken_over(state, "contexts", np.empty((n, self.dim), state["contexts"].dtype)))
+            store.append(restored_array(state, "contexts", np.empty((n, self.dim), state["contexts"].dtype)))
         factors = []
         for head in range(self.n_heads):
             factor = _InverseFactor()
             factor.members = np.flatnonzero(heads == head).tolist()
             factor.n = len(factor.members)
-            factor.weights = taken_over(state, f"weights.{head}", np.zeros(factor.n))
+            factor.weights = restored_array(state, f"weights.{head}", np.zeros(factor.n))
             factor.blocks = [
-                taken_over(state, f"factor.{head}.{index}", np.empty((_BLOCK, (index + 1) * _BLOCK)))
+                restored_array(state, f"factor.{head}.{index}", np.empty((_BLOCK, (index + 1) * _BLOCK)))
                 for index in range(-(-factor.n // _BLOCK))
             ]
             factors.append(factor)

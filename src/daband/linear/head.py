@@ -148,7 +148,7 @@ class RidgeHead:
     ) -> Decision:
         """Decide and learn round after round, exactly; ``rewards`` (B, K) says what each arm pays.
 
-        The features are all known beforehand, so the dear part is a few matrix products for the whole episode; the
+        The features are all known beforehand, so the expensive part is a few matrix products for the whole episode; the
         loop over rounds only corrects means and variances of the rounds to come. Long episodes are cut into blocks:
         those corrections grow with the square of a block's length.
         """

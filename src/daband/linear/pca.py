@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, taken_over, unit_scale
+from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 
 __all__ = ["PCA"]
@@ -95,8 +95,8 @@ class PCA:
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
         if state:
-            centre = taken_over(state, "centre", np.zeros(state["centre"].shape))
-            axes = taken_over(state, "axes", np.zeros((self.n_components, centre.size)))
+            centre = restored_array(state, "centre", np.zeros(state["centre"].shape))
+            axes = restored_array(state, "axes", np.zeros((self.n_components, centre.size)))
             self._centre, self._axes = centre, axes
 
     def _exact(self, flat: Sequence[AnyArray], centre: FloatArray) -> FloatArray:

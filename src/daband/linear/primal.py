@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray, taken_over, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
 from daband.linear.kernels import kernels, packed
 
 __all__ = ["PrimalRidge"]
@@ -151,16 +151,16 @@ class PrimalRidge:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""
-        self.counts = taken_over(state, "counts", self.counts)
-        self.theta = taken_over(state, "theta", self.theta)
-        self._inverse = taken_over(state, "inverse", self._inverse)
+        self.counts = restored_array(state, "counts", self.counts)
+        self.theta = restored_array(state, "theta", self.theta)
+        self._inverse = restored_array(state, "inverse", self._inverse)
         self._packed = None
         self._inverse_stale.clear()
-        self._gram = taken_over(state, "gram", self._gram)
-        self._moment = taken_over(state, "moment", self._moment)
-        self._pending = taken_over(state, "pending", self._pending)
-        self._n_pending = taken_over(state, "n_pending", self._n_pending)
-        self._since_refresh = taken_over(state, "since_refresh", self._since_refresh)
+        self._gram = restored_array(state, "gram", self._gram)
+        self._moment = restored_array(state, "moment", self._moment)
+        self._pending = restored_array(state, "pending", self._pending)
+        self._n_pending = restored_array(state, "n_pending", self._n_pending)
+        self._since_refresh = restored_array(state, "since_refresh", self._since_refresh)
         if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
 

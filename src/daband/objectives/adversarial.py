@@ -63,7 +63,7 @@ class Discriminator(nn.Module):
 
 @terms.register("adversarial")
 class Adversarial(Term):
-    """The discriminator sees the tap."""
+    """The discriminator sees the alignment."""
 
     needs_target = True
     weighs_itself = True
@@ -74,27 +74,27 @@ class Adversarial(Term):
 
     def input_width(self, shape: TermShape) -> int:
         """How wide what the discriminator sees is."""
-        return shape.tap_width
+        return shape.alignment_width
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        tap = reverse_gradient(batch.both_taps, 2 * batch.weight)
-        return domain_cross_entropy(self.logits(tap, batch), len(batch.tap))
+        alignment = reverse_gradient(batch.both_alignments, 2 * batch.weight)
+        return domain_cross_entropy(self.logits(alignment, batch), len(batch.alignment))
 
-    def logits(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The discriminator's logits of all rows, the source's first, whose taps are ``tap``."""
-        logits: torch.Tensor = self.discriminator(self.seen(tap, batch))
+    def logits(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """The discriminator's logits of all rows, the source's first, whose alignments are ``alignment``."""
+        logits: torch.Tensor = self.discriminator(self.seen(alignment, batch))
         return logits
 
-    def seen(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:  # noqa: ARG002 - for the conditional one
-        """What the discriminator sees of the rows whose taps are ``tap``."""
-        return tap
+    def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:  # noqa: ARG002 - for the conditional one
+        """What the discriminator sees of the rows whose alignments are ``alignment``."""
+        return alignment
 
     def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
-        if min(len(batch.tap), len(batch.target_tap)) == 0:
+        if min(len(batch.alignment), len(batch.target_alignment)) == 0:
             return {}
         with torch.no_grad():
-            logits = self.logits(batch.both_taps, batch)
-            return {"discriminator_accuracy": domain_accuracy(logits, len(batch.tap))}
+            logits = self.logits(batch.both_alignments, batch)
+            return {"discriminator_accuracy": domain_accuracy(logits, len(batch.alignment))}
 
 
 @terms.register("conditional_adversarial")
@@ -113,22 +113,22 @@ class ConditionalAdversarial(Adversarial):
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__(shape)
-        self.register_buffer("feature_directions", torch.randn(shape.tap_width, self.projected_width))
+        self.register_buffer("feature_directions", torch.randn(shape.alignment_width, self.projected_width))
         self.register_buffer("class_directions", torch.randn(shape.n_arms, self.projected_width))
 
     def input_width(self, shape: TermShape) -> int:  # noqa: ARG002
         return self.projected_width
 
-    def seen(self, tap: torch.Tensor, batch: Batch) -> torch.Tensor:
-        contexts_a_round = len(batch.target_tap) // len(batch.target_predicted)
-        source = batch.predicted[: len(batch.tap) // contexts_a_round]  # behind them are rounds of the target
+    def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
+        contexts_a_round = len(batch.target_alignment) // len(batch.target_predicted)
+        source = batch.predicted[: len(batch.alignment) // contexts_a_round]  # behind them are rounds of the target
         predicted = torch.cat([source, batch.target_predicted])
         probabilities = torch.softmax(self.shape.scale * predicted.detach(), dim=1)
         directions = self.class_directions
         if contexts_a_round > 1:
             own = probabilities.reshape(-1, 1)
             probabilities, directions = torch.cat([own, 1 - own], dim=1), directions[:2]
-        product = (tap @ self.feature_directions) * (probabilities @ directions)
+        product = (alignment @ self.feature_directions) * (probabilities @ directions)
         scaled: torch.Tensor = product / math.sqrt(self.projected_width)
         return scaled
 

@@ -23,11 +23,11 @@ from torch import nn
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["REVEALS", "Batch", "Term", "TermShape", "terms"]
+__all__ = ["FEEDBACKS", "Batch", "Term", "TermShape", "terms"]
 
-REVEALS = ("one_correct_arm", "chosen_arm")
-"""What a reward tells. "one_correct_arm": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
-reveals every arm. "chosen_arm": a reward tells of the pulled arm alone."""
+FEEDBACKS = ("one_hot", "bandit")
+"""What a reward tells. "one_hot": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
+reveals every arm. "bandit": a reward tells of the pulled arm alone."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Batch:
     """One gradient step's material: B source rounds and T target contexts, encoded. Rewards are scaled to [0, 1].
 
     Once the target pays, R rounds of it stand behind the source's among ``predicted``, ``arm`` and ``reward``. B is 0
-    where nothing was ever paid in the source. With shared arms every round has K contexts, hence K rows of the taps.
+    where nothing was ever paid in the source. With shared arms every round has K contexts, hence K rows of
+    alignment features.
 
     Everything carries gradients to the encoder except what came from the head, which is a constant of the objective.
     """
@@ -46,25 +47,25 @@ class Batch:
     """(B + R,): the arm that was pulled."""
     reward: torch.Tensor
     """(B + R,): what it paid."""
-    tap: torch.Tensor
+    alignment: torch.Tensor
     """(B, w), or (B * K, w): the source features that alignment works on."""
     target_predicted: torch.Tensor
     """(T, K); empty (0, K) when no term needs the target."""
     target_width: torch.Tensor
     """(T, K): alpha times the width of the head at the target contexts, a constant."""
-    target_tap: torch.Tensor
+    target_alignment: torch.Tensor
     """(T, w), or (T * K, w)."""
     target_teacher: torch.Tensor
-    """(T, K): what the averaged encoder predicts for the target contexts as they are, a constant."""
+    """(T, K): what the EMA encoder predicts for the target contexts as they are, a constant."""
     weight: torch.Tensor
-    """The term's own weight at this step, as scheduled and earned, a scalar."""
-    taps: torch.Tensor | None = None
-    """``tap`` and ``target_tap`` as the one tensor they were split from, where they were: see ``both_taps``."""
+    """The term's own weight at this step, as scheduled and gated, a scalar."""
+    alignments: torch.Tensor | None = None
+    """The one tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``."""
 
     @property
-    def both_taps(self) -> torch.Tensor:
-        """The source's taps and then the target's, without a copy where they lie so already."""
-        return torch.cat([self.tap, self.target_tap]) if self.taps is None else self.taps
+    def both_alignments(self) -> torch.Tensor:
+        """The source's alignments and then the target's, without a copy where they lie so already."""
+        return torch.cat([self.alignment, self.target_alignment]) if self.alignments is None else self.alignments
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class TermShape:
     """What a term must know to be built."""
 
     n_arms: int
-    tap_width: int
-    reveal: str = "chosen_arm"
+    alignment_width: int
+    feedback: str = "bandit"
     scale: float = 10.0
     """Predicted rewards lie in [0, 1], too flat for a softmax; they are multiplied by this first."""
 
     def __post_init__(self) -> None:
-        if self.reveal not in REVEALS:
-            raise InvalidInput(f"reveal must be one of {', '.join(REVEALS)}, got {self.reveal!r}")
+        if self.feedback not in FEEDBACKS:
+            raise InvalidInput(f"reveal must be one of {', '.join(FEEDBACKS)}, got {self.feedback!r}")
         if not self.scale > 0:
             raise InvalidInput(f"scale must be positive, got {self.scale}")
 
@@ -92,8 +93,8 @@ class Term(nn.Module):
     """
 
     needs_target: ClassVar[bool] = False
-    must_be_earned: ClassVar[bool | None] = None
-    """Whether the weight is multiplied with what was earned (``Learning.earned``); None: where it needs the target."""
+    gated: ClassVar[bool | None] = None
+    """Whether the weight is gated by the recent reward (``Learning.gate_exponent``); None: if it needs the target."""
     needs_width: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     weighs_itself: ClassVar[bool] = False

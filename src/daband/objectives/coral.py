@@ -24,9 +24,9 @@ def _covariance(features: torch.Tensor) -> torch.Tensor:
 
 @terms.register("coral")
 class Coral(Term):
-    """CORAL on the tap."""
+    """CORAL on the alignment."""
 
     needs_target = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return coral(batch.tap, batch.target_tap)
+        return coral(batch.alignment, batch.target_alignment)

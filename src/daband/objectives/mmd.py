@@ -30,10 +30,10 @@ def mmd(source: torch.Tensor, target: torch.Tensor, *, bandwidth: torch.Tensor |
 
 @terms.register("mmd")
 class Mmd(Term):
-    """MMD on the tap."""
+    """MMD on the alignment."""
 
     needs_target = True
     holds_constants = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return mmd(batch.tap, batch.target_tap)
+        return mmd(batch.alignment, batch.target_alignment)

@@ -42,22 +42,22 @@ class Objective(nn.Module):
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether any term needs the averaged encoder's predictions."""
+        """Whether any term needs the EMA encoder's predictions."""
         return self._any("needs_teacher")
 
-    def weights_over(self, steps: Sequence[int], *, earned: float = 1.0) -> list[list[float]]:
+    def weights_over(self, steps: Sequence[int], *, gate: float = 1.0) -> list[list[float]]:
         """Every term's weight at each of these gradient steps, in the order of ``weights``.
 
-        ``earned`` multiplies those of terms that must be earned: on the target, and R.
+        ``gate`` multiplies those of gated terms: on the target, and R.
         """
-        factors = [earned if _must_be_earned(self.terms[name]) else 1.0 for name in self.weights]
+        factors = [gate if _is_gated(self.terms[name]) else 1.0 for name in self.weights]
         return [
             [weight.at(step) * factor for step in steps]
             for weight, factor in zip(self.weights.values(), factors, strict=True)
         ]
 
     def weights_at(self, step: int) -> list[float]:
-        """Every term's weight at one gradient step, where all is earned."""
+        """Every term's weight at one gradient step, with the gate fully open."""
         return [own for (own,) in self.weights_over([step])]
 
     def forward(
@@ -101,6 +101,6 @@ class Objective(nn.Module):
             term.grow()
 
 
-def _must_be_earned(term: nn.Module) -> bool:
+def _is_gated(term: nn.Module) -> bool:
     assert isinstance(term, Term)
-    return term.needs_target if term.must_be_earned is None else term.must_be_earned
+    return term.needs_target if term.gated is None else term.gated

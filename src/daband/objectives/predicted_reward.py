@@ -20,7 +20,7 @@ def predicted_reward(
     *,
     target_predicted: torch.Tensor,
     target_width: torch.Tensor,
-    reveal: str,
+    feedback: str,
 ) -> torch.Tensor:
     """Mean ``|predicted|`` of the arm the policy would choose in the target, plus the source's share.
 
@@ -28,7 +28,7 @@ def predicted_reward(
     shortfall ``1 - reward`` otherwise. ``target_width`` (T, K) is the scaled width by which the target's arm is chosen.
     """
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
-    wrong = (reward < 1).to(reward.dtype) if reveal == "one_correct_arm" else 1 - reward
+    wrong = (reward < 1).to(reward.dtype) if feedback == "one_hot" else 1 - reward
     source = (wrong * chosen.abs()).mean()
     if len(target_predicted) == 0:
         return source
@@ -50,5 +50,5 @@ class PredictedReward(Term):
             batch.reward,
             target_predicted=batch.target_predicted,
             target_width=batch.target_width,
-            reveal=self.shape.reveal,
+            feedback=self.shape.feedback,
         )

@@ -1,6 +1,6 @@
 """Pseudo-labels: where an averaged copy of the encoder is sure of a target context, the encoder should agree.
 
-The copy sees the context as it is and the encoder sees it disturbed (shifted, brighter), so agreement teaches something
+The copy sees the context as it is and the encoder sees it augmented (shifted, brighter), so agreement teaches something
 even where the label was right already. Unsure contexts are left out, or early mistakes would teach themselves.
 """
 
@@ -30,7 +30,7 @@ def pseudo_label_loss(
 
 @terms.register("pseudo_labels")
 class PseudoLabels(Term):
-    """Agreement with the averaged encoder on the target."""
+    """Agreement with the EMA encoder on the target."""
 
     needs_target = True
     needs_teacher = True

@@ -19,11 +19,11 @@ def regression_error(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.T
 class RegressionError(Term):
     """R of the bound.
 
-    It must be earned as alignment must: an absolute error asks for the number in the middle of all rewards, which is 0
+    It is gated as alignment is: an absolute error asks for the number in the middle of all rewards, which is 0
     as long as most rounds pay nothing, and an encoder that has learned that has no latent left to tell arms apart.
     """
 
-    must_be_earned = True
+    gated = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return regression_error(batch.predicted, batch.arm, batch.reward)

@@ -13,23 +13,23 @@ from torch.nn import functional
 
 from daband.objectives.contract import Batch, Term, terms
 
-__all__ = ["SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "revealed_rewards", "squared_regret"]
+__all__ = ["SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "known_rewards", "squared_regret"]
 
 
-def revealed_rewards(
-    arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, reveal: str
+def known_rewards(
+    arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Which arms' rewards are known, (B, K) of 0 and 1, and those rewards, (B, K), 0 where unknown."""
     chosen = (arm[:, None] == torch.arange(n_arms, device=arm.device)).to(reward.dtype)
     known = chosen
-    if reveal == "one_correct_arm":
+    if feedback == "one_hot":
         known = torch.where(reward[:, None] >= 1, torch.ones_like(chosen), chosen)
     return known, chosen * reward[:, None]
 
 
-def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, reveal: str) -> torch.Tensor:
+def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
     """The paper's loss: squared errors summed over the revealed arms (B, K), mean over rounds."""
-    known, rewards = revealed_rewards(arm, reward, n_arms=predicted.shape[1], reveal=reveal)
+    known, rewards = known_rewards(arm, reward, n_arms=predicted.shape[1], feedback=feedback)
     return (known * (predicted - rewards) ** 2).sum(dim=1).mean()
 
 
@@ -68,7 +68,7 @@ class _OneCorrectArm(torch.autograd.Function):
 
 
 def cross_entropy_regret(
-    predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, reveal: str, scale: float
+    predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str, scale: float
 ) -> torch.Tensor:
     """Cross-entropy of the revealed rewards, mean over rounds.
 
@@ -76,7 +76,7 @@ def cross_entropy_regret(
     the pulled arm, a reward of 0 for that of all others together. Otherwise the pulled arm alone is a Bernoulli
     variable, whose logit is 0 at a predicted reward of one half.
     """
-    if reveal == "one_correct_arm":
+    if feedback == "one_hot":
         if predicted.shape[1] == 1:  # the one arm is the right one, whatever is predicted
             return predicted.sum() * 0.0
         loss: torch.Tensor = _OneCorrectArm.apply(scale * predicted, arm, reward)[0]  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ class SourceSquared(Term):
     """Squared error over the revealed arms."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return squared_regret(batch.predicted, batch.arm, batch.reward, reveal=self.shape.reveal)
+        return squared_regret(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
 
 
 @terms.register("source_cross_entropy")
@@ -99,5 +99,5 @@ class SourceCrossEntropy(Term):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return cross_entropy_regret(
-            batch.predicted, batch.arm, batch.reward, reveal=self.shape.reveal, scale=self.shape.scale
+            batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback, scale=self.shape.scale
         )

@@ -14,9 +14,10 @@ from daband.policies.linucb import LinUCB
 from daband.policies.random import Random
 
 if TYPE_CHECKING:
+    from daband.learning.settings import Recipe
     from daband.policies.daband import DABand
     from daband.policies.neural_linucb import NeuralLinUCB
-    from daband.policies.recipe import Recipe, recipe_for, recipe_names
+    from daband.policies.recipes import recipe_for, recipe_names
 
 __all__ = [
     "DABand",
@@ -39,9 +40,9 @@ __all__ = [
 _NEED_TORCH = {
     "DABand": "daband",
     "NeuralLinUCB": "neural_linucb",
-    "Recipe": "recipe",
-    "recipe_for": "recipe",
-    "recipe_names": "recipe",
+    "Recipe": "recipes",
+    "recipe_for": "recipes",
+    "recipe_names": "recipes",
 }
 
 

@@ -25,7 +25,7 @@ from daband.errors import InvalidInput
 from daband.linear import PCA, Decision
 from daband.linear.kernels import packed
 from daband.policies.checkpoint import write_checkpoint
-from daband.policies.seen import SeenIds
+from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 
 __all__ = ["DOMAINS", "Played", "Policy", "policies"]
@@ -78,7 +78,7 @@ class Policy(ABC):
         self.transform = copy.copy(transform)  # fitted for this policy alone
         self.seed = _checked_whole("seed", seed, least=0)
         self.rounds_decided = 0
-        self._seen = SeenIds()
+        self._seen = RoundIds()
 
     # What users call.
 

@@ -15,13 +15,14 @@ import torch
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput, TrainingDiverged
+from daband.learning.learner import Learner
+from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
+from daband.learning.settings import Recipe
 from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.primal import PrimalRidge
-from daband.objectives import REVEALS
+from daband.objectives import FEEDBACKS
 from daband.policies.contract import Played, Policy, policies
-from daband.policies.learner import Learner
-from daband.policies.memory import ContextMemory, Memories, RoundMemory
-from daband.policies.recipe import Recipe, resolve_recipe
+from daband.policies.recipes import resolve_recipe
 
 __all__ = ["NeuralLinUCB", "device_named"]
 
@@ -39,7 +40,7 @@ class NeuralLinUCB(Policy):
         n_arms: how many arms there are; more can be added later.
         recipe: a name ("nlinucb", "default", "default-rpd", "paper"), a ``Recipe``, what ``Recipe.settings`` gave, or a
             change of a named one: ``{"base": "paper", "weights": {"adversarial": 5}}``.
-        reveal: what a reward tells: "chosen_arm" (of that arm alone), or "one_correct_arm" where exactly one arm pays 1
+        feedback: what a reward tells: "bandit" (of that arm alone), or "one_hot" where exactly one arm pays 1
             and all others 0, without noise, so that a reward of 1 tells of every arm. Never guessed.
         alpha: how much of the width is added to the predicted reward; the recipe's own by default.
         ridge: the penalty of the head's regressions.
@@ -61,7 +62,7 @@ class NeuralLinUCB(Policy):
         context_shape: Sequence[int],
         n_arms: int,
         recipe: str | Recipe | Mapping[str, Any] | None = None,
-        reveal: str = "chosen_arm",
+        feedback: str = "bandit",
         alpha: float | None = None,
         ridge: float = 1.0,
         arms: ArmModel = "disjoint",
@@ -80,9 +81,9 @@ class NeuralLinUCB(Policy):
             transform=transform,
             seed=seed,
         )
-        if reveal not in REVEALS:
-            raise InvalidInput(f"reveal must be one of {', '.join(REVEALS)}, got {reveal!r}")
-        self.reveal = reveal
+        if feedback not in FEEDBACKS:
+            raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
+        self.feedback = feedback
         self.device_setting = device
         chosen = self.default_recipe if recipe is None else recipe
         self.recipe = resolve_recipe(chosen, context_shape=self.feature_shape)
@@ -92,7 +93,7 @@ class NeuralLinUCB(Policy):
             feature_shape=self.feature_shape,
             n_arms=self.n_arms,
             shared=arms == "shared",
-            reveal=reveal,
+            feedback=feedback,
             seed=self.seed,
             device=self._device,
         )
@@ -126,7 +127,7 @@ class NeuralLinUCB(Policy):
         return {
             **super().settings(),
             "recipe": self.recipe.settings(),
-            "reveal": self.reveal,
+            "feedback": self.feedback,
             "alpha": exploration.alpha,
             "ridge": self._head.ridge,
             "explore": exploration.rule,
@@ -173,7 +174,7 @@ class NeuralLinUCB(Policy):
         return self._learner
 
     @property
-    def memories(self) -> Memories:
+    def memories(self) -> ReplayBuffers:
         """What steps draw from."""
         return self._memories
 
@@ -241,7 +242,7 @@ class NeuralLinUCB(Policy):
 
     # Its own parts.
 
-    def _fresh_memories(self, n_arms: int | None = None) -> Memories:
+    def _fresh_memories(self, n_arms: int | None = None) -> ReplayBuffers:
         lead = (self.n_arms if n_arms is None else n_arms,) if self.arms == "shared" else ()
         common = {
             "context_shape": (*lead, *self.feature_shape),
@@ -250,13 +251,13 @@ class NeuralLinUCB(Policy):
             "place": self.recipe.memory.place,
             "latest": self.recipe.memory.replay == "last",
         }
-        return Memories(
-            source=RoundMemory(**common, seed=3 * self.seed),  # type: ignore[arg-type]
-            target=ContextMemory(**common, seed=3 * self.seed + 1),  # type: ignore[arg-type]
-            target_rounds=RoundMemory(**common, seed=3 * self.seed + 2),  # type: ignore[arg-type]
+        return ReplayBuffers(
+            source=RoundBuffer(**common, seed=3 * self.seed),  # type: ignore[arg-type]
+            target=ContextBuffer(**common, seed=3 * self.seed + 1),  # type: ignore[arg-type]
+            target_rounds=RoundBuffer(**common, seed=3 * self.seed + 2),  # type: ignore[arg-type]
         )
 
-    def _parts(self) -> list[tuple[str, ContextMemory]]:
+    def _parts(self) -> list[tuple[str, ContextBuffer]]:
         memories = self._memories
         return [
             ("source", memories.source),
@@ -275,7 +276,7 @@ class NeuralLinUCB(Policy):
 
     def _refit_is_due(self) -> bool:
         settings = self.recipe.memory
-        shown = self._memories.source.shown + self._memories.target_rounds.shown
+        shown = self._memories.source.n_seen + self._memories.target_rounds.n_seen
         wait = max(settings.refit_after, int(settings.refit_growth * shown))
         # A young head rests on an encoder that changes fast: it is fitted anew more often, at little cost.
         wait = min(wait, max(1, shown // 8)) if shown < 8 * settings.refit_after else wait
@@ -292,7 +293,7 @@ class NeuralLinUCB(Policy):
                 arms.append(memory.arms[:n].cpu().numpy())
                 rewards.append(memory.rewards[:n].cpu().numpy() * (high - low) + low)
         self._head.refit(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
-        self._refitted_at = self._memories.source.shown + self._memories.target_rounds.shown
+        self._refitted_at = self._memories.source.n_seen + self._memories.target_rounds.n_seen
 
 
 def device_named(name: str) -> torch.device:

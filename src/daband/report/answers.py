@@ -10,7 +10,7 @@ from daband.experiments.ablation import ablation_rows
 from daband.report.document import Tile
 from daband.report.reference import paper_accuracy
 from daband.report.runs import Record
-from daband.report.statistics import Verdict, family_of, role_of, verdict
+from daband.report.statistics import Verdict, pair_family, role_of, verdict
 from daband.report.style import label
 
 __all__ = ["Answer", "answer_of", "lead_of"]
@@ -27,7 +27,7 @@ class Answer:
 
 def answer_of(records: Sequence[Record]) -> Answer:
     """The answer that the records of one data set give: of a comparison, else of an ablation, else of a sweep."""
-    family = family_of(records[0]["pair"])
+    family = pair_family(records[0]["pair"])
     compared = [record for record in records if role_of(record) == "comparison"]
     if compared:
         found = verdict(compared)

@@ -17,7 +17,7 @@ from daband.report.sections_policy import policy_blocks
 from daband.report.sections_results import by_class_blocks, comparison_blocks, pairs_blocks, side_by_side
 from daband.report.sections_setup import setup_blocks, warnings_of
 from daband.report.sections_variants import ablation_blocks, sweep_blocks
-from daband.report.statistics import family_of, role_of, verdict
+from daband.report.statistics import pair_family, role_of, verdict
 from daband.report.summary import summarise
 
 __all__ = ["assemble"]
@@ -39,16 +39,16 @@ def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
     if pair is not None and pair not in pairs:
         raise InvalidInput(f"there is no run of the pair {pair!r} in {folder} (there are: {', '.join(pairs)})")
     sweep = _sweep_notes(folder)
-    families = list(dict.fromkeys(family_of(name) for name in pairs))
+    families = list(dict.fromkeys(pair_family(name) for name in pairs))
     answers = {
-        family: answer_of([run.record for run in runs if family_of(run.record["pair"]) == family])
+        family: answer_of([run.record for run in runs if pair_family(run.record["pair"]) == family])
         for family in families
     }
     sections: list[Section] = []
     messages = warnings_of(runs)
     for family in families:
-        mine = [run for run in runs if family_of(run.record["pair"]) == family]
-        closely = pair if pair is not None and family_of(pair) == family else mine[0].record["pair"]
+        mine = [run for run in runs if pair_family(run.record["pair"]) == family]
+        closely = pair if pair is not None and pair_family(pair) == family else mine[0].record["pair"]
         sections += _data_set(family, mine, closely, sweep, answers[family] if len(families) > 1 else None)
     if messages:
         sections.append(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
-from daband.domains import EvaluationDomain, LoggedDomain, Pair, PayingDomain
+from daband.domains import EvaluationDomain, LoggedDomain, Pair, RewardDomain
 from daband.report.style import COLOURS
 
 __all__ = ["draw_pair", "shifted_features"]
@@ -111,7 +111,7 @@ def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
         best = domain.read_expected(0, stop).argmax(axis=1)
         return domain.read(0, stop), best
     stop = min(len(domain), _SAMPLE)
-    if isinstance(domain, PayingDomain):
+    if isinstance(domain, RewardDomain):
         rounds = domain.rounds(0, stop, seed=seed)
         table = rounds.rewards if rounds.expected is None else rounds.expected
         return rounds.contexts, table.argmax(axis=1)

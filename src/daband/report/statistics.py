@@ -14,7 +14,14 @@ from daband.experiments.ablation import BASES, COMBINATIONS
 from daband.report.runs import Record
 
 __all__ = [
-    "Key", "Verdict", "accuracy_by_seed", "family_of", "growth_exponent", "mixing", "paired_difference", "role_of",
+    "Key",
+    "Verdict",
+    "accuracy_by_seed",
+    "growth_exponent",
+    "mixing",
+    "pair_family",
+    "paired_difference",
+    "role_of",
     "verdict",
 ]  # fmt: skip
 
@@ -31,7 +38,7 @@ def role_of(record: Record) -> str:
     return "sweep" if "=" in variant else "comparison"
 
 
-def family_of(pair: str) -> str:
+def pair_family(pair: str) -> str:
     """The data set that a pair belongs to: "amazon" for "amazon/books-dvd"."""
     return pair.partition("/")[0]
 

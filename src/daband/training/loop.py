@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from daband.domains import Contexts, LoggedDomain, PayingDomain
+from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
-from daband.training.course import Course, Phase, Progress, Run, check_training, order_seed
+from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
 
 __all__ = ["continue_on_target", "train"]
 
@@ -18,7 +18,7 @@ __all__ = ["continue_on_target", "train"]
 def train(
     policy: Policy,
     *,
-    source: PayingDomain | LoggedDomain,
+    source: RewardDomain | LoggedDomain,
     target: Contexts | None = None,
     episodes: int = 300,
     episode_length: int = 64,
@@ -51,7 +51,7 @@ def train(
 def continue_on_target(
     policy: Policy,
     *,
-    target: PayingDomain,
+    target: RewardDomain,
     rounds: int = 1920,
     episode_length: int = 64,
     seed: int | None = None,
@@ -67,7 +67,7 @@ def continue_on_target(
 
     Args:
         policy: changed in place.
-        target: the target with its rewards, e.g. ``pair.target_paying``; contexts that evaluation does not use.
+        target: the target with its rewards, e.g. ``pair.target_labelled``; contexts that evaluation does not use.
         rounds: how many rounds at most.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
@@ -78,8 +78,8 @@ def continue_on_target(
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InvalidInput(f"rounds must be a whole number >= 1, got {rounds!r}")
-    if not isinstance(target, PayingDomain):
-        raise InvalidInput(f"target must be a domain that pays, e.g. pair.target_paying, got {type(target).__name__}")
+    if not isinstance(target, RewardDomain):
+        raise InvalidInput(f"target must be a domain that pays, e.g. pair.target_labelled, got {type(target).__name__}")
     rounds = min(rounds, target.rounds_available)
     check_training(policy, target, None, 1, min(episode_length, rounds), what="target")
     episodes = math.ceil(rounds / episode_length)
@@ -95,7 +95,7 @@ def _run(
     save_every: float,
     progress: Progress | None,
 ) -> Run:
-    course = Course(policy, phase, directory, config, save_every, progress)
+    course = Trainer(policy, phase, directory, config, save_every, progress)
     try:
         while not course.over:
             course.play()

@@ -1,0 +1,165 @@
+"""DIGIT: MNIST to MNIST-M, embedded in the package, built from MNIST and BSDS500, or as released."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray, IntArray
+from daband.domains.contract import About, Pair
+from daband.domains.mnist_m import blend, read_archive, read_folder, read_packed
+from daband.domains.photographs import packaged_photographs, photographs_in
+from daband.domains.places import find, need
+from daband.domains.readers.arrays import from_arrays
+from daband.domains.readers.idx import read_idx
+from daband.domains.registry import describe, register_pair
+from daband.domains.splits import require_classes
+from daband.errors import DataError, InvalidInput
+
+__all__ = ["digit"]
+
+_CLASSES = tuple(str(number) for number in range(10))
+_FORMS = ("auto", "embedded", "built", "released")
+_EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
+_MNIST = ("mnist", "MNIST/raw")
+_BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
+_RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m.tar.gz", "mnist_m.tar.gz")
+# Of the generator alone; a run's seed has no part in what the data are.
+_SEED_TRAIN, _SEED_TEST = 20160525, 20160526
+
+_Arrays = tuple[AnyArray, IntArray]
+
+_ABOUT = About(
+    summary="handwritten digits, MNIST to MNIST-M (digits over photographs)",
+    licence="MNIST: CC BY-SA 3.0; photographs of BSDS500 and MNIST-M: for research",
+    citation=(
+        "LeCun et al., Gradient-based learning applied to document recognition, 1998; "
+        "Ganin et al., Domain-adversarial training of neural networks, 2016; "
+        "Arbelaez et al., Contour detection and hierarchical image segmentation, 2011"
+    ),
+)
+
+
+def _settled(options: dict[str, Any]) -> dict[str, Any]:
+    """Which form "auto" means here and now."""
+    if options.get("tiny"):  # whose form is the embedded one, whatever is said
+        return {name: value for name, value in options.items() if name != "form"}
+    if options.get("form", "auto") != "auto":
+        return options
+    return {**options, "form": _best_form()}
+
+
+@register_pair("digit", about=_ABOUT, settle=_settled)
+def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1) -> Pair:
+    """MNIST as source, MNIST-M as target: contexts (3, 28, 28) of uint8, 10 arms.
+
+    Args:
+        tiny: 300 + 300 digits of the embedded form, 100 for the test.
+        form: "embedded" (inside the package: 20,000 + 20,000 digits, test 3,000), "built" (MNIST's idx files and
+            BSDS500 of the data directory: 60,000 + 60,000, test 10,000), "released" (MNIST's idx files and the
+            released MNIST-M), or "auto": released if it is there, else built if it is, else embedded.
+        passes: how many times each context may be shown.
+    """
+    if form not in _FORMS:
+        raise InvalidInput(f"form must be one of {', '.join(_FORMS)}, got {form!r}")
+    if tiny:
+        form = "embedded"
+    if form == "auto":
+        form = _best_form()
+    if form == "embedded":
+        source, target, test = _embedded(300 if tiny else None)
+    else:
+        source = _mnist("train")
+        target, test = _released() if form == "released" else _built(source, _mnist("t10k"))
+    for where, (_, labels) in (("MNIST", source), ("MNIST-M's training set", target), ("MNIST-M's test set", test)):
+        require_classes(labels, _CLASSES, where=f"{where} ({form})")
+    pair = from_arrays(
+        source=(_three_channels(source[0]), source[1]),
+        target=target[0],
+        target_test=test,
+        target_labelled=target,
+        n_arms=10,
+        class_names=_CLASSES,
+        passes=passes,
+        name="digit",
+    )
+    return describe(pair, _ABOUT, f"{_ABOUT.summary}; the {form} form")
+
+
+def _best_form() -> str:
+    if find(_MNIST) is None:
+        return "embedded"
+    if find(_RELEASED) is not None:
+        return "released"
+    return "built" if find(_BSDS500) is not None else "embedded"
+
+
+@lru_cache(maxsize=1)
+def _packed_digits() -> tuple[_Arrays, _Arrays]:
+    with np.load(_EMBEDDED, allow_pickle=False) as packed:
+        parts = {key: packed[key] for key in packed.files}
+    for part in parts.values():
+        part.setflags(write=False)
+    return (parts["x_train"], parts["y_train"]), (parts["x_test"], parts["y_test"])
+
+
+def _embedded(n: int | None) -> tuple[_Arrays, _Arrays, _Arrays]:
+    (x, y), (x_test, y_test) = _packed_digits()
+    x, y = x[:n], y[:n].astype(np.int64)
+    if n is not None:
+        x_test, y_test = x_test[: n // 3], y_test[: n // 3]
+    target, test = _made((x, y), (x_test, y_test.astype(np.int64)), packaged_photographs())
+    return (x, y), target, test
+
+
+def _built(train: _Arrays, test: _Arrays) -> tuple[_Arrays, _Arrays]:
+    return _made(train, test, photographs_in(need(_BSDS500, pair="digit")))
+
+
+def _made(train: _Arrays, test: _Arrays, photographs: list[AnyArray]) -> tuple[_Arrays, _Arrays]:
+    # As in the release, the target shows the source's digits. Shuffled: position i is another digit on each side, else
+    # the source's labels would be the target's.
+    order = np.random.default_rng(_SEED_TRAIN).permutation(len(train[0]))
+    target = (blend(train[0][order], photographs, seed=_SEED_TRAIN), train[1][order])
+    return target, (blend(test[0], photographs, seed=_SEED_TEST), test[1])
+
+
+def _released() -> tuple[_Arrays, _Arrays]:
+    found = need(_RELEASED, pair="digit")
+    if found.suffix == ".npz":
+        x_train, y_train, x_test, y_test = read_packed(found)
+        return (x_train, y_train), (x_test, y_test)
+    if found.suffix == ".txt":
+        return read_folder(found.parent, "train"), read_folder(found.parent, "test")
+    return read_archive(found, "train"), read_archive(found, "test")
+
+
+def _mnist(split: str) -> _Arrays:
+    folder = need(_MNIST, pair="digit")
+    images, labels = (_idx(folder, f"{split}-{name}") for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    if images.ndim != 3 or images.shape[1:] != (28, 28):
+        raise DataError(f"the {split} images in {folder} have shape {images.shape}, MNIST's are (n, 28, 28)")
+    if labels.shape != (len(images),) or labels.max(initial=0) > 9:
+        raise DataError(
+            f"{folder}: {len(images)} {split} images but labels {labels.shape}; the files do not belong together. "
+            "Delete them and run `daband data get digit`"
+        )
+    return images, labels.astype(np.int64)
+
+
+def _idx(folder: Path, name: str) -> AnyArray:
+    found = find([name, f"{name}.gz"], directory=folder)
+    if found is None:
+        raise DataError(f"{folder / name}(.gz) is not there; `daband data get digit` downloads it")
+    return read_idx(found)
+
+
+def _three_channels(digits: AnyArray) -> AnyArray:
+    """Grey digits (n, 28, 28) as colour images (n, 3, 28, 28).
+
+    Written out: one channel shown three times would save memory, but numpy reads such views 20 times slower.
+    """
+    return np.repeat(digits[:, None], 3, axis=1)

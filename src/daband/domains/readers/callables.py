@@ -1,0 +1,164 @@
+"""``from_callable``: a pair of plain functions, e.g. a simulator, drawn when a round asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband.domains.arguments import whole
+from daband.domains.contract import About, Contexts, Pair, RewardDomain
+from daband.domains.readers.arrays import ArrayEvaluation
+from daband.errors import InvalidInput
+
+__all__ = ["CallableContexts", "CallableSource", "from_callable"]
+
+Draw = Callable[[np.random.Generator, int], ArrayLike]
+Pay = Callable[[np.random.Generator, AnyArray, IntArray], ArrayLike]
+
+_BLOCK = 256
+
+
+class CallableContexts(Contexts):
+    """``length`` contexts drawn by ``draw(generator, n)``, a block at a time, the same ones whenever asked."""
+
+    def __init__(self, draw: Draw, *, length: int, data_seed: int, name: str = "target") -> None:
+        self._length = whole("length", length, least=1)
+        self._name = name
+        self._draw = draw
+        self._data_seed = data_seed
+        self._block = lru_cache(maxsize=16)(self._draw_block)
+        self.context_shape = self._block(0).shape[1:]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, indices: IntArray) -> AnyArray:
+        indices = np.asarray(indices, dtype=np.int64)
+        contexts = np.empty((len(indices), *self.context_shape), dtype=self._block(0).dtype)
+        for block in np.unique(indices // _BLOCK):
+            rows = indices // _BLOCK == block
+            contexts[rows] = self._block(int(block))[indices[rows] % _BLOCK]
+        return contexts
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        """Blocks in an order that the seed fixes, each in its own order, so that a batch draws few blocks."""
+        super().order(stop, stop, seed=seed)  # checks that there are so many rounds
+        if not 0 <= start <= stop:
+            raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
+        rounds = np.arange(start, stop)
+        passes, places = np.divmod(rounds, self._length)
+        n_blocks = -(-self._length // _BLOCK)
+        positions = np.empty(len(rounds), dtype=np.int64)
+        for number in np.unique(passes):
+            blocks = np.random.default_rng([seed, int(number), n_blocks]).permutation(n_blocks)
+            everything = (blocks[:, None] * _BLOCK + np.arange(_BLOCK)[None, :]).reshape(-1)
+            positions[passes == number] = everything[everything < self._length][places[passes == number]]
+        return positions
+
+    def _draw_block(self, block: int) -> AnyArray:
+        generator = np.random.default_rng([self._data_seed, block, 0])
+        contexts = as_numpy(self._draw(generator, _BLOCK), f"what {self._name}'s draw returned")
+        if contexts.ndim < 2 or len(contexts) != _BLOCK:
+            raise InvalidInput(f"{self._name}'s draw must return {_BLOCK} contexts (n, *C), got shape {contexts.shape}")
+        if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
+            raise InvalidInput(f"{self._name}'s draw returned a NaN or infinite value")
+        return contexts
+
+
+class CallableSource(RewardDomain):
+    """Drawn contexts that ``pay(generator, contexts, arms)`` pays for; it is asked once for every arm."""
+
+    def __init__(self, draw: Draw, pay: Pay, *, n_arms: int, length: int, data_seed: int, name: str = "source") -> None:
+        self._contexts = CallableContexts(draw, length=length, data_seed=data_seed, name=name)
+        self._pay = pay
+        self._name = name
+        self._data_seed = data_seed
+        self._paid = lru_cache(maxsize=16)(self._pay_block)
+        self.n_arms = n_arms
+        self.context_shape = self._contexts.context_shape
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return self._contexts.read(indices)
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        """See ``CallableContexts.order``."""
+        return self._contexts.order(start, stop, seed=seed)
+
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        indices = np.asarray(indices, dtype=np.int64)
+        rewards = np.empty((len(indices), self.n_arms))
+        for block in np.unique(indices // _BLOCK):
+            rows = indices // _BLOCK == block
+            rewards[rows] = self._paid(int(block))[indices[rows] % _BLOCK]
+        return rewards, None
+
+    def _pay_block(self, block: int) -> FloatArray:
+        contexts = self._contexts.read(np.arange(block * _BLOCK, (block + 1) * _BLOCK))
+        rewards = np.empty((_BLOCK, self.n_arms))
+        for arm in range(self.n_arms):
+            generator = np.random.default_rng([self._data_seed, block, 1 + arm])
+            pulled = np.full(_BLOCK, arm, dtype=np.int64)
+            paid = as_numpy(self._pay(generator, contexts, pulled), f"what {self._name}'s pay returned")
+            if paid.shape != (_BLOCK,) or not np.isfinite(paid).all():
+                raise InvalidInput(f"{self._name}'s pay must return a finite reward a context, got shape {paid.shape}")
+            rewards[:, arm] = paid
+        return rewards
+
+
+def from_callable(
+    *,
+    source: tuple[Draw, Pay],
+    target: Draw,
+    target_test: tuple[ArrayLike, ArrayLike],
+    n_arms: int,
+    length: int = 100_000,
+    class_names: Sequence[str] | None = None,
+    data_seed: int = 0,
+    name: str = "callable",
+) -> Pair:
+    """A pair made of functions.
+
+    Args:
+        source: ``draw(generator, n)``, which returns n contexts (n, *C), and ``pay(generator, contexts, arms)``, which
+            returns what these arms pay there, (n,). All randomness must come from the generator: a round is the same
+            whenever it is asked for. ``pay`` is called once per arm; what an arm pays must not depend on earlier calls.
+        target: ``draw`` of the target.
+        target_test: contexts and labels (t,) or expected rewards (t, K), for the evaluator.
+        n_arms: the number of arms.
+        length: how many contexts each side has.
+        class_names: a name per arm; by default "0", "1", ...
+        data_seed: fixes everything that is drawn.
+        name: what reports call the pair.
+
+    The expected rewards of the source are not known, so its regret is not either; its rewards are.
+    """
+    if not (isinstance(source, tuple) and len(source) == 2 and all(callable(part) for part in source)):
+        raise InvalidInput("source must be a tuple of two functions (draw, pay)")
+    if not callable(target):
+        raise InvalidInput(f"target must be a function, got {type(target).__name__}")
+    n_arms, data_seed = whole("n_arms", n_arms, least=1), whole("data_seed", data_seed, least=0)
+    paying = CallableSource(*source, n_arms=n_arms, length=length, data_seed=data_seed)
+    stream = CallableContexts(target, length=length, data_seed=data_seed + 1)
+    test = ArrayEvaluation(*target_test, n_arms=n_arms)
+    for what, domain in (("target", stream), ("target_test", test)):
+        if domain.context_shape != paying.context_shape:
+            raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {paying.context_shape}")
+    names = tuple(str(arm) for arm in range(n_arms)) if class_names is None else tuple(class_names)
+    if len(names) != n_arms:
+        raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+    return Pair(
+        name=name,
+        context_shape=paying.context_shape,
+        n_arms=n_arms,
+        class_names=names,
+        source=paying,
+        target=stream,
+        target_test=test,
+        about=About(summary="functions given by the user", licence="the user's own"),
+    )

@@ -1,0 +1,115 @@
+"""``from_datasets``: a pair of torch ``Dataset`` objects."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray, IntArray, as_numpy
+from daband.domains.contract import About, Pair
+from daband.domains.places import cache_directory
+from daband.domains.readers.arrays import from_arrays
+from daband.errors import InvalidInput
+
+__all__ = ["from_datasets"]
+
+_IN_MEMORY = 1 << 30  # bytes; what is larger goes to a file that is mapped, and removed with its array
+
+
+def from_datasets(
+    *,
+    source: Any,
+    target: Any,
+    target_test: Any,
+    n_arms: int | None = None,
+    class_names: Sequence[str] | None = None,
+    passes: int = 1,
+    name: str = "datasets",
+) -> Pair:
+    """A pair made of datasets with ``len`` and ``dataset[i]``, as torch's map-style ones are.
+
+    Args:
+        source: items ``(context, label)`` with an integer label, the arm that pays 1.
+        target: items ``context``, or ``(context, label)``; then the labels are kept for continued training.
+        target_test: items ``(context, label)`` for the evaluator.
+        n_arms: the number of arms; by default one more than the largest source label.
+        class_names: a name per arm.
+        passes: how many times each context may be shown.
+        name: what reports call the pair.
+
+    A context is a tensor, an array or a Pillow image. Each dataset is read once, in order, into memory (or a mapped
+    file, over 1 GB): a dataset holds its labels beside its contexts, so the target's may not be handed to training as
+    it is.
+    """
+    x, y = _collected(source, "source")
+    x_target, y_target = _collected(target, "target", labels_needed=False)
+    x_test, y_test = _collected(target_test, "target_test")
+    assert y is not None
+    assert y_test is not None
+    pair = from_arrays(
+        source=(x, y),
+        target=x_target,
+        target_test=(x_test, y_test),
+        target_labelled=None if y_target is None else (x_target, y_target),
+        n_arms=n_arms,
+        class_names=class_names,
+        passes=passes,
+        name=name,
+    )
+    return replace(pair, about=About(summary="datasets given by the user", licence="the user's own"))
+
+
+def _collected(dataset: Any, what: str, *, labels_needed: bool = True) -> tuple[AnyArray, IntArray | None]:
+    try:
+        n = len(dataset)
+    except TypeError:
+        raise InvalidInput(f"{what} must be a map-style dataset with a length, got {type(dataset).__name__}") from None
+    if n == 0:
+        raise InvalidInput(f"{what} is empty")
+    labelled = isinstance(dataset[0], (tuple, list))
+    if labels_needed and not labelled:
+        raise InvalidInput(f"{what} must have items (context, label), got {type(dataset[0]).__name__}")
+    first = _context(dataset[0][0] if labelled else dataset[0], f"{what}[0]")
+    contexts = _allocate((n, *first.shape), first.dtype)
+    labels = np.empty(n, dtype=np.int64)
+    for row in range(n):
+        item = dataset[row]
+        context = _context(item[0] if labelled else item, f"{what}[{row}]")
+        if context.shape != first.shape:
+            raise InvalidInput(f"{what}[{row}] has shape {context.shape}, {what}[0] has {first.shape}")
+        contexts[row] = context
+        if labelled:
+            labels[row] = _label(item[1], f"{what}[{row}]")
+    return contexts, labels if labelled else None
+
+
+def _context(value: Any, name: str) -> AnyArray:
+    if type(value).__module__.startswith("PIL."):
+        image = np.asarray(value)
+        value = image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+    return as_numpy(value, name)
+
+
+def _label(value: Any, name: str) -> int:
+    label = as_numpy(value, f"{name}'s label")
+    if label.size != 1 or label.dtype.kind not in "biu":
+        raise InvalidInput(f"{name}'s label must be one integer, got {value!r}")
+    return int(label.reshape(()))
+
+
+def _allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
+    if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
+        return np.empty(shape, dtype=dtype)
+    root = cache_directory() / "datasets"
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=root))
+    mapped = np.memmap(folder / "contexts", dtype=dtype, mode="w+", shape=shape)
+    weakref.finalize(mapped, shutil.rmtree, folder, ignore_errors=True)
+    return mapped

@@ -1,0 +1,188 @@
+"""Images on disk as contexts: decoded when first asked for, by worker processes, and kept in a memory-mapped cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray, IntArray
+from daband.domains.places import cache_directory
+from daband.domains.readers.decoding import Decoders, shared_decoders
+from daband.domains.readers.image_worker import decode
+from daband.errors import DataError, InvalidInput
+
+__all__ = ["Framing", "ImageStore", "decode_image", "imagenet_normalise"]
+
+_FEW = 8  # so few images are decoded here: waking the workers costs more
+_IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)[:, None, None]
+_IMAGENET_DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)[:, None, None]
+
+
+def decode_image(source: Any, name: Path | None = None) -> AnyArray:
+    """An image file (or an open stream of one) as (H, W, 3) of uint8; a damaged one is an error that names it."""
+    where = source if name is None else name
+    try:
+        return decode(source)
+    except ImportError:
+        raise DataError(f"{where} cannot be read without Pillow: pip install pillow") from None
+    except FileNotFoundError:
+        raise DataError(f"{where} is not there") from None
+    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
+        raise DataError(f"{where} is not an image or is damaged ({error}); replace it") from None
+
+
+def imagenet_normalise(images: AnyArray) -> AnyArray:
+    """Images (B, 3, H, W) of uint8, scaled to [0, 1] and normalised with ImageNet's mean and deviation, float32."""
+    scaled = images.astype(np.float32) / np.float32(255.0)
+    normalised: AnyArray = (scaled - _IMAGENET_MEAN) / _IMAGENET_DEVIATION
+    return normalised
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How an image of any size becomes a context: both sides resized to ``resize``, then the centre ``crop`` of it."""
+
+    resize: int
+    crop: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.crop <= self.resize:
+            raise InvalidInput(f"framing needs 1 <= crop <= resize, got crop={self.crop}, resize={self.resize}")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of a context."""
+        return (3, self.crop, self.crop)
+
+
+class ImageStore:
+    """Images (n, 3, H, W) of uint8 behind a list of files; ``read`` decodes what it has not seen before.
+
+    With ``cache`` the decoded pixels are kept in a file below the cache directory, under a name made of the files'
+    names, sizes and times and of the framing, so that a changed file is decoded afresh. The file is mapped for the
+    length of one ``read``, so a set larger than memory does not fill it. Without ``cache``, or with too little disk,
+    every read decodes.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], framing: Framing, *, workers: int | None = None, cache: bool = True
+    ) -> None:
+        if not paths:
+            raise DataError("an image store needs at least one file")
+        if workers is not None and workers < 1:
+            raise InvalidInput(f"workers must be at least 1, got {workers}")
+        self._paths = [str(path) for path in paths]
+        self.framing = framing
+        self._workers = workers or os.cpu_count() or 1
+        self._shape = (len(paths), *framing.shape)
+        self._cache = self._open_cache() if cache else None
+        self._decoders: Decoders | None = None
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @property
+    def cached(self) -> int:
+        """How many images a read would take from the cache."""
+        return 0 if self._cache is None else int(np.count_nonzero(self._flags()))
+
+    def read(self, indices: IntArray) -> AnyArray:
+        """The images at these positions, (B, 3, H, W) of uint8."""
+        indices = np.asarray(indices, dtype=np.int64)
+        if self._cache is None:
+            return self._decode_here(indices)
+        wanted = np.unique(indices)
+        missing = wanted[self._flags()[wanted] == 0]
+        if len(missing):
+            self._fill(missing)
+        mapped = np.memmap(self._cache / "pixels", dtype=np.uint8, mode="r", shape=self._shape)
+        images: AnyArray = np.array(mapped[indices])
+        return images
+
+    def _flags(self) -> AnyArray:
+        assert self._cache is not None
+        return np.fromfile(self._cache / "decoded", dtype=np.uint8)
+
+    def _fill(self, missing: IntArray) -> None:
+        assert self._cache is not None
+        pixels = self._cache / "pixels"
+        if len(missing) <= _FEW:
+            decoded = self._decode_here(missing)
+            with open(pixels, "r+b", buffering=0) as file:
+                for position, image in zip(missing, decoded, strict=True):
+                    file.seek(int(position) * image.size)
+                    file.write(image.tobytes())
+        else:
+            if self._decoders is None:
+                self._decoders = shared_decoders(self._workers)
+            tasks = [(int(position), self._paths[position]) for position in missing]
+            failed = self._decoders.decode(tasks, pixels, self.framing.resize, self.framing.crop)
+            if failed:
+                position, reason = failed[0]
+                raise DataError(f"{self._paths[position]} is not an image or is damaged ({reason}); replace it")
+        flags = np.memmap(self._cache / "decoded", dtype=np.uint8, mode="r+", shape=(len(self),))
+        flags[missing] = 1  # only now: an interrupted run leaves images to decode, never half an image
+
+    def _decode_here(self, indices: IntArray) -> AnyArray:
+        images = np.empty((len(indices), *self.framing.shape), dtype=np.uint8)
+
+        def one(at: int) -> None:
+            path = Path(self._paths[indices[at]])
+            try:
+                images[at] = decode(path, self.framing.resize, self.framing.crop).transpose(2, 0, 1)
+            except ImportError:
+                raise DataError(f"{path} cannot be read without Pillow: pip install pillow") from None
+            except Exception as error:
+                raise DataError(f"{path} is not an image or is damaged ({error}); replace it") from None
+
+        if len(indices) <= _FEW:
+            for at in range(len(indices)):
+                one(at)
+        else:
+            with ThreadPoolExecutor(self._workers) as pool:  # Pillow lets go of the interpreter lock while it decodes
+                list(pool.map(one, range(len(indices))))
+        return images
+
+    def _open_cache(self) -> Path | None:
+        root = cache_directory() / "images"
+        folder = root / self._fingerprint()
+        if folder.is_dir():
+            return folder
+        needed = int(np.prod(self._shape, dtype=np.int64)) + len(self)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if shutil.disk_usage(root).free < needed:
+                return None
+            # Made aside and renamed, so that two runs that start together agree on one folder.
+            aside = Path(tempfile.mkdtemp(dir=root, prefix=".new-"))
+        except OSError:
+            return None
+        for name, size in (("pixels", needed - len(self)), ("decoded", len(self))):
+            with open(aside / name, "wb") as file:
+                file.truncate(size)
+        try:
+            aside.rename(folder)
+        except OSError:
+            shutil.rmtree(aside)
+            if not folder.is_dir():
+                raise
+        return folder
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(f"v1 {self.framing.resize} {self.framing.crop}".encode())
+        for path in self._paths:
+            try:
+                status = os.stat(path)
+            except OSError:
+                raise DataError(f"{path} is not there") from None
+            digest.update(f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        return digest.hexdigest()[:24]

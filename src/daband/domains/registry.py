@@ -1,0 +1,103 @@
+"""The registry of pairs: ``load`` one by name, or register one's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+
+from daband.domains.contract import About, Pair
+from daband.errors import InvalidInput
+from daband.registry import Registry
+from daband.suggestions import did_you_mean
+
+__all__ = ["PairEntry", "describe", "load", "pair_names", "pairs", "register_ordered_pairs", "register_pair"]
+
+Build = Callable[..., Pair]
+Settle = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PairEntry:
+    """A registered pair: how to build it, and what to know before."""
+
+    name: str
+    build: Build
+    about: About
+    settle: Settle | None = None
+
+    def settled(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with what this machine's data decide filled in, so that they say what is loaded."""
+        self.check_options(options)
+        given = dict(options)
+        return given if self.settle is None else self.settle(given)
+
+    def options(self) -> list[str]:
+        """The names of the keyword arguments that ``load`` passes on."""
+        return [name for name in inspect.signature(self.build).parameters if name != "tiny"]
+
+    def check_options(self, names: Iterable[str]) -> None:
+        """Raise where one of these is no option of the pair."""
+        known = self.options()
+        for name in sorted(set(names) - {*known, "tiny"}):  # every pair has a tiny twin
+            hint, listed = did_you_mean(name, known), ", ".join(known) or "none"
+            raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
+
+
+pairs: Registry[PairEntry] = Registry("pair", "daband.domains.pairs")
+
+
+def register_pair(name: str, *, about: About, settle: Settle | None = None) -> Callable[[Build], Build]:
+    """Register a function that builds a pair.
+
+    The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
+    with a default. Where it loads one thing or another by what it finds, ``settle`` takes options and returns them with
+    the choice made: experiments write that down, and never mix the two.
+    """
+
+    def enter(build: Build) -> Build:
+        pairs.add(name, PairEntry(name, build, about, settle))
+        return build
+
+    return enter
+
+
+def register_ordered_pairs(
+    family: str, build: Build, *, domains: Sequence[str], about: Callable[[str, str], About]
+) -> None:
+    """Register ``family/source-target`` for every two of the domains, in both orders.
+
+    ``build`` is the family's own function, which takes ``source`` and ``target``; ``about`` says what there is to know
+    of one source and target.
+    """
+
+    def enter(source: str, target: str) -> None:
+        @register_pair(f"{family}/{source}-{target}", about=about(source, target))
+        def one_pair(*, tiny: bool = False, passes: int = 1) -> Pair:
+            return build(tiny=tiny, source=source, target=target, passes=passes)
+
+    for source, target in permutations(domains, 2):
+        enter(source, target)
+
+
+def describe(pair: Pair, about: About, summary: str | None = None) -> Pair:
+    """The pair with what its registration says about it, and a summary of its own where options changed it."""
+    return replace(pair, about=about if summary is None else replace(about, summary=summary))
+
+
+def pair_names() -> list[str]:
+    """The name of every registered pair."""
+    return pairs.names()
+
+
+def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
+    """Build the pair registered as ``name``.
+
+    ``tiny=True`` builds its small twin, which needs no data files. The other keywords are the pair's own; a wrong one
+    is an error that lists them.
+    """
+    entry = pairs.get(name)
+    entry.check_options(options)
+    return entry.build(tiny=tiny, **options)

@@ -1,0 +1,282 @@
+"""What a run leaves behind for the eye: who was taken for whom, examples that went wrong, and a sample of latents.
+
+``evidence.npz`` in a run's folder holds, where they make sense for the pair and the policy:
+
+* ``confusion`` (K, K): target contexts by the arm that was right (row) and the arm that was chosen (column).
+* ``wrong_position``, ``wrong_chosen``, ``wrong_right``, ``wrong_regret`` (n,), ``wrong_mean`` (n, K), and
+  ``wrong_images`` (n, h, w[, 3]) or ``wrong_vectors`` (n, d): some target contexts that the policy got wrong.
+* ``latent_before``, ``latent_after`` (m, d), ``latent_domain`` (m,) with 0 for the source and 1 for the target, and
+  ``latent_arm`` (m,): the right arm of each, -1 where nobody knows it.
+
+``environment.json`` says with which versions and on what hardware the run ended. Reports read both, and do without
+them for runs of older versions.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import io
+import json
+import os
+import platform
+import subprocess
+import warnings
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import daband
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domains import LoggedDomain, Pair
+from daband.experiments.methods import build_policy
+from daband.files import write_bytes, write_text
+from daband.linear import Decision
+from daband.policies import Policy
+
+if TYPE_CHECKING:
+    from daband.experiments.run import Prepared
+
+__all__ = ["ArtifactRecorder", "EvidenceWarning", "environment", "gather"]
+
+_EXAMPLES = 24
+_LATENTS = 500
+"""Contexts of each domain whose latents are kept."""
+_LATENT_DIMENSIONS = 32
+_PICTURE_SIDE = 64
+_LARGEST_VECTOR = 64
+_MOST_ARMS = 1000
+"""Beyond it a table of arms by arms is too large to keep or to look at."""
+_ROUNDING = 1e-12
+
+
+class EvidenceWarning(UserWarning):
+    """The evidence of a run could not be kept; its result stands."""
+
+
+class ArtifactRecorder:
+    """Looks on while a policy is evaluated (``evaluate(..., observe=recorder.see)``), so that nothing is decided twice.
+
+    It keeps counts, an even sample of contexts for their latents, and wrong examples, of each class only a few.
+    """
+
+    def __init__(self, pair: Pair) -> None:
+        self.arms_mean_something = pair.arms == "disjoint"  # with shared arms, arm 3 is another thing in every round
+        self.n_arms = pair.n_arms
+        self.confusion: IntArray | None = None
+        if self.arms_mean_something and pair.n_arms <= _MOST_ARMS:
+            self.confusion = np.zeros((pair.n_arms, pair.n_arms), np.int64)
+        n = len(pair.target_test)
+        self._sampled = np.unique(np.linspace(0, n - 1, min(n, _LATENTS)).round().astype(np.int64))
+        self.contexts: list[AnyArray] = []
+        self.best: list[IntArray] = []
+        self._per_class = max(3, -(-_EXAMPLES // pair.n_arms))
+        self._kept = np.zeros(pair.n_arms, np.int64)
+        self._wrong: list[dict[str, Any]] = []
+        self._seen = 0
+
+    def see(self, contexts: AnyArray, expected: FloatArray, decision: Decision) -> None:
+        """Look at one batch of decisions."""
+        if not self.arms_mean_something:
+            return
+        rows = np.arange(len(contexts))
+        regret = expected.max(axis=1) - expected[rows, decision.arm]
+        wrong = regret > _ROUNDING
+        right = np.where(wrong, expected.argmax(axis=1), decision.arm)  # of several best arms the chosen one is right
+        if self.confusion is not None:
+            np.add.at(self.confusion, (right, decision.arm), 1)
+        here = self._sampled[(self._sampled >= self._seen) & (self._sampled < self._seen + len(contexts))] - self._seen
+        if len(here):
+            self.contexts.append(contexts[here].copy())
+            self.best.append(right[here])
+        for row in np.flatnonzero(wrong):
+            if self._kept[right[row]] < self._per_class:
+                self._kept[right[row]] += 1
+                self._wrong.append(
+                    {
+                        "position": self._seen + int(row),
+                        "chosen": int(decision.arm[row]),
+                        "right": int(right[row]),
+                        "regret": float(regret[row]),
+                        "mean": decision.mean[row].astype(np.float32),
+                        "context": contexts[row].copy(),
+                    }
+                )
+        self._seen += len(contexts)
+
+    def examples(self) -> dict[str, AnyArray]:
+        """The wrong examples, going through the classes in turn, as columns; empty where nothing was wrong."""
+        turns: dict[int, int] = {}
+        order = []
+        for number, example in enumerate(self._wrong):
+            turn = turns[example["right"]] = turns.get(example["right"], -1) + 1
+            order.append((turn, example["right"], number))
+        chosen = [self._wrong[number] for _, _, number in sorted(order)[:_EXAMPLES]]
+        if not chosen:
+            return {}
+        kinds = {"position": np.int64, "chosen": np.int64, "right": np.int64, "regret": np.float32}
+        columns: dict[str, AnyArray] = {
+            f"wrong_{name}": np.array([example[name] for example in chosen], kind) for name, kind in kinds.items()
+        }
+        columns["wrong_mean"] = np.stack([example["mean"] for example in chosen])
+        shape = chosen[0]["context"].shape
+        if len(shape) == 3 and shape[0] in (1, 3):
+            columns["wrong_images"] = np.stack([_picture(example["context"]) for example in chosen])
+        elif np.prod(shape) <= _LARGEST_VECTOR:
+            columns["wrong_vectors"] = np.stack([example["context"].reshape(-1) for example in chosen]).astype(
+                np.float32
+            )
+        return columns
+
+
+def gather(prepared: Prepared, recorder: ArtifactRecorder) -> None:
+    """Write ``evidence.npz`` and ``environment.json`` into the run's folder.
+
+    A finished run is worth more than its pictures: what goes wrong here is a warning, and a note in
+    ``environment.json`` that reports show.
+    """
+    about = environment(prepared.policy)
+    try:
+        columns: dict[str, Any] = _evidence(prepared, recorder)
+        table = io.BytesIO()
+        np.savez_compressed(table, **columns)
+        write_bytes(prepared.folder / "evidence.npz", table.getvalue())
+    except Exception as error:
+        about["evidence_error"] = f"{type(error).__name__}: {error}"
+        message = f"{prepared.folder.name}: its evidence could not be kept ({about['evidence_error']})"
+        warnings.warn(message, EvidenceWarning, stacklevel=2)
+    finally:
+        write_text(prepared.folder / "environment.json", json.dumps(about, indent=2) + "\n")
+
+
+def environment(policy: Policy | None = None) -> dict[str, Any]:
+    """Versions and hardware, as JSON can hold them; names no machine and no person."""
+    device = _device(policy)
+    return {
+        "daband": daband.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "device": device,
+        "accelerator": _accelerator(device),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _evidence(prepared: Prepared, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
+    columns = recorder.examples()
+    if recorder.confusion is not None:
+        columns["confusion"] = recorder.confusion.astype(np.int32)
+    policy = prepared.policy
+    if hasattr(policy, "latent") and recorder.contexts:
+        columns.update(_latents(prepared, np.concatenate(recorder.contexts), np.concatenate(recorder.best)))
+    return columns
+
+
+def _latents(prepared: Prepared, target: AnyArray, target_arm: IntArray) -> dict[str, AnyArray]:
+    """Latents of the same contexts before the first round and after the last, each by its own principal directions."""
+    source = prepared.pair.source
+    n = min(len(source), _LATENTS)
+    if isinstance(source, LoggedDomain):
+        rounds: AnyArray = source.batch(0, n, seed=0)
+        source_arm = np.full(n, -1, np.int64)
+    else:
+        paid = source.rounds(0, n, seed=0)
+        rounds = paid.contexts
+        source_arm = (paid.rewards if paid.expected is None else paid.expected).argmax(axis=1)
+    spec, policy = prepared.spec, prepared.policy
+    fresh = build_policy(spec.method, prepared.pair, seed=spec.seed, settings=spec.policy, components=spec.components)
+    fresh.transform = copy.copy(policy.transform)  # fitted before the first round, so a part of "before" too
+    columns: dict[str, AnyArray] = {
+        "latent_domain": np.repeat(np.array([0, 1], np.uint8), [n, len(target)]),
+        "latent_arm": np.concatenate([source_arm, target_arm]).astype(np.int32),
+    }
+    for name, encoder in (("before", fresh), ("after", policy)):
+        parts = [encoder.latent(rounds, "source"), encoder.latent(target, "target")]  # type: ignore[attr-defined]
+        columns[f"latent_{name}"] = _principal(np.concatenate(parts)).astype(np.float16)
+    return columns
+
+
+def _principal(latents: FloatArray) -> FloatArray:
+    """Latents (m, d) turned to their principal directions, the first few of them, centred."""
+    centred = latents - latents.mean(axis=0)
+    _, directions = np.linalg.eigh(centred.T @ centred)
+    strongest = directions[:, ::-1][:, :_LATENT_DIMENSIONS]
+    largest = strongest[np.abs(strongest).argmax(axis=0), np.arange(strongest.shape[1])]
+    turned: FloatArray = centred @ (strongest * np.sign(largest))  # a direction has no sign of its own
+    return turned
+
+
+def _picture(image: AnyArray) -> AnyArray:
+    """An image (c, h, w) as bytes (h, w) or (h, w, 3), shrunk to what a page shows."""
+    values = image.astype(np.float64)
+    if image.dtype != np.uint8:  # normalised contexts: stretched to what a screen can show
+        low, high = float(values.min()), float(values.max())
+        values = (values - low) * (255.0 / ((high - low) or 1.0))
+    step = -(-max(values.shape[1:]) // _PICTURE_SIDE)
+    if step > 1:
+        rows, columns = (side // step * step for side in values.shape[1:])
+        cut = values[:, :rows, :columns]
+        values = cut.reshape(len(cut), rows // step, step, columns // step, step).mean(axis=(2, 4))
+    picture = values.round().astype(np.uint8)
+    return picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _commit() -> str | None:
+    """The commit of the source tree that daband is imported from ("-dirty" if changed); None for an installed one."""
+    tree = Path(__file__).resolve().parents[3]
+    if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
+        return None  # else a repository around an installed package would be taken for its own
+    try:
+        answer = subprocess.run(  # noqa: S603
+            ["git", "-C", str(tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _device(policy: Policy | None) -> str:
+    wanted = None if policy is None else policy.settings().get("device")
+    if wanted is None:  # a linear policy; torch is not imported to say so
+        return "cpu"
+    from daband.policies.neural_linucb import device_named
+
+    return str(device_named(wanted))
+
+
+def _accelerator(device: str) -> str | None:
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return str(torch.cuda.get_device_name(device))

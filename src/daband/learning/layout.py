@@ -1,0 +1,184 @@
+"""Where the numbers of a network lie in memory: all parameters in one vector, all running statistics in another.
+
+One vector makes the optimiser, the averaged copy and the norm of the gradient one operation each instead of one for
+every layer. Several runs of one shape share a matrix of parameters, a row each, and a vector of statistics in which the
+runs' channels stand side by side: a step then works on all of them at once, while each run's own modules see their
+part of the same memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from daband.encoders import DomainNorm
+
+__all__ = ["ParameterLayout", "StatisticsLayout"]
+
+
+_NUMBERS_IN_16_BYTES = 4
+_NUMBERS_IN_A_REGISTER = 16
+"""Of the widest of today's processors. What is left over at the end of a vector may be rounded in another way."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    part: str
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def shaped(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Numbers (..., size) as the parameter (..., *shape); the weights of convolutions with the channels last."""
+        lead = numbers.shape[:-1]
+        if len(self.shape) != 4:
+            return numbers.view(*lead, *self.shape)
+        out, inputs, height, width = self.shape
+        return numbers.view(*lead, out, height, width, inputs).movedim(-1, -3)
+
+    def numbers(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The inverse of ``shaped``, a copy."""
+        ordered = parameter.movedim(1, -1) if len(self.shape) == 4 else parameter
+        return ordered.reshape(-1)
+
+
+def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
+    """A nameless place up to the next multiple of so many numbers, where one is needed."""
+    missing = -sum(place.size for place in before) % numbers
+    return [_Place(part, "", (missing,))] if missing else []
+
+
+class ParameterLayout:
+    """The trainable parameters of named modules, one after another.
+
+    Kernels for convolutions and products read 16 bytes at once, and some take it for granted that they may. So weights
+    begin where a multiple of that does, and a module's end where a register's does: so it changes no bit of its steps
+    whether another module stands behind it. Numbers that only fill room belong to no parameter and stay 0.
+    """
+
+    def __init__(self, places: Sequence[_Place]) -> None:
+        self.places = list(places)
+        self.sizes = [place.size for place in self.places]
+
+    @classmethod
+    def of(cls, modules: Mapping[str, nn.Module]) -> ParameterLayout:
+        """The layout of these modules."""
+        places = []
+        for part, module in modules.items():
+            own = [
+                _Place(part, name, tuple(parameter.shape))
+                for name, parameter in module.named_parameters()
+                if parameter.requires_grad
+            ]
+            # Matrices and convolutions first, the many short vectors behind them: so hardly any room is lost.
+            for place in sorted(own, key=lambda place: len(place.shape) < 2):
+                places.append(place)
+                if len(place.shape) > 1:
+                    places += _filling(part, places, _NUMBERS_IN_16_BYTES)
+            places += _filling(part, places, _NUMBERS_IN_A_REGISTER)
+        return cls(places)
+
+    def only(self, part: str) -> ParameterLayout:
+        """The layout of one of the modules alone."""
+        return ParameterLayout([place for place in self.places if place.part == part])
+
+    def size_of(self, part: str) -> int:
+        """How many numbers a module has."""
+        return sum(place.size for place in self.places if place.part == part)
+
+    def pack(self, modules: Mapping[str, nn.Module]) -> torch.Tensor:
+        """The parameters as one vector, a copy."""
+        named = {part: dict(module.named_parameters()) for part, module in modules.items()}
+        pieces = []
+        for place in self.places:
+            if place.name:
+                pieces.append(place.numbers(named[place.part][place.name].detach()))
+            else:
+                pieces.append(pieces[0].new_zeros(place.size))
+        return torch.cat(pieces)
+
+    def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
+        """Let the modules' parameters be parts of ``vector``, whose values they take over."""
+        named = {part: dict(module.named_parameters()) for part, module in modules.items()}
+        for place, numbers in zip(self.places, torch.split(vector.detach(), self.sizes), strict=True):
+            if place.name:
+                named[place.part][place.name].data = place.shaped(numbers)
+
+    def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+        """The parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
+
+        The gradient of a split is one concatenation, so that of ``rows`` comes in one piece.
+        """
+        found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
+        for place, numbers in zip(self.places, torch.split(rows, self.sizes, dim=1), strict=True):
+            if place.name:
+                found[place.part][place.name] = place.shaped(numbers)
+        return found
+
+
+class StatisticsLayout:
+    """The running statistics of a network's norms, for ``runs`` runs: of every buffer the runs' parts side by side."""
+
+    def __init__(self, network: nn.Module, *, runs: int) -> None:
+        self.runs = runs
+        self._buffers: list[tuple[str, tuple[int, ...]]] = []
+        for prefix, module in network.named_modules():
+            if isinstance(module, DomainNorm):
+                for name in ("running_mean", "running_variance", "batches_seen", "gate"):
+                    self._buffers.append((f"{prefix}.{name}", tuple(getattr(module, name).shape)))
+        self.size = sum(lead * room for lead, room, _ in map(self._room, self._buffers))
+
+    def pack(self, networks: Sequence[nn.Module]) -> torch.Tensor:
+        """The statistics of the runs' networks as one vector, which becomes the place where they are kept."""
+        like = next(networks[0].parameters())
+        vector = torch.zeros(self.size, device=like.device, dtype=like.dtype)
+        for run, network in enumerate(networks):
+            for name, mine in self._own(vector, run):
+                prefix, _, leaf = name.rpartition(".")
+                owner = network.get_submodule(prefix)
+                mine.copy_(getattr(owner, leaf))
+                setattr(owner, leaf, mine)
+        return vector
+
+    def buffers(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The buffers of all runs together, by name, as views: (2, runs * channels), (2, runs) or (runs,)."""
+        found = {name: part.flatten(1) for name, part in self._stacked(vector)}
+        shapes = dict(self._buffers)
+        return {name: part if shapes[name] else part[0] for name, part in found.items()}
+
+    def run_of(self, device: torch.device) -> torch.Tensor:
+        """To which run each number belongs."""
+        vector = torch.zeros(self.size, device=device)
+        for run in range(self.runs):
+            for _, mine in self._own(vector, run):
+                mine.fill_(run)
+        return vector.long()
+
+    def _room(self, buffer: tuple[str, tuple[int, ...]]) -> tuple[int, int, int]:
+        """How many rows a buffer has, the room of a row, of which some may be left empty, and a run's part of it."""
+        name, shape = buffer
+        leaf = name.rpartition(".")[2]
+        lead, own = (shape[0], shape[1]) if leaf.startswith("running") else (math.prod(shape), 1)
+        size = self.runs * own
+        return lead, size + -size % _NUMBERS_IN_16_BYTES, own
+
+    def _stacked(self, vector: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """Every buffer as (rows, runs, a run's part); each row begins where 16 bytes do."""
+        found, start = [], 0
+        for buffer in self._buffers:
+            lead, room, own = self._room(buffer)
+            rows = vector[start : start + lead * room].view(lead, room)[:, : self.runs * own]
+            found.append((buffer[0], rows.view(lead, self.runs, own)))
+            start += lead * room
+        return found
+
+    def _own(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
+        shapes = dict(self._buffers)
+        return [(name, part[:, run].reshape(shapes[name])) for name, part in self._stacked(vector)]

@@ -1,0 +1,390 @@
+"""The part of a neural policy that learns by gradients: encoder, its average, objective and optimiser.
+
+The steps themselves are in ``steps``, which takes them for one learner or for several at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from daband.arrays import AnyArray, FloatArray
+from daband.encoders import DomainNorm, Encoder, build_encoder
+from daband.errors import InvalidInput
+from daband.learning.layout import ParameterLayout
+from daband.learning.precision import single_precision
+from daband.learning.replay_buffer import ReplayBuffers
+from daband.learning.settings import Recipe
+from daband.learning.steps import MOST_MEASURED, Steps
+from daband.learning.threads import Threads
+from daband.objectives import Objective, TermShape
+
+__all__ = ["Learner"]
+
+_ENCODE_ROWS = 2048
+_ENCODE_NUMBERS = 1 << 18
+"""How many numbers of contexts are encoded at a time on the CPU: what a network makes of more is no longer in the cache
+when its next layer wants it."""
+
+
+class Learner:
+    """Takes gradient steps; encodes contexts for the head.
+
+    ``feature_shape`` is that of one context behind the transform; with ``shared`` arms a round has one for each arm.
+    """
+
+    @single_precision()
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        feature_shape: tuple[int, ...],
+        n_arms: int,
+        shared: bool,
+        feedback: str,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.recipe = recipe
+        self.shared = shared
+        self.n_arms = n_arms
+        self.feedback = feedback
+        self.seed = seed
+        self.device = device
+        # The initial weights depend on the seed alone, and nobody else's random numbers are augmented.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            settings = recipe.encoder
+            encoder = build_encoder(
+                settings.name, context_shape=feature_shape, latent=settings.latent, **settings.options
+            )
+            if settings.initialisation == "gaussian":
+                _initialise_gaussian(encoder)
+            shape = TermShape(
+                n_arms=n_arms, alignment_width=encoder.alignment_width, feedback=feedback, scale=recipe.learning.scale
+            )
+            torch.manual_seed(seed + 1)  # a term more or less must not change another's start
+            objective = Objective(weights=recipe.weights, shape=shape)
+        self.encoder: Encoder = encoder.to(device).train()
+        self.objective = objective.to(device)
+        self.layout = ParameterLayout.of(self._modules())
+        self.vector = nn.Parameter(self.layout.pack(self._modules()))
+        """Every trainable parameter; the modules' own are parts of it."""
+        self.layout.install(self._modules(), self.vector)
+        self.ema: Encoder | None = None
+        self.ema_vector: torch.Tensor | None = None
+        if recipe.learning.ema_decay > 0:
+            self.ema = copy.deepcopy(self.encoder).requires_grad_(False).eval()
+            alone = self.layout.only("encoder")
+            self.ema_vector = alone.pack({"encoder": self.ema})
+            alone.install({"encoder": self.ema}, self.ema_vector)
+        self._own_buffers, self._ema_buffers = _buffers_besides_norms(self.encoder, self.ema)
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.moments = {
+            "step": torch.zeros((), device=device),
+            "exp_avg": torch.zeros_like(self.vector.detach()),
+            "exp_avg_sq": torch.zeros_like(self.vector.detach()),
+        }
+        """What Adam knows: steps taken, and the means of the gradient and of its square."""
+        heads = 1 if shared else n_arms
+        dimension = self.encoder.dimension
+        self.theta = torch.zeros(heads, dimension, device=device)
+        # Only P asks for widths; without it a matrix an arm would be copied in vain.
+        side = dimension if self.objective.needs_width else 0
+        self.inverse = torch.zeros(heads, side, side, device=device)
+        self.bonus = torch.zeros((), device=device)
+        """alpha, by which the target's own choice is made in P."""
+        self.gate = 0.0
+        self.step_number = 0
+        self.faults = torch.zeros(3, device=device)
+        """Steps skipped in this ``adapt``, the present streak of skipped ones, and the longest of this ``adapt``."""
+        self.totals = torch.zeros(MOST_MEASURED, device=device)
+        """Sums over the steps of one ``adapt``."""
+        self.captures = True
+        """Whether steps on a GPU are captured as a graph; without it they run one operation at a time."""
+        self._steps: Steps | None = None
+        self.threads = Threads()
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {"encoder": self.encoder, "objective": self.objective}
+
+    # For those who take steps.
+
+    @property
+    def stackable(self) -> bool:
+        """Whether steps can be taken together with others': if all that the encoder holds is trained, or a norm's."""
+        frozen = any(not parameter.requires_grad for parameter in self.encoder.parameters())
+        return self.encoder.features.stackable and not frozen and not self._own_buffers
+
+    def other_buffers(self) -> list[torch.Tensor]:
+        """What a step may change besides parameters and norms' statistics: buffers of networks and terms."""
+        return [*self._own_buffers, *self.objective.buffers()]
+
+    def rest_of_objective(self) -> dict[str, torch.Tensor]:
+        """What the objective holds and the optimiser does not change: buffers, and parameters without a gradient."""
+        frozen = {name: own for name, own in self.objective.named_parameters() if not own.requires_grad}
+        return {**frozen, **dict(self.objective.named_buffers())}
+
+    @property
+    def shape_key(self) -> str:
+        """The same for learners whose steps can be taken together."""
+        recipe = self.recipe.settings()
+        recipe["weights"] = sorted(self.objective.weights)
+        context_shape = self.encoder.context_shape
+        return json.dumps(
+            [recipe, context_shape, self.n_arms, self.shared, self.feedback, str(self.device)], default=str
+        )
+
+    def move_to(
+        self,
+        *,
+        vector: torch.Tensor,
+        average: torch.Tensor | None,
+        moments: Mapping[str, torch.Tensor],
+        rows: Mapping[str, torch.Tensor],
+    ) -> None:
+        """Keep everything that steps change in these tensors, which hold the same values already."""
+        self.vector.data = vector.detach()
+        self.layout.install(self._modules(), self.vector)
+        if self.ema is not None and average is not None:
+            self.ema_vector = average
+            self.layout.only("encoder").install({"encoder": self.ema}, average)
+        self.moments = dict(moments)
+        for name, row in rows.items():
+            setattr(self, name, row)
+
+    @property
+    def steps(self) -> Steps | None:
+        """Who takes this learner's steps at present."""
+        return self._steps
+
+    def belong_to(self, steps: Steps) -> None:
+        """From now on ``steps`` takes this learner's steps."""
+        self._steps = steps
+
+    def schedule(self, steps: int) -> list[list[float]]:
+        """For each of the coming steps every term's weight, and how much of itself the EMA encoder keeps."""
+        coming = range(self.step_number, self.step_number + steps)
+        # The EMA encoder follows faster while training is young.
+        kept = [min((2 + step) / (11 + step), self.recipe.learning.ema_decay) for step in coming]
+        columns = [*self.objective.weights_over(coming, gate=self.gate), kept]
+        self.step_number += steps
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    def follow_other_buffers(self, share: torch.Tensor) -> None:
+        """The EMA encoder's buffers that are no norm's statistics: those of networks that a user brings."""
+        for slow, fast in zip(self._ema_buffers, self._own_buffers, strict=False):
+            slow.lerp_(fast, share[0]) if slow.is_floating_point() else slow.copy_(fast)
+
+    @property
+    def acting(self) -> Encoder:
+        """The encoder whose features the head is built on: the averaged one where there is one."""
+        return self.encoder if self.ema is None else self.ema
+
+    @single_precision()
+    def encode(self, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
+        """Latents for the head, float64: (B, d), or (B, K, d) for shared arms."""
+        tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
+        if tensor.dtype != torch.uint8:
+            tensor = tensor.to(torch.float32)
+        lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
+        flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
+        rows = _ENCODE_ROWS
+        if self.device.type == "cpu":
+            rows = min(rows, max(64, _ENCODE_NUMBERS // math.prod(flat.shape[1:])))
+        network = self.acting
+        if network.training:
+            network.eval()  # a step sets it back: replays of a captured one need not
+        pieces = []
+        with torch.no_grad(), self.threads.held():
+            for start in range(0, len(flat), rows):
+                part = flat[start : start + rows].to(self.device)
+                given = _filled_up(part) if self.device.type == "cuda" else part
+                latent = network(given, n_source=len(given) if domain == "source" else 0).latent
+                pieces.append(latent[: len(part)])
+        latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
+        # Norms of exactly one, also behind float32: the head's algebra counts on it.
+        latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
+        return latents.reshape(*lead, -1)
+
+    def take_head(self, theta: FloatArray, inverse: FloatArray, *, alpha: float, rate: float) -> None:
+        """Copy what the losses treat as constants: coefficients, A^-1, alpha and the recent mean reward."""
+        coefficients = torch.from_numpy(theta).to(torch.float32)
+        if self.recipe.memory.unit_theta:
+            coefficients = nn.functional.normalize(coefficients, dim=1)
+        self.theta.copy_(coefficients)
+        if self.objective.needs_width:
+            self.inverse.copy_(torch.from_numpy(inverse))
+        self.bonus.fill_(alpha)
+        self.gate = rate**self.recipe.learning.gate_exponent
+        for module in self.encoder.modules():
+            if isinstance(module, DomainNorm) and module.statistics == "gated":
+                module.gate.fill_(self.gate)
+
+    def adapt(self, steps: int, memories: ReplayBuffers) -> dict[str, float]:
+        """Take ``steps`` steps and return means over them of all that was measured."""
+        if self._steps is None or self._steps.runs > 1 or self._steps.captures != self.captures:
+            self._steps = Steps([self])
+        self._choose_threads()
+        with self.threads.held():
+            (measured,) = self._steps.take(steps, [memories])
+        return measured
+
+    def _choose_threads(self) -> None:
+        if self.device.type == "cpu" and not self.threads.settled:
+            work = [self.recipe.settings()["encoder"], self.encoder.context_shape, self.recipe.learning.batch]
+            arms = self.n_arms if self.shared else 1
+            self.threads.choose(self._trial, like=json.dumps([*work, arms], default=str))
+
+    @single_precision()
+    def _trial(self) -> None:
+        """Most of the work of a step, to be timed: it leaves no trace, in a copy of the encoder and without a draw."""
+        encoder = copy.deepcopy(self.encoder).train()
+        rows = self.recipe.learning.batch * (self.n_arms if self.shared else 1)
+        contexts = torch.linspace(0, 1, 2 * rows * math.prod(encoder.context_shape))
+        encoder(contexts.view(-1, *encoder.context_shape), n_source=rows).latent.sum().backward()
+
+    @single_precision()
+    def grow(self) -> None:
+        """One more arm."""
+        with torch.random.fork_rng(devices=[]):
+            # What a new arm brings depends on the seed and the arm's number alone.
+            torch.manual_seed(int(np.random.SeedSequence([self.seed, self.n_arms]).generate_state(1)[0]))
+            self.objective.grow()
+        self.objective.to(self.device)
+        self.n_arms += 1
+        self._steps = None
+        layout = ParameterLayout.of(self._modules())
+        if layout.places != self.layout.places:
+            self._lay_out(layout)
+        if not self.shared:
+            self.theta = torch.cat([self.theta, torch.zeros_like(self.theta[:1])])
+            self.inverse = torch.cat([self.inverse, torch.zeros_like(self.inverse[:1])])
+
+    def _lay_out(self, layout: ParameterLayout) -> None:
+        """Make room for parameters that have grown; what Adam knows of the others, and of their old part, stays."""
+        self.vector = nn.Parameter(layout.pack(self._modules()))
+        layout.install(self._modules(), self.vector)
+        for name in ("exp_avg", "exp_avg_sq"):
+            fresh = torch.zeros_like(self.vector.detach())
+            new, old = layout.parameters(fresh[None]), self.layout.parameters(self.moments[name][None])
+            for part, own in new.items():
+                for parameter in own.keys() & old.get(part, {}).keys():
+                    before, after = old[part][parameter], own[parameter]
+                    common = tuple(slice(min(sizes)) for sizes in zip(before.shape, after.shape, strict=True))
+                    after[common] = before[common]
+            self.moments[name] = fresh
+        self.layout = layout
+
+    def state(self) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit."""
+        self._choose_threads()  # or who goes on from here might choose another number than who went on without a stop
+        arrays: dict[str, AnyArray] = {}
+        parts: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
+        if self.ema is not None:
+            parts["average"] = self.ema
+        for prefix, module in parts.items():
+            for name, tensor in module.state_dict().items():
+                arrays[f"{prefix}.{name}"] = tensor.detach().cpu().numpy()
+        for name, tensor in self.moments.items():
+            arrays[f"optimiser.{name}"] = tensor.cpu().numpy()
+        arrays["generator"] = self.generator.get_state().numpy()
+        arrays["threads"] = np.array([self.threads.count], np.int64)
+        arrays["step_number"] = np.array([self.step_number], np.int64)
+        arrays["streak"] = self.faults[1:2].cpu().numpy()
+        return arrays
+
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
+        """Take over what ``state`` returned."""
+
+        def below(prefix: str) -> dict[str, torch.Tensor]:
+            return {
+                name.removeprefix(prefix): torch.from_numpy(np.array(array))
+                for name, array in state.items()
+                if name.startswith(prefix)
+            }
+
+        self.encoder.load_state_dict(below("encoder."))
+        self.objective.load_state_dict(below("objective."))
+        if self.ema is not None:
+            self.ema.load_state_dict(below("average."))
+        for name, tensor in below("optimiser.").items():
+            if tensor.numel() != self.moments[name].numel():
+                raise InvalidInput(
+                    "the file holds another number of optimiser values than its network has: another version of daband "
+                    "wrote it, and training cannot go on from it here"
+                )
+            self.moments[name].copy_(tensor.reshape(self.moments[name].shape))
+        self._restore_generator(torch.from_numpy(np.array(state["generator"])))
+        self.threads.count = int(state["threads"][0]) if "threads" in state else 0
+        self.step_number = int(state["step_number"][0])
+        self.faults[1] = float(state["streak"][0])
+
+    def _restore_generator(self, state: torch.Tensor) -> None:
+        """Go on with these random numbers; those of another kind of device cannot be, and are begun anew from them."""
+        if state.shape == self.generator.get_state().shape:
+            self.generator.set_state(state)
+        else:
+            digest = hashlib.sha256(state.numpy().tobytes()).digest()
+            self.generator.manual_seed(int.from_bytes(digest[:7], "little"))
+
+    def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
+        """Copies and pickles are made from what a file would hold: parts of common memory would come apart in them."""
+        arguments = {
+            "recipe": self.recipe,
+            "feature_shape": self.encoder.context_shape,
+            "n_arms": self.n_arms,
+            "shared": self.shared,
+            "feedback": self.feedback,
+            "seed": self.seed,
+            "device": self.device,
+        }
+        return _rebuilt, (arguments, self.state(), self.captures)
+
+
+def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], captures: bool) -> Learner:
+    learner = Learner(**arguments)
+    learner.restore(state)
+    learner.captures = captures
+    return learner
+
+
+def _filled_up(contexts: torch.Tensor) -> torch.Tensor:
+    """Contexts and copies of the first up to a power of two: a GPU's libraries plan anew for every number of rows."""
+    more = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
+    return torch.cat([contexts, contexts[:1].expand(more, *contexts.shape[1:])]) if more else contexts
+
+
+def _buffers_besides_norms(
+    encoder: nn.Module, average: nn.Module | None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Buffers that training may change and that are no ``DomainNorm``'s: the encoder's, and its average's if any.
+
+    Those of norms that are held to the statistics they came with are left out: there may be hundreds.
+    """
+    own: list[torch.Tensor] = []
+    slow: list[torch.Tensor] = []
+    beside = encoder if average is None else average
+    for module, other in zip(encoder.modules(), beside.modules(), strict=True):
+        held = isinstance(module, nn.modules.batchnorm._BatchNorm) and not module.training
+        if not isinstance(module, DomainNorm) and not held:
+            own += module.buffers(recurse=False)
+            slow += other.buffers(recurse=False)
+    return own, slow if average is not None else []
+
+
+def _initialise_gaussian(network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            inputs = module.weight[0].numel()
+            nn.init.normal_(module.weight, std=math.sqrt(2 / inputs))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

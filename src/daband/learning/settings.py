@@ -1,0 +1,182 @@
+"""Every setting of a policy that learns by gradients, in frozen groups that JSON and TOML can hold."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from daband.encoders import LatentSettings
+from daband.encoders.augmentation import Augmentation
+from daband.errors import InvalidInput
+from daband.objectives import Weight
+
+__all__ = ["EncoderSettings", "Learning", "Memory", "Recipe", "recipe_from"]
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Which network, its own options, and the dense layers behind it."""
+
+    name: str = "auto"
+    options: dict[str, Any] = field(default_factory=dict)
+    latent: LatentSettings = field(default_factory=LatentSettings)
+    initialisation: str = "framework"
+    """"framework": as PyTorch does; "gaussian": normal weights of variance 2 / inputs and no bias (Neural-LinUCB)."""
+
+    def __post_init__(self) -> None:
+        if self.initialisation not in ("framework", "gaussian"):
+            raise InvalidInput(f"initialisation must be 'framework' or 'gaussian', got {self.initialisation!r}")
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The gradient steps of an episode."""
+
+    learning_rate: float = 1e-3
+    steps: int = 64
+    """Steps that ``adapt()`` takes when it is not told how many."""
+    batch: int = 64
+    """Source rounds of a step, and as many target contexts."""
+    ema_decay: float = 0.99
+    """How slowly the EMA encoder follows; it acts, and teaches. 0 acts with the encoder itself."""
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    scale: float = 10.0
+    """What predicted rewards are multiplied with to become logits."""
+    gate_exponent: float = 0.0
+    """The weights of the target's terms and of R are multiplied with a gate, ``rate ** gate_exponent``, where rate is
+    the recent mean reward on the source: at full weight from the start they prevent the learning they depend on."""
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise InvalidInput(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.steps < 0 or self.batch < 1:
+            raise InvalidInput(f"steps must be >= 0 and batch >= 1, got {self.steps} and {self.batch}")
+        if not 0 <= self.ema_decay < 1:
+            raise InvalidInput(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
+        if not (self.scale > 0 and self.gate_exponent >= 0):
+            raise InvalidInput(
+                f"scale must be positive and gate_exponent >= 0, got {self.scale} and {self.gate_exponent}"
+            )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is remembered of past rounds, and what for."""
+
+    replay: str = "all"
+    """"all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as Algorithm 1 does."""
+    capacity: int = 200_000
+    """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept, or with ``replay`` "last"
+    the latest."""
+    place: str = "auto"
+    """Where stored contexts lie: on the "device", on the "host" (each step's are sent ahead), or "auto": on the device
+    unless they would fill it."""
+    refit: bool = True
+    """Whether the head is fitted anew, with the present encoder, on a schedule; else old features stay in A and b."""
+    refit_after: int = 256
+    """Rounds between refits, at the least."""
+    refit_growth: float = 0.05
+    """And at least this share of the rounds so far, which keeps the total cost linear in rounds."""
+    unit_theta: bool = False
+    """Whether losses see each head's coefficients at unit norm."""
+
+    def __post_init__(self) -> None:
+        if self.replay not in ("all", "last"):
+            raise InvalidInput(f"replay must be 'all' or 'last', got {self.replay!r}")
+        if self.place not in ("auto", "device", "host"):
+            raise InvalidInput(f"place must be 'auto', 'device' or 'host', got {self.place!r}")
+        if self.capacity < 1 or self.refit_after < 1 or not self.refit_growth >= 0:
+            raise InvalidInput("capacity and refit_after must be >= 1, refit_growth >= 0")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that makes a neural policy what it is, but for its sizes, its seed and its exploration."""
+
+    weights: dict[str, Weight]
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    learning: Learning = field(default_factory=Learning)
+    memory: Memory = field(default_factory=Memory)
+    alpha: float = 1.0
+    """How much of the width is added, unless the policy is told otherwise."""
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON can hold it; ``recipe_from`` makes it anew."""
+        return asdict(self)
+
+    def with_weights(self, **weights: Weight | float) -> Recipe:
+        """The same with other weights of some terms; 0 removes a term."""
+        new = {
+            name: weight if isinstance(weight, Weight) else Weight(float(weight)) for name, weight in weights.items()
+        }
+        return replace(self, weights={**self.weights, **new})
+
+    def source_alone(self) -> Recipe:
+        """The same with the source regret alone: Neural-LinUCB."""
+        return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
+
+    def changed(self, changes: Mapping[str, Any]) -> Recipe:
+        """The same with some settings changed; they are named and grouped as in ``settings()``.
+
+        A weight may be a number, which keeps the term's schedule, or a table with some of ``Weight``'s fields. A
+        weight of 0 removes the term. An unknown name is an error that suggests the nearest.
+        """
+        settings = self.settings()
+        changes = dict(changes)
+        weights = changes.pop("weights", {})
+        if not isinstance(weights, Mapping):
+            raise InvalidInput(f"a recipe's weights must be a table of terms, got {weights!r}")
+        for name, change in weights.items():
+            before = settings["weights"].get(name, asdict(Weight()))
+            new = change if isinstance(change, Mapping) else {"value": change}
+            settings["weights"][name] = _overlaid(before, new, f"weights.{name}")
+        return recipe_from(_overlaid(settings, changes, ""))
+
+
+def _overlaid(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``before`` with ``changes`` on it, group by group; a network's own options may be new, all else must be there."""
+    after = dict(before)
+    for name, value in changes.items():
+        path = f"{where}.{name}" if where else name
+        if name not in before and where != "encoder.options":
+            near = difflib.get_close_matches(name, before, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidInput(f"a recipe has no setting {path!r}{hint} (known here: {', '.join(before)})")
+        if isinstance(before.get(name), Mapping):
+            if not isinstance(value, Mapping):
+                raise InvalidInput(f"a recipe's {path!r} is a group of settings, got {value!r}")
+            after[name] = _overlaid(before[name], value, path)
+            continue
+        if isinstance(before.get(name), int | float) and not isinstance(value, int | float):
+            raise InvalidInput(f"a recipe's {path!r} is a number, got {value!r}")
+        after[name] = value
+    return after
+
+
+def recipe_from(settings: Mapping[str, Any]) -> Recipe:
+    """A recipe from what ``Recipe.settings`` returned; an unknown name is an error."""
+    for name in settings:
+        if name not in {known.name for known in fields(Recipe)}:
+            raise InvalidInput(f"a recipe has no setting {name!r}")
+    if "weights" not in settings:
+        raise InvalidInput("a recipe needs weights; to change a named one, say which: base = 'default', for one")
+    try:
+        encoder, learning = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
+        if "latent" in encoder:
+            encoder["latent"] = LatentSettings(**encoder["latent"])
+        if "options" in encoder:  # JSON knows lists only, networks take tuples
+            options = encoder["options"].items()
+            encoder["options"] = {k: tuple(v) if isinstance(v, list) else v for k, v in options}
+        if "augmentation" in learning:
+            learning["augmentation"] = Augmentation(**learning["augmentation"])
+        return Recipe(
+            weights={name: Weight(**weight) for name, weight in settings["weights"].items()},
+            encoder=EncoderSettings(**encoder),
+            learning=Learning(**learning),
+            memory=Memory(**settings.get("memory", {})),
+            alpha=settings.get("alpha", Recipe.alpha),
+        )
+    except (TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(f"not a recipe: {error}") from None

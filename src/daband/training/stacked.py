@@ -1,0 +1,92 @@
+"""Several runs in step: rounds are played run by run, gradient steps are taken for all at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from daband.domains import Contexts, LoggedDomain, RewardDomain
+from daband.errors import InvalidInput
+from daband.policies import Policy
+from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
+
+__all__ = ["Training", "train_stacked"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What ``train`` is told, for one of several runs that are trained together."""
+
+    policy: Policy
+    source: RewardDomain | LoggedDomain
+    target: Contexts | None = None
+    episodes: int = 300
+    episode_length: int = 64
+    seed: int | None = None
+    directory: str | Path | None = None
+    config: Mapping[str, Any] | None = None
+    progress: Progress | None = None
+
+
+def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) -> list[Run | Exception]:
+    """``train`` for several runs in step: rounds are played run by run, gradient steps are taken for all at once.
+
+    On a GPU five seeds took about half the time that they take one after the other. Every run's result is what it is
+    alone, up to rounding, and its folder can be gone on with alone; of the time each has its share. A run that fails,
+    by its numbers, its data or its folder, leaves its exception in its place; the others go on.
+    """
+    from daband.policies.stacked import adapt_stacked, can_stack
+
+    if not trainings:
+        return []
+    if not can_stack([training.policy for training in trainings]):
+        raise InvalidInput(
+            "only different neural policies of one shape and recipe can be trained together; train them in turn"
+        )
+    phases = []
+    for one in trainings:
+        check_training(one.policy, one.source, one.target, one.episodes, one.episode_length)
+        seed = order_seed(one.policy, one.seed)
+        phases.append(Phase("source", one.source, one.target, one.episodes, one.episode_length, seed))
+    courses: dict[int, Trainer] = {}
+    failed: dict[int, Exception] = {}
+
+    def attempt(index: int, what: Callable[[], None]) -> bool:
+        """Do something for one run; where that fails, it is out and the others go on."""
+        try:
+            what()
+        except Exception as error:
+            failed[index] = error
+            if index in courses:
+                courses.pop(index).stop()
+        return index in courses
+
+    def begin(index: int) -> None:
+        one = trainings[index]
+        courses[index] = Trainer(one.policy, phases[index], one.directory, one.config, save_every, one.progress)
+
+    def close(index: int, measured: dict[str, float] | Exception) -> None:
+        if isinstance(measured, Exception):
+            raise measured
+        courses[index].close(measured)
+
+    try:
+        for index in range(len(trainings)):
+            attempt(index, partial(begin, index))
+        while unfinished := [index for index, course in courses.items() if not course.over]:
+            # Runs that were gone on with may be ahead: they wait.
+            behind = min(courses[index].episode for index in unfinished)
+            present = [index for index in unfinished if courses[index].episode == behind]
+            since, beside = time.perf_counter(), len(present)
+            play = partial(Trainer.play, since=since, beside=beside)
+            present = [index for index in present if attempt(index, partial(play, courses[index]))]
+            for index, measured in zip(present, adapt_stacked([courses[i].policy for i in present]), strict=True):
+                attempt(index, partial(close, index, measured))
+    finally:
+        for course in courses.values():
+            course.stop()
+    return [failed[index] if index in failed else courses[index].result() for index in range(len(trainings))]

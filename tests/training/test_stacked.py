@@ -1,0 +1,294 @@
+"""Several runs trained together give what each gives alone, up to rounding."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import daband
+from daband.errors import InvalidInput
+from daband.learning.steps import Steps
+from daband.policies import DABand, LinUCB, NeuralLinUCB, recipe_for
+from daband.training import Training, train, train_stacked
+
+ARMS = 4
+
+
+def images(n=320, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, ARMS, n)
+    pictures = rng.integers(0, 60, (n, 3, 16, 16))
+    for row, label in enumerate(labels):
+        pictures[row, :, 4 * label : 4 * label + 4] += 150
+    return pictures.astype(np.uint8), labels
+
+
+def vectors(n=320, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, ARMS, n)
+    return (np.eye(6)[labels] * 2 + rng.normal(size=(n, 6))).astype(np.float32), labels
+
+
+def pair_of(make):
+    (x, y), (tx, ty) = make(), make(seed=1)
+    shifted = 255 - tx if tx.dtype == np.uint8 else tx + 1
+    return daband.domains.from_arrays(source=(x, y), target=shifted, target_test=(shifted, ty), n_arms=ARMS)
+
+
+def policy_of(kind, pair, seed, recipe, **changes):
+    found = recipe_for(recipe, context_shape=pair.context_shape)
+    if pair.context_shape == (3, 16, 16):
+        found = replace(found, encoder=replace(found.encoder, options={**found.encoder.options, "channels": (6,)}))
+    found = replace(found, learning=replace(found.learning, steps=4, batch=12, **changes))
+    return kind(
+        context_shape=pair.context_shape,
+        n_arms=ARMS,
+        recipe=found,
+        feedback="one_hot",
+        device="cpu",
+        seed=seed,
+    )
+
+
+CASES = [
+    (images, DABand, "default-rpd"),
+    (images, NeuralLinUCB, "nlinucb"),
+    (images, DABand, "paper"),
+    (vectors, DABand, "default"),
+    (vectors, DABand, "paper"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "recipe"), CASES, ids=[f"{c[0].__name__}-{c[2]}" for c in CASES])
+def test_each_run_is_what_it_is_alone(make, kind, recipe):
+    pair = pair_of(make)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": 32}
+    alone = [policy_of(kind, pair, seed, recipe) for seed in range(3)]
+    runs = [train(policy, **settings) for policy in alone]
+    beside = [policy_of(kind, pair, seed, recipe) for seed in range(3)]
+    together = train_stacked([Training(policy, **settings) for policy in beside])
+    for one, other, run, twin in zip(alone, beside, runs, together, strict=True):
+        np.testing.assert_array_equal(run.arm, twin.arm)
+        assert set(run.episodes[-1]) == set(twin.episodes[-1])
+        for name, value in run.episodes[-1].items():
+            assert twin.episodes[-1][name] == pytest.approx(value, rel=2e-3, abs=2e-4), name
+        x = pair.target.batch(0, 16, seed=0)
+        np.testing.assert_allclose(other.latent(x, "target"), one.latent(x, "target"), atol=2e-3)
+        after, before = other.learner.vector.detach(), one.learner.vector.detach()
+        assert torch.linalg.vector_norm(after - before) < 0.02 * torch.linalg.vector_norm(before)
+
+
+def test_what_was_trained_together_goes_on_alone_and_is_saved_alone(tmp_path):
+    pair = pair_of(images)
+    settings = {"source": pair.source, "target": pair.target, "episode_length": 32}
+    policies = [policy_of(DABand, pair, seed, "default") for seed in range(2)]
+    folders = [tmp_path / str(seed) for seed in range(2)]
+    train_stacked(
+        [Training(p, **settings, episodes=3, directory=f) for p, f in zip(policies, folders, strict=True)],
+        save_every=0.0,
+    )
+    policies[0].save(tmp_path / "p.safetensors")
+    again = daband.load(tmp_path / "p.safetensors")
+    x = pair.target.batch(0, 16, seed=0)
+    np.testing.assert_array_equal(again.decide(x, "target").mean, policies[0].decide(x, "target").mean)
+    for policy in (policies[0], again):
+        policy.adapt(steps=3)
+    np.testing.assert_array_equal(again.decide(x, "target").mean, policies[0].decide(x, "target").mean)
+    assert policies[1].learner.steps.runs == 2  # and the other one is where it was
+
+
+def test_a_run_that_is_ahead_waits_for_the_others(tmp_path):
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episode_length": 32}
+    first = policy_of(DABand, pair, 0, "default")
+    train(first, **settings, episodes=4, directory=tmp_path / "0")
+    seen = []
+    again = [policy_of(DABand, pair, seed, "default") for seed in range(2)]
+    runs = train_stacked(
+        [
+            Training(
+                policy,
+                **settings,
+                episodes=4,
+                directory=tmp_path / str(seed),
+                progress=lambda record, seed=seed: seen.append((seed, record["episode"])),
+            )
+            for seed, policy in enumerate(again)
+        ]
+    )
+    assert seen == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    assert [run.rounds for run in runs] == [128, 128]
+
+
+def test_a_run_that_fails_leaves_the_others_alone():
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": 32}
+    policies = [policy_of(DABand, pair, seed, "default") for seed in range(3)]
+    lonely = policy_of(DABand, pair, 1, "default")
+    with torch.no_grad():
+        policies[0].learner.vector[0] = torch.nan
+    broken, *others = train_stacked([Training(policy, **settings) for policy in policies])
+    assert isinstance(broken, Exception)
+    assert "not finite" in str(broken)
+    run = train(lonely, **settings)
+    np.testing.assert_array_equal(others[0].arm, run.arm)
+    assert others[0].episodes[-1]["skipped_steps"] == 0
+
+
+def test_weights_of_the_same_terms_may_differ():
+    pair = pair_of(vectors)
+    recipe = recipe_for("default", context_shape=(6,))
+    strong = recipe.with_weights(adversarial=3.0)
+    policies = [
+        DABand(context_shape=(6,), n_arms=ARMS, recipe=r, feedback="one_hot", device="cpu") for r in (recipe, strong)
+    ]
+    runs = train_stacked([Training(p, source=pair.source, target=pair.target, episodes=2) for p in policies])
+    assert runs[0].episodes[-1]["adversarial"] != runs[1].episodes[-1]["adversarial"]
+
+
+def test_what_does_not_fit_together_is_told():
+    pair = pair_of(vectors)
+    neural = policy_of(DABand, pair, 0, "default")
+    other = policy_of(DABand, pair, 0, "paper")
+    linear = LinUCB(context_shape=(6,), n_arms=ARMS)
+    for mixed in ([neural, other], [neural, linear]):
+        with pytest.raises(InvalidInput, match="together"):
+            train_stacked([Training(policy, source=pair.source) for policy in mixed])
+    with pytest.raises(InvalidInput, match="one shape"):
+        Steps([neural.learner, other.learner])
+
+
+def test_a_run_fails_alone_by_its_data_its_folder_or_its_listener(tmp_path):
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 3, "episode_length": 32}
+
+    class Torn(type(pair.source)):
+        def rounds(self, start, stop, *, seed):
+            if start == 32:
+                raise OSError("torn")
+            return super().rounds(start, stop, seed=seed)
+
+    torn = Torn.__new__(Torn)
+    torn.__dict__.update(pair.source.__dict__)
+    (tmp_path / "config.json").write_text("{}")
+
+    def deaf(record):
+        raise RuntimeError("deaf")
+
+    policies = [policy_of(DABand, pair, seed, "default") for seed in range(4)]
+    runs = train_stacked(
+        [
+            Training(policies[0], **{**settings, "source": torn}),
+            Training(policies[1], **settings, directory=tmp_path),
+            Training(policies[2], **settings, progress=deaf),
+            Training(policies[3], **settings),
+        ]
+    )
+    assert [str(run) for run in runs[:1]] == ["torn"]
+    assert isinstance(runs[1], InvalidInput)
+    assert "other settings" in str(runs[1])
+    assert str(runs[2]) == "deaf"
+    lonely = train(policy_of(DABand, pair, 3, "default"), **settings)
+    np.testing.assert_array_equal(runs[3].arm, lonely.arm)
+
+
+def test_runs_with_and_without_a_target_train_side_by_side():
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "episodes": 3, "episode_length": 32}
+    targets = [None, pair.target, None]
+    beside, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(3)] for _ in range(2))
+    trainings = [Training(policy, target=target, **settings) for policy, target in zip(beside, targets, strict=True)]
+    with pytest.warns(UserWarning, match="no target context"):
+        runs = train_stacked(trainings)
+    with pytest.warns(UserWarning, match="no target context"):
+        twins = [train(policy, target=target, **settings) for policy, target in zip(alone, targets, strict=True)]
+    for run, twin in zip(runs, twins, strict=True):
+        np.testing.assert_array_equal(run.arm, twin.arm)
+        assert run.episodes[-1]["loss"] == pytest.approx(twin.episodes[-1]["loss"], rel=2e-3)
+
+
+@pytest.mark.parametrize("episode", [2, 3])
+def test_runs_interrupted_together_go_on_together_or_alone(tmp_path, episode):
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": 32}
+
+    def stop(record):
+        if record["episode"] == episode:
+            raise KeyboardInterrupt
+
+    def trainings(progress=None):
+        return [
+            Training(
+                policy_of(DABand, pair, seed, "default"),
+                **settings,
+                directory=tmp_path / str(seed),
+                progress=progress if seed == 1 else None,
+            )
+            for seed in range(3)
+        ]
+
+    with pytest.raises(KeyboardInterrupt):
+        train_stacked(trainings(stop), save_every=0.0)
+    train(policy_of(DABand, pair, 2, "default"), **settings, directory=tmp_path / "2")  # one of them alone, to its end
+    runs = train_stacked(trainings())
+    for seed, run in enumerate(runs):
+        lonely = train(policy_of(DABand, pair, seed, "default"), **settings)
+        np.testing.assert_array_equal(run.arm, lonely.arm)
+    again = train_stacked(trainings(stop))  # all are over: nothing is played, nobody is told
+    for run, twin in zip(runs, again, strict=True):
+        np.testing.assert_array_equal(run.arm, twin.arm)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_after_training_together_each_goes_on_in_the_target(steps):
+    pair = pair_of(vectors)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 2, "episode_length": 32}
+    contexts, labels = vectors(seed=1)
+    target = daband.domains.ArraySource(contexts + 1, np.eye(ARMS)[labels])
+    paying = {"target": target, "rounds": 64, "episode_length": 32}
+    together, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(2)] for _ in range(2))
+    train_stacked([Training(policy, **settings) for policy in together])
+    for policy in alone:
+        train(policy, **settings)
+    for one, other in zip(together, alone, strict=True):
+        ours, theirs = daband.continue_on_target(one, **paying), daband.continue_on_target(other, **paying)
+        assert (ours.arm == theirs.arm).mean() > 0.8
+        assert len(one.memories.target_rounds) == 64
+        assert one.adapt(steps)["loss"] == pytest.approx(other.adapt(steps)["loss"], rel=0.3)
+
+
+def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch):
+    from daband.training import RunFolder
+
+    pair = pair_of(vectors)
+    now, saves = 0.0, []
+
+    def save(folder, policy, history):
+        nonlocal now
+        now += 1.0
+        saves.append(folder.path.name)
+
+    def work(record):
+        nonlocal now
+        now += 10.0
+
+    trainings = [
+        Training(
+            policy_of(DABand, pair, seed, "default"),
+            source=pair.source,
+            target=pair.target,
+            episodes=8,
+            episode_length=32,
+            directory=tmp_path / str(seed),
+            progress=work if seed == 0 else None,
+        )
+        for seed in range(4)
+    ]
+    monkeypatch.setattr(RunFolder, "save", save)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    runs = train_stacked(trainings, save_every=5.0)
+    # The folder's first, one when the time was up, and the last: alone there would be one every twenty seconds.
+    assert [saves.count(str(seed)) for seed in range(4)] == [3, 3, 3, 3]
+    assert 0.5 * now < sum(run.seconds for run in runs) <= now
