@@ -69,7 +69,7 @@ def test_show_writes_a_picture(tmp_path, name):
     assert "arms" in result.output
     with Image.open(tmp_path / "shown/picture.png") as picture:
         assert min(picture.size) > 500
-    assert [path.name for path in (tmp_path / "n_seen").iterdir()] == ["picture.png"]
+    assert [path.name for path in (tmp_path / "shown").iterdir()] == ["picture.png"]
 
 
 def test_show_takes_options_and_names_wrong_ones(tmp_path):

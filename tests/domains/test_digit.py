@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband.domains import digit as module
 from daband.domains import load
 from daband.domains.mnist_m import blend, read_archive, read_folder
+from daband.domains.pairs import digit as module
 from daband.domains.photographs import packaged_photographs, photographs_in
 from daband.domains.readers.idx import read_idx
 from daband.domains.registry import pairs

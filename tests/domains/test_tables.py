@@ -20,7 +20,7 @@ def frame(n=40, *, seed=0, shift=0.0):
             "offer": [["blue", "green"][value] for value in np.arange(n) % 2],
             "pay blue": generator.random(n),
             "pay green": generator.random(n),
-            "n_seen": [["blue", "green"][value] for value in generator.integers(0, 2, n)],
+            "shown": [["blue", "green"][value] for value in generator.integers(0, 2, n)],
             "clicked": generator.integers(0, 2, n),
             "chance": generator.uniform(0.1, 1.0, n),
         }
@@ -28,7 +28,7 @@ def frame(n=40, *, seed=0, shift=0.0):
 
 
 COLUMNS = Columns(context=("income", "city", "member"), categorical=("city",), label="offer")
-LOGGED = {"label": "offer", "arm": "n_seen", "reward": "clicked", "propensity": "chance"}
+LOGGED = {"label": "offer", "arm": "shown", "reward": "clicked", "propensity": "chance"}
 
 
 def test_numbers_and_categories_become_contexts():
@@ -124,13 +124,13 @@ def test_a_reward_per_arm_and_a_test_of_its_own():
 
 
 def test_a_log_as_source():
-    columns = Columns(context=("income",), label="offer", arm="n_seen", reward="clicked", propensity="chance")
+    columns = Columns(context=("income",), label="offer", arm="shown", reward="clicked", propensity="chance")
     pair = from_table(source=frame(), target=frame(seed=1), target_test=frame(seed=2), columns=columns)
     rounds = pair.source.rounds(0, 40, seed=0)
     order = pair.source.order(0, 40, seed=0)
     np.testing.assert_array_equal(rounds.rewards, frame()["clicked"].to_numpy()[order])
     np.testing.assert_allclose(rounds.propensities, frame()["chance"].to_numpy()[order])
-    assert [pair.class_names[arm] for arm in rounds.arms] == frame()["n_seen"].gather(order).to_list()
+    assert [pair.class_names[arm] for arm in rounds.arms] == frame()["shown"].gather(order).to_list()
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,11 @@ def test_wrong_columns_are_named(columns, message):
         ({"context": ("income",)}, "either a label column or"),
         ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "either a label column or"),
         ({"context": ("income",), "label": "offer", "categorical": ("city",)}, "not one of the context columns"),
-        ({"context": ("income",), "label": "offer", "arm": "n_seen"}, "a log needs all"),
+        ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs all"),
         ({"context": ("income", "offer"), "label": "offer"}, "context has 'offer', which columns.label names"),
         ({"context": ("a", "b"), "categorical": ("b",), "label": "b"}, "context has 'b', which columns.label names"),
         ({"context": ("income", "b"), "rewards": ("a", "b")}, "context has 'b', which columns.rewards names"),
-        ({"context": ("income", "n_seen"), **LOGGED}, "context has 'shown', which columns.arm names"),
+        ({"context": ("income", "shown"), **LOGGED}, "context has 'shown', which columns.arm names"),
         ({"context": ("income", "clicked"), **LOGGED}, "context has 'clicked', which columns.reward names"),
         ({"context": ("income", "chance"), **LOGGED}, "context has 'chance', which columns.propensity names"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import daband
 from daband.domains import EvaluationDomain, from_arrays, from_log
 from daband.domains.registry import pairs
-from daband.experiments import Experiment, evidence
+from daband.experiments import Experiment, artifacts
 from daband.experiments.run import Prepared, execute
 from daband.linear import Decision
 
@@ -30,14 +30,14 @@ def finished(out, pair, method, *, episodes=2, policy=None, **more):
     return record, out / record["folder"]
 
 
-def evidence_of(folder):
-    with np.load(folder / "evidence.npz", allow_pickle=False) as table:
+def artifacts_of(folder):
+    with np.load(folder / "artifacts.npz", allow_pickle=False) as table:
         return {name: table[name] for name in table.files}
 
 
 def test_confusion_says_what_the_result_says(tmp_path):
     record, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small-nlinucb"})
-    kept = evidence_of(folder)
+    kept = artifacts_of(folder)
     confusion = kept["confusion"]
     assert confusion.sum() == record["target_contexts"]
     assert np.trace(confusion) / confusion.sum() == pytest.approx(record["target_accuracy"])
@@ -48,7 +48,7 @@ def test_confusion_says_what_the_result_says(tmp_path):
 
 def test_wrong_examples_are_wrong_and_are_the_contexts_they_claim(tmp_path):
     _, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small-nlinucb"})
-    kept = evidence_of(folder)
+    kept = artifacts_of(folder)
     test = daband.domains.load("digit", tiny=True).target_test
     policy = daband.load(folder / "policy.safetensors")
     assert 0 < len(kept["wrong_position"]) <= 24
@@ -62,7 +62,7 @@ def test_wrong_examples_are_wrong_and_are_the_contexts_they_claim(tmp_path):
 
 def test_latents_before_are_those_of_an_untrained_policy(tmp_path):
     _, folder = finished(tmp_path, "synthetic", "daband", episodes=4)
-    kept = evidence_of(folder)
+    kept = artifacts_of(folder)
     pair = daband.domains.load("synthetic", tiny=True)
     n, m = (kept["latent_domain"] == 0).sum(), (kept["latent_domain"] == 1).sum()
     assert n == min(500, len(pair.source))
@@ -85,10 +85,10 @@ def test_latents_before_are_those_of_an_untrained_policy(tmp_path):
 
 @pytest.mark.parametrize("method", ["random", "linucb", "nlinucb-p"])
 @pytest.mark.parametrize("pair", [name for name in pairs.names() if "/" not in name])
-def test_every_pair_leaves_evidence(tmp_path, pair, method):
+def test_every_pair_leaves_artifacts(tmp_path, pair, method):
     record, folder = finished(tmp_path, pair, method)
-    kept = evidence_of(folder)
-    assert (folder / "evidence.npz").stat().st_size < 1_000_000
+    kept = artifacts_of(folder)
+    assert (folder / "artifacts.npz").stat().st_size < 1_000_000
     assert kept["confusion"].sum() == record["target_contexts"]
     assert ("latent_after" in kept) == (method == "nlinucb-p")
     about = json.loads((folder / "environment.json").read_text())
@@ -103,7 +103,7 @@ def test_shared_arms_leave_out_what_has_no_meaning(tmp_path):
     )
     (spec,) = experiment.runs(["nlinucb"])
     record = execute(spec, tmp_path)
-    assert evidence_of(tmp_path / record["folder"]) == {}
+    assert artifacts_of(tmp_path / record["folder"]) == {}
 
 
 def test_a_log_has_latents_but_no_right_arm_in_the_source(tmp_path):
@@ -117,10 +117,10 @@ def test_a_log_has_latents_but_no_right_arm_in_the_source(tmp_path):
     )
     (spec,) = Experiment(pair="synthetic", seeds=(0,)).runs(["nlinucb"])
     policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3)
-    recorder = evidence.ArtifactRecorder(pair)
+    recorder = artifacts.ArtifactRecorder(pair)
     daband.evaluate(policy, pair.target_test, observe=recorder.see)
-    evidence.gather(Prepared(spec, pair, policy, tmp_path), recorder)
-    kept = evidence_of(tmp_path)
+    artifacts.gather(Prepared(spec, pair, policy, tmp_path), recorder)
+    kept = artifacts_of(tmp_path)
     assert (kept["latent_arm"][kept["latent_domain"] == 0] == -1).all()
     np.testing.assert_array_equal(kept["latent_arm"][kept["latent_domain"] == 1].shape, (40,))
     np.testing.assert_allclose(kept["latent_before"].astype(float), kept["latent_after"].astype(float))  # untrained
@@ -134,7 +134,7 @@ def decided(arms, n_arms):
 def test_any_of_several_best_arms_is_right():
     contexts = np.zeros((3, 2))
     pair = from_arrays(source=(contexts, [0, 1, 2]), target=contexts, target_test=(contexts, [0, 1, 2]))
-    recorder = evidence.ArtifactRecorder(pair)
+    recorder = artifacts.ArtifactRecorder(pair)
     expected = np.array([[1.0, 1.0, 0.0], [0.2, 0.9, 0.9], [0.2, 0.9, 0.9]])
     recorder.see(contexts, expected, decided([1, 2, 0], 3))
     np.testing.assert_array_equal(recorder.confusion, [[0, 0, 0], [1, 1, 0], [0, 0, 1]])
@@ -145,21 +145,21 @@ def test_any_of_several_best_arms_is_right():
 def test_large_and_normalised_images_become_small_pictures():
     image = np.zeros((3, 200, 150), np.float32)
     image[:, 100:] = 1.0
-    picture = evidence._picture(image - 0.5)
+    picture = artifacts._picture(image - 0.5)
     assert picture.shape == (50, 37, 3)
     assert picture.dtype == np.uint8
     assert picture[:25].max() == 0
     assert picture[25:].min() == 255
     grey = np.arange(28 * 28, dtype=np.uint8).reshape(1, 28, 28)
-    np.testing.assert_array_equal(evidence._picture(grey), grey[0])
+    np.testing.assert_array_equal(artifacts._picture(grey), grey[0])
 
 
 def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):
     def broken(*_):
         raise RuntimeError("no picture today")
 
-    monkeypatch.setattr(evidence, "_latents", broken)
-    with pytest.warns(evidence.EvidenceWarning, match="no picture today"):
+    monkeypatch.setattr(artifacts, "_latents", broken)
+    with pytest.warns(artifacts.EvidenceWarning, match="no picture today"):
         record, folder = finished(tmp_path, "synthetic", "nlinucb")
     assert (folder / "done").exists()
     assert json.loads((folder / "environment.json").read_text())["evidence_error"] == "RuntimeError: no picture today"

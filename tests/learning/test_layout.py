@@ -6,8 +6,9 @@ import torch
 from torch.nn import functional
 
 from daband.encoders import DomainNorm, build_encoder
+from daband.learning import threads
 from daband.learning.threads import Threads
-from daband.policies import DABand, load, threads
+from daband.policies import DABand, load
 
 SHAPE = (3, 20, 20)
 

@@ -147,11 +147,11 @@ def test_the_same_runs_give_the_same_report(images, page, tmp_path):
 def test_runs_of_older_versions_still_give_a_report(images, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(images, old)
-    for name in ("evidence.npz", "environment.json"):
+    for name in ("artifacts.npz", "environment.json"):
         for path in old.glob(f"*/{name}"):
             path.unlink()
     page = write_report(old, formats=()).read_text()
-    assert "kept no evidence" in page
+    assert "kept no artifacts" in page
     assert "figure-digit-source-regret" in page
 
 
@@ -295,7 +295,7 @@ def test_many_classes_are_folded_with_a_row_each(images, tmp_path):
     new = []
     for record in read_records(images):
         changed = copied(images, record, tmp_path, class_names=names, per_class=[0.5] * 43)
-        (tmp_path / changed["folder"] / "evidence.npz").unlink()
+        (tmp_path / changed["folder"] / "artifacts.npz").unlink()
         new.append(changed)
     write_results(tmp_path, new)
     page = write_report(tmp_path, formats=()).read_text()
@@ -325,7 +325,7 @@ def test_what_went_wrong_is_told(images, tmp_path):
     collapsed = next(r for r in new if r["method"] == "daband")
     lines = [json.dumps({"episode": n, "regret": 1.0, "reward": 0.0, "target_top_share": 1.0}) for n in range(1, 12)]
     (tmp_path / collapsed["folder"] / "episodes.jsonl").write_text("\n".join(lines))
-    (tmp_path / collapsed["folder"] / "environment.json").write_text(json.dumps({"evidence_error": "RuntimeError: x"}))
+    (tmp_path / collapsed["folder"] / "environment.json").write_text(json.dumps({"artifacts_error": "RuntimeError: x"}))
     write_results(tmp_path, new)
     page = write_report(tmp_path, formats=()).read_text()
     assert "one arm for the target" in page
@@ -353,7 +353,7 @@ def test_what_cannot_be_reported(images, tmp_path):
     ("name", "content", "message"),
     [
         ("rounds.npz", b"not a zip", r"rounds\.npz cannot be read"),
-        ("evidence.npz", b"PK\x03\x04 cut", r"evidence\.npz cannot be read"),
+        ("artifacts.npz", b"PK\x03\x04 cut", r"artifacts\.npz cannot be read"),
         ("episodes.jsonl", b'{"episode": 1}\n{"epi', r"episodes\.jsonl, line 2, is not JSON"),
         ("config.json", b"{", r"config\.json is not JSON"),
         ("environment.json", b"[]", r"environment\.json is not what daband writes"),

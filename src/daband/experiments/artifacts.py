@@ -1,6 +1,6 @@
 """What a run leaves behind for the eye: who was taken for whom, examples that went wrong, and a sample of latents.
 
-``evidence.npz`` in a run's folder holds, where they make sense for the pair and the policy:
+``artifacts.npz`` in a run's folder holds, where they make sense for the pair and the policy:
 
 * ``confusion`` (K, K): target contexts by the arm that was right (row) and the arm that was chosen (column).
 * ``wrong_position``, ``wrong_chosen``, ``wrong_right``, ``wrong_regret`` (n,), ``wrong_mean`` (n, K), and
@@ -54,7 +54,7 @@ _ROUNDING = 1e-12
 
 
 class EvidenceWarning(UserWarning):
-    """The evidence of a run could not be kept; its result stands."""
+    """The artifacts of a run could not be kept; its result stands."""
 
 
 class ArtifactRecorder:
@@ -133,20 +133,20 @@ class ArtifactRecorder:
 
 
 def gather(prepared: Prepared, recorder: ArtifactRecorder) -> None:
-    """Write ``evidence.npz`` and ``environment.json`` into the run's folder.
+    """Write ``artifacts.npz`` and ``environment.json`` into the run's folder.
 
     A finished run is worth more than its pictures: what goes wrong here is a warning, and a note in
     ``environment.json`` that reports show.
     """
     about = environment(prepared.policy)
     try:
-        columns: dict[str, Any] = _evidence(prepared, recorder)
+        columns: dict[str, Any] = _artifacts(prepared, recorder)
         table = io.BytesIO()
         np.savez_compressed(table, **columns)
-        write_bytes(prepared.folder / "evidence.npz", table.getvalue())
+        write_bytes(prepared.folder / "artifacts.npz", table.getvalue())
     except Exception as error:
-        about["evidence_error"] = f"{type(error).__name__}: {error}"
-        message = f"{prepared.folder.name}: its evidence could not be kept ({about['evidence_error']})"
+        about["artifacts_error"] = f"{type(error).__name__}: {error}"
+        message = f"{prepared.folder.name}: its artifacts could not be kept ({about['artifacts_error']})"
         warnings.warn(message, EvidenceWarning, stacklevel=2)
     finally:
         write_text(prepared.folder / "environment.json", json.dumps(about, indent=2) + "\n")
@@ -169,7 +169,7 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
     }
 
 
-def _evidence(prepared: Prepared, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
+def _artifacts(prepared: Prepared, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
     columns = recorder.examples()
     if recorder.confusion is not None:
         columns["confusion"] = recorder.confusion.astype(np.int32)

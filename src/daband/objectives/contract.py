@@ -80,7 +80,7 @@ class TermShape:
 
     def __post_init__(self) -> None:
         if self.feedback not in FEEDBACKS:
-            raise InvalidInput(f"reveal must be one of {', '.join(FEEDBACKS)}, got {self.feedback!r}")
+            raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {self.feedback!r}")
         if not self.scale > 0:
             raise InvalidInput(f"scale must be positive, got {self.scale}")
 

@@ -52,9 +52,9 @@ def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def examples_figure(evidence: Mapping[str, AnyArray], classes: Sequence[str]) -> Figure:
+def examples_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -> Figure:
     """Target contexts that the policy got wrong: what they are, and below it what was chosen."""
-    images = evidence["wrong_images"]
+    images = artifacts["wrong_images"]
     columns = 6
     rows = -(-len(images) // columns)
     cell, words = WIDTH / columns, 0.34
@@ -66,7 +66,7 @@ def examples_figure(evidence: Mapping[str, AnyArray], classes: Sequence[str]) ->
         axes = figure.add_axes((column / columns + 0.008, bottom, 1 / columns - 0.016, (cell - 0.08) / height))
         axes.imshow(image, cmap="gray", interpolation="nearest")
         axes.axis("off")
-        right, chosen = (classes[int(evidence[f"wrong_{name}"][number])] for name in ("right", "chosen"))
+        right, chosen = (classes[int(artifacts[f"wrong_{name}"][number])] for name in ("right", "chosen"))
         size = 7.6 if max(len(right), len(chosen)) <= 7 else 5.6
         middle = column / columns + 0.5 / columns
         figure.text(middle, bottom - 0.02 / height, f"is {written(right, 15)}", ha="center", va="top", fontsize=size)

@@ -84,9 +84,9 @@ class RunFiles:
         """The record of the run's sequel in the target, where there is one that is done."""
         return self._json("continued/result.json") if self._existing("continued/done") else None
 
-    def evidence(self, *names: str) -> dict[str, AnyArray]:
+    def artifacts(self, *names: str) -> dict[str, AnyArray]:
         """What the run kept for the eye, or of that what is named; empty where it kept nothing."""
-        path = self._existing("evidence.npz")
+        path = self._existing("artifacts.npz")
         return {} if path is None else _arrays(path, names)
 
     def _existing(self, name: str) -> Path | None:

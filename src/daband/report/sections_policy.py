@@ -19,7 +19,7 @@ from daband.report.tables import Cell, Table
 __all__ = ["policy_blocks"]
 
 _OLD = (
-    "These runs kept no evidence (confusion, latents, wrong examples): they are of an older version. "
+    "These runs kept no artifacts (confusion, latents, wrong examples): they are of an older version. "
     "`daband bench` with another --out makes new ones."
 )
 _MOST_CLASSES = 60
@@ -31,14 +31,14 @@ def policy_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None, rival: 
     if best is None:
         return []
     mine = [run for run in runs if run.key == best]
-    if not any(run.evidence("latent_domain", "confusion") for run in mine):
+    if not any(run.artifacts("latent_domain", "confusion") for run in mine):
         shared = any(run.config().get("policy", {}).get("arms") == "shared" for run in mine)
         return [] if shared else [Text(_OLD)]
     classes = class_names([run.record for run in mine])
     drawn = _maps(pair, runs, [key for key in (rival, best) if key is not None], classes)
     drawn += _confusion(pair, mine, best, classes)
     first = min(mine, key=lambda run: run.record["seed"])
-    wrong = first.evidence(
+    wrong = first.artifacts(
         "wrong_images", "wrong_position", "wrong_chosen", "wrong_right", "wrong_regret", "wrong_mean"
     )
     blocks: list[Block] = []
@@ -62,17 +62,17 @@ def _maps(pair: str, runs: Sequence[RunFiles], keys: Sequence[Key], classes: lis
     drawn = []
     for key in keys:
         mine = sorted((run for run in runs if run.key == key), key=lambda run: run.record["seed"])
-        evidence = mine[0].evidence(*_LATENTS) if mine else {}
-        if "latent_after" not in evidence:
+        artifacts = mine[0].artifacts(*_LATENTS) if mine else {}
+        if "latent_after" not in artifacts:
             continue
-        domain, arm = evidence["latent_domain"], evidence["latent_arm"]
+        domain, arm = artifacts["latent_domain"], artifacts["latent_arm"]
         maps = {}
         for moment in ("before", "after"):
-            latents = evidence[f"latent_{moment}"]
+            latents = artifacts[f"latent_{moment}"]
             maps[f"{moment} training"] = _remembered(known, latents, domain)
         name = label(*key)
         colours = "; colours repeat after ten arms" if len(classes) > 10 else ""
-        mixed = [mixing(evidence[f"latent_{moment}"].astype(np.float64), domain) for moment in ("before", "after")]
+        mixed = [mixing(artifacts[f"latent_{moment}"].astype(np.float64), domain) for moment in ("before", "after")]
         drawn.append(
             Drawing(
                 f"{slug(pair)}-map-{slug(label(*key))}",
@@ -96,7 +96,7 @@ def _remembered(
 
 
 def _confusion(pair: str, runs: Sequence[RunFiles], key: Key, classes: list[str]) -> list[Drawing]:
-    tables = [found["confusion"] for found in (run.evidence("confusion") for run in runs) if found]
+    tables = [found["confusion"] for found in (run.artifacts("confusion") for run in runs) if found]
     if not tables or len(classes) > _MOST_CLASSES or any(len(table) != len(classes) for table in tables):
         return []
     counts = np.sum(tables, axis=0)

@@ -51,9 +51,9 @@ def warnings_of(runs: Sequence[RunFiles]) -> list[str]:
             for message in watch.observe(record):
                 kind = message.partition(":")[0]
                 said.setdefault(f"Training showed a sign of collapse: {kind}.", []).append(name)
-        if run.environment().get("evidence_error"):
-            error = run.environment()["evidence_error"]
-            said.setdefault(f"Its evidence could not be kept: {error}.", []).append(name)
+        if run.environment().get("artifacts_error"):
+            error = run.environment()["artifacts_error"]
+            said.setdefault(f"Its artifacts could not be kept: {error}.", []).append(name)
     messages = []
     for message, names in said.items():
         shown = "; ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
