@@ -94,7 +94,7 @@ def test_every_pair_leaves_artifacts(tmp_path, pair, method):
     about = json.loads((folder / "environment.json").read_text())
     assert about["daband"] == daband.__version__
     assert about["device"] == "cpu"
-    assert "evidence_error" not in about
+    assert "artifacts_error" not in about
 
 
 def test_shared_arms_leave_out_what_has_no_meaning(tmp_path):
@@ -162,7 +162,7 @@ def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):
     with pytest.warns(artifacts.EvidenceWarning, match="no picture today"):
         record, folder = finished(tmp_path, "synthetic", "nlinucb")
     assert (folder / "done").exists()
-    assert json.loads((folder / "environment.json").read_text())["evidence_error"] == "RuntimeError: no picture today"
+    assert json.loads((folder / "environment.json").read_text())["artifacts_error"] == "RuntimeError: no picture today"
     assert record["target_contexts"] > 0
 
 
