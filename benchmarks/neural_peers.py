@@ -35,7 +35,7 @@ from torch import nn
 import daband
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders import LatentSettings
-from daband.learning.settings import EncoderSettings, Learning, Recipe
+from daband.learning.settings import EncoderSettings, LearningSettings, Recipe
 from daband.objectives import Weight
 
 INPUTS, ARMS, HIDDEN, LATENT, FEEDBACK = 10, 5, 64, 32, 64
@@ -61,7 +61,7 @@ def neural_linucb(contexts: AnyArray, rewards: FloatArray, seed: int, *, one_by_
         encoder=EncoderSettings(
             name="mlp", options={"widths": (HIDDEN,)}, latent=LatentSettings(dimension=LATENT, hidden=HIDDEN)
         ),
-        learning=Learning(learning_rate=5e-3, steps=16),
+        learning=LearningSettings(learning_rate=5e-3, steps=16),
         alpha=0.5,
     )
     policy = daband.NeuralLinUCB(context_shape=(INPUTS,), n_arms=ARMS, recipe=recipe, device="cpu", seed=seed)

@@ -38,7 +38,7 @@ def real_runs(out: Path) -> dict[str, dict[str, Any]]:
         episode_length=LENGTH,
         seeds=(0,),
         compare=("linucb", "nlinucb", "daband"),
-        methods={"nlinucb": {"recipe": "small-nlinucb"}, "daband": {"recipe": "small"}},
+        methods={"nlinucb": {"recipe": "small"}, "daband": {"recipe": "small"}},
     )
     return {record["method"]: record for record in bench(short.runs(), out)}
 

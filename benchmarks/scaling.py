@@ -28,7 +28,7 @@ import peaks
 
 import daband
 from daband.encoders import LatentSettings
-from daband.learning.settings import EncoderSettings, Learning, Recipe
+from daband.learning.settings import EncoderSettings, LearningSettings, Recipe
 from daband.objectives import Weight
 
 ROUNDS = (2_000, 4_000, 8_000, 16_000, 24_000, 32_000, 40_000)
@@ -53,7 +53,7 @@ def pair_of(n: int, shape: tuple[int, ...]) -> daband.domains.Pair:
 
 def small(objective: dict[str, Weight], steps: int) -> Recipe:
     encoder = EncoderSettings(name="mlp", options={"widths": (64,)}, latent=LatentSettings(dimension=32, hidden=64))
-    return Recipe(objective, encoder, Learning(steps=steps, batch=32, ema_decay=0.98))
+    return Recipe(objective, encoder, LearningSettings(steps=steps, batch=32, ema_decay=0.98))
 
 
 SOURCE = {"source_cross_entropy": Weight(1.0)}

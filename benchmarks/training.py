@@ -33,7 +33,7 @@ from plain_step import PlainStep
 import daband
 from daband.encoders import LatentSettings
 from daband.errors import DabandError
-from daband.learning.settings import EncoderSettings, Learning, Recipe
+from daband.learning.settings import EncoderSettings, LearningSettings, Recipe
 from daband.objectives import Weight
 from daband.policies import NeuralLinUCB
 from daband.policies.recipes import recipe_for
@@ -77,12 +77,12 @@ def work_for(encoder: str) -> tuple[Recipe, tuple[int, ...]]:
     if encoder == "pretrained":
         options: dict[str, Any] = {"backbone": "resnet50", "weights": "random"}
         settings = EncoderSettings(name="pretrained", options=options, latent=dense)
-        return Recipe(game, settings, Learning(steps=16, ema_decay=0.0)), (3, 224, 224)
+        return Recipe(game, settings, LearningSettings(steps=16, ema_decay=0.0)), (3, 224, 224)
     settings = {
         "mlp": EncoderSettings(name="mlp", options={"widths": (256,)}, latent=dense),
         "conv-plain": EncoderSettings(name="conv", options={"channels": (32, 48), "normalise": False}, latent=dense),
     }[encoder]
-    return Recipe(game, settings, Learning(ema_decay=0.0)), (3, 28, 28)
+    return Recipe(game, settings, LearningSettings(ema_decay=0.0)), (3, 28, 28)
 
 
 def made_up(shape: tuple[int, ...], rounds: int) -> daband.domains.Pair:

@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import daband
 from daband.encoders import LatentSettings
-from daband.learning.settings import EncoderSettings, Learning, Recipe
+from daband.learning.settings import EncoderSettings, LearningSettings, Recipe
 from daband.objectives import Weight
 from daband.training import Stopwatch
 
@@ -149,7 +149,7 @@ def measure(
             encoder=encoder(backbone, trainable),
             # Weights are random and the norms' statistics held: a usual learning rate ends in infinities, and a step
             # takes as long at any.
-            learning=Learning(learning_rate=1e-6, steps=steps, batch=batch, ema_decay=0.0),
+            learning=LearningSettings(learning_rate=1e-6, steps=steps, batch=batch, ema_decay=0.0),
         )
         started = time.perf_counter()
         decoded = len(pair.target_test.read(0, 256))  # none of these is asked for again

@@ -60,7 +60,7 @@ def test_own_changes_apply_to_the_base_they_name(small):
 def test_none_is_neural_linucb_to_the_bit(small, tmp_path):
     """With everything off, the ablated DABand plays the rounds of Neural-LinUCB of the same recipe."""
     none = [spec for spec in ablation_runs(small, bases=["paper"], seeds=[3]) if spec.variant == "paper:none"]
-    recipe = {"base": "paper-nlinucb", "learning": {"learning_rate": 1e-3}}
+    recipe = {"base": "paper", "learning": {"learning_rate": 1e-3}}
     alone = small.model_copy(update={"methods": {"nlinucb": {"recipe": recipe, "device": "cpu"}}})
     ablated, plain = bench([*none, *alone.runs(["nlinucb"], [3])], tmp_path)
     played = [dict(np.load(tmp_path / record["folder"] / "rounds.npz")) for record in (ablated, plain)]

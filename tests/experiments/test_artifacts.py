@@ -36,7 +36,7 @@ def artifacts_of(folder):
 
 
 def test_confusion_says_what_the_result_says(tmp_path):
-    record, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small-nlinucb"})
+    record, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small"})
     kept = artifacts_of(folder)
     confusion = kept["confusion"]
     assert confusion.sum() == record["target_contexts"]
@@ -47,7 +47,7 @@ def test_confusion_says_what_the_result_says(tmp_path):
 
 
 def test_wrong_examples_are_wrong_and_are_the_contexts_they_claim(tmp_path):
-    _, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small-nlinucb"})
+    _, folder = finished(tmp_path, "digit", "nlinucb", policy={"recipe": "small"})
     kept = artifacts_of(folder)
     test = daband.domains.load("digit", tiny=True).target_test
     policy = daband.load(folder / "policy.safetensors")

@@ -13,7 +13,7 @@ from daband.encoders import encoders
 from daband.encoders.pretrained import CustomFeatures
 from daband.errors import InvalidInput
 from daband.learning.learner import _filled_up
-from daband.learning.settings import EncoderSettings, Learning, Memory
+from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings
 from daband.objectives import Term, Weight, terms
 from daband.policies import load
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
@@ -125,7 +125,7 @@ def test_terms_on_the_target_alone_wait_for_it():
 
 
 def test_the_last_rounds_are_the_last_also_when_the_memory_is_full(tmp_path):
-    recipe = replace(small(), memory=Memory(replay="last", capacity=40, refit=False))
+    recipe = replace(small(), replay=ReplaySettings(sampling="last", capacity=40, refit=False))
     policy = make(recipe=recipe)
     numbered = np.repeat(np.arange(107, dtype=np.float32)[:, None], SHAPE[0], axis=1)
     for start in range(0, 107, 21):
@@ -184,7 +184,9 @@ def test_what_an_arm_brings_depends_on_the_seed_alone():
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.99])
 def test_a_skipped_step_leaves_buffers_of_a_users_network_alone(registered, ema_decay):
-    recipe = small(learning=Learning(steps=4, batch=16, ema_decay=ema_decay), encoder=EncoderSettings(name="centred"))
+    recipe = small(
+        learning=LearningSettings(steps=4, batch=16, ema_decay=ema_decay), encoder=EncoderSettings(name="centred")
+    )
     policy = trained(make(recipe=recipe))
     before = {name: array.copy() for name, array in policy.learner.state().items()}
     assert before["encoder.features.module.batches"] == 12
@@ -235,7 +237,7 @@ def test_skipped_steps_count_in_no_mean():
 
 
 def test_an_encoder_that_failed_while_acting_trains_on_as_before():
-    policy = make(recipe=small(learning=Learning(steps=4, batch=16, ema_decay=0.0)))
+    policy = make(recipe=small(learning=LearningSettings(steps=4, batch=16, ema_decay=0.0)))
     encoder = policy.learner.encoder
 
     def full(*_):

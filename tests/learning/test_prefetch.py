@@ -8,7 +8,7 @@ import torch
 
 from daband.errors import InvalidInput
 from daband.learning.replay_buffer import ContextBuffer
-from daband.learning.settings import Memory
+from daband.learning.settings import ReplaySettings
 from daband.policies import DABand, load, recipe_for
 from daband.policies.stacked import adapt_stacked
 
@@ -18,7 +18,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 
 def policy(place, device="cpu", seed=1, replay="all"):
     recipe = recipe_for("small", context_shape=SHAPE)
-    recipe = replace(recipe, memory=Memory(place=place, replay=replay, capacity=150))
+    recipe = replace(recipe, replay=ReplaySettings(place=place, sampling=replay, capacity=150))
     return DABand(context_shape=SHAPE, n_arms=4, recipe=recipe, feedback="one_hot", device=device, seed=seed)
 
 
@@ -101,4 +101,4 @@ def test_contexts_lie_on_the_host_where_they_would_fill_the_device(monkeypatch):
 
 def test_an_unknown_place_is_refused():
     with pytest.raises(InvalidInput, match="place must be"):
-        Memory(place="disk")
+        ReplaySettings(place="disk")

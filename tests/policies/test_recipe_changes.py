@@ -1,4 +1,4 @@
-"""A recipe said as a change of a named one."""
+"""What ``recipe=`` may be: a name, a change of a named recipe, or a recipe in full."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.objectives import Weight
-from daband.policies import DABand, load, recipe_for
+from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names
 from daband.policies.recipes import resolve_recipe
 
 SHAPE = (3, 28, 28)
@@ -23,7 +23,7 @@ def test_a_number_keeps_the_schedule_and_a_table_changes_it():
     assert after.weights["pseudo_labels"] == Weight(0.5, shape="step", start=10)
     untouched = {"adversarial", "pseudo_labels"} ^ set(before.weights)
     assert all(after.weights[name] == before.weights[name] for name in untouched)
-    assert (after.encoder, after.learning, after.memory) == (before.encoder, before.learning, before.memory)
+    assert (after.encoder, after.learning, after.replay) == (before.encoder, before.learning, before.replay)
 
 
 def test_groups_are_changed_in_part():
@@ -49,11 +49,37 @@ def test_a_changed_policy_is_saved_in_full(tmp_path):
     assert not policy.recipe.weights["predicted_reward"]
 
 
-def test_weight_zero_removes_the_term_and_paper_nlinucb_is_the_rest():
+def test_weight_zero_removes_the_term():
     off = dict.fromkeys(("regression_error", "predicted_reward", "adversarial"), 0)
     recipe = resolve_recipe({"base": "paper", "weights": off}, context_shape=SHAPE)
-    alone = recipe_for("paper-nlinucb", context_shape=SHAPE)
-    assert {name for name, weight in recipe.weights.items() if weight} == set(alone.weights) == {"source_squared"}
+    assert {name for name, weight in recipe.weights.items() if weight} == {"source_squared"}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("given", [str, lambda name: {"base": name, "learning": {"steps": 3}}])
+def test_a_name_given_to_neural_linucb_means_the_recipe_without_the_targets_terms(name, given):
+    policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu")
+    assert all(term.startswith("source_") for term in policy.recipe.weights)
+    theirs = DABand(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu").recipe
+    assert set(theirs.weights) > set(policy.recipe.weights)
+    assert theirs.source_alone() == policy.recipe
+
+
+def test_a_recipe_in_full_is_used_as_it_is_also_from_a_file(tmp_path):
+    recipe = recipe_for("default", context_shape=(4,))
+    policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=recipe, device="cpu")
+    assert policy.recipe == recipe
+    policy.save(tmp_path / "policy.safetensors")
+    assert load(tmp_path / "policy.safetensors").recipe == recipe
+
+
+def test_a_change_without_a_base_changes_the_default():
+    default = recipe_for("default", context_shape=(4,))
+    for changes in ({"weights": {"adversarial": 3}}, {"learning": {"steps": 3}}, {}):
+        policy = DABand(context_shape=(4,), n_arms=2, recipe=changes, device="cpu")
+        assert policy.recipe == default.changed(changes)
+    alone = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe={"learning": {"steps": 3}}, device="cpu").recipe
+    assert (set(alone.weights), alone.learning.steps) == ({"source_cross_entropy"}, 3)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +93,10 @@ def test_weight_zero_removes_the_term_and_paper_nlinucb_is_the_rest():
         ({"weights": 3}, "table of terms"),
         ({"weights": {"adversarial": -1}}, "finite number >= 0"),
         ({"weights": {"adversarial": {"valu": 1}}}, "did you mean 'value'"),
-        ({"base": None, "learning": {"steps": 3}}, "needs weights"),
         ({"weights": {"adversaril": 1}}, "did you mean 'adversarial'"),
     ],
 )
 def test_what_is_wrong_is_named(changes, message):
     recipe = {"base": "default-rpd", **changes}
-    if recipe["base"] is None:
-        del recipe["base"]
     with pytest.raises(InvalidInput, match=message):
         DABand(context_shape=(4,), n_arms=2, recipe=recipe, device="cpu")

@@ -37,7 +37,7 @@ def images(tmp_path_factory):
         episode_length=8,
         seeds=(0, 1),
         compare=("linucb", "nlinucb", "daband"),
-        methods={"nlinucb": {"recipe": "small-nlinucb"}, "daband": {"recipe": "small"}},
+        methods={"nlinucb": {"recipe": "small"}, "daband": {"recipe": "small"}},
     )
     records = bench(small.runs(), out)
     for record in records:

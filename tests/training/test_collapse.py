@@ -8,15 +8,15 @@ import numpy as np
 import daband
 from daband.encoders import LatentSettings
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
-from daband.learning.settings import EncoderSettings, Learning, Memory
+from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings
 from daband.objectives import Weight
 from daband.policies import DABand, Recipe
 
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},
     encoder=EncoderSettings(name="mlp", options={"widths": (16,)}, latent=LatentSettings(dimension=8, hidden=16)),
-    learning=Learning(steps=16, batch=32, learning_rate=3e-3, ema_decay=0.0),
-    memory=Memory(refit_after=64),
+    learning=LearningSettings(steps=16, batch=32, learning_rate=3e-3, ema_decay=0.0),
+    replay=ReplaySettings(refit_after=64),
     alpha=0.5,
 )
 

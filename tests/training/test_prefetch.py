@@ -53,7 +53,7 @@ def test_a_run_that_reads_ahead_is_the_same_run():
     for ahead in (False, True):
         source = ArraySource(contexts, labels, n_arms=3)
         source.prefetches = ahead
-        policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, recipe="small-nlinucb", device="cpu")
+        policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, recipe="small", device="cpu")
         runs.append(daband.train(policy, source=source, episodes=10, episode_length=30))
     np.testing.assert_array_equal(runs[0].arm, runs[1].arm)
     np.testing.assert_array_equal(runs[0].propensity, runs[1].propensity)
@@ -66,7 +66,7 @@ def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
     rng = np.random.default_rng(0)
     source = ArraySource(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), n_arms=3)
     source.prefetches = True
-    policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, recipe="small-nlinucb", device="cpu")
+    policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, recipe="small", device="cpu")
 
     def stop(record):
         raise KeyboardInterrupt

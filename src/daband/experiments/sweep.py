@@ -19,7 +19,7 @@ from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.selection import RULES, Training, criteria
 from daband.experiments.bench import read_results
-from daband.experiments.methods import check_recipe, policy_class, policy_settings
+from daband.experiments.methods import check_recipe, policy_settings
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, said
 from daband.files import read_json, write_text
@@ -130,7 +130,7 @@ def _is_term(name: str) -> bool:
 def _recipe(policy: Mapping[str, Any], method: str, key: str, path: Sequence[str], value: Any) -> dict[str, Any]:
     if "recipe" not in policy_settings(method):
         raise InvalidInput(f"{method!r} has no recipe, so {key!r} cannot be swept")
-    before = policy.get("recipe", getattr(policy_class(method), "default_recipe", "default"))
+    before = policy.get("recipe", "default")
     recipe: dict[str, Any] = {"base": before} if isinstance(before, str) else copy.deepcopy(dict(before))
     place = recipe
     for name in path[:-1]:

@@ -218,7 +218,7 @@ class Learner:
     def take_head(self, theta: FloatArray, inverse: FloatArray, *, alpha: float, rate: float) -> None:
         """Copy what the losses treat as constants: coefficients, A^-1, alpha and the recent mean reward."""
         coefficients = torch.from_numpy(theta).to(torch.float32)
-        if self.recipe.memory.unit_theta:
+        if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
         self.theta.copy_(coefficients)
         if self.objective.needs_width:

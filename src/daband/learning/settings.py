@@ -12,7 +12,7 @@ from daband.encoders.augmentation import Augmentation
 from daband.errors import InvalidInput
 from daband.objectives import Weight
 
-__all__ = ["EncoderSettings", "Learning", "Memory", "Recipe", "recipe_from"]
+__all__ = ["EncoderSettings", "LearningSettings", "Recipe", "ReplaySettings", "recipe_from"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class EncoderSettings:
 
 
 @dataclass(frozen=True)
-class Learning:
+class LearningSettings:
     """The gradient steps of an episode."""
 
     learning_rate: float = 1e-3
@@ -40,10 +40,10 @@ class Learning:
     batch: int = 64
     """Source rounds of a step, and as many target contexts."""
     ema_decay: float = 0.99
-    """How slowly the EMA encoder follows; it acts, and teaches. 0 acts with the encoder itself."""
+    """The decay of the EMA encoder, which acts and teaches; with 0 the encoder itself does."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     scale: float = 10.0
-    """What predicted rewards are multiplied with to become logits."""
+    """The factor between predicted rewards and logits."""
     gate_exponent: float = 0.0
     """The weights of the target's terms and of R are multiplied with a gate, ``rate ** gate_exponent``, where rate is
     the recent mean reward on the source: at full weight from the start they prevent the learning they depend on."""
@@ -62,17 +62,17 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What is remembered of past rounds, and what for."""
+class ReplaySettings:
+    """The replay buffers, and when the head is refitted to them."""
 
-    replay: str = "all"
+    sampling: str = "all"
     """"all": steps draw from every stored round; "last": from the latest ``batch`` rounds, as Algorithm 1 does."""
     capacity: int = 200_000
-    """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept, or with ``replay`` "last"
-    the latest."""
+    """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept, or with ``sampling``
+    "last" the latest."""
     place: str = "auto"
-    """Where stored contexts lie: on the "device", on the "host" (each step's are sent ahead), or "auto": on the device
-    unless they would fill it."""
+    """Where stored contexts lie: on the "device", on the "host" (each step's are prefetched), or "auto": on the device
+    unless they would take more than a quarter of it."""
     refit: bool = True
     """Whether the head is fitted anew, with the present encoder, on a schedule; else old features stay in A and b."""
     refit_after: int = 256
@@ -83,8 +83,8 @@ class Memory:
     """Whether losses see each head's coefficients at unit norm."""
 
     def __post_init__(self) -> None:
-        if self.replay not in ("all", "last"):
-            raise InvalidInput(f"replay must be 'all' or 'last', got {self.replay!r}")
+        if self.sampling not in ("all", "last"):
+            raise InvalidInput(f"sampling must be 'all' or 'last', got {self.sampling!r}")
         if self.place not in ("auto", "device", "host"):
             raise InvalidInput(f"place must be 'auto', 'device' or 'host', got {self.place!r}")
         if self.capacity < 1 or self.refit_after < 1 or not self.refit_growth >= 0:
@@ -97,8 +97,8 @@ class Recipe:
 
     weights: dict[str, Weight]
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
-    learning: Learning = field(default_factory=Learning)
-    memory: Memory = field(default_factory=Memory)
+    learning: LearningSettings = field(default_factory=LearningSettings)
+    replay: ReplaySettings = field(default_factory=ReplaySettings)
     alpha: float = 1.0
     """How much of the width is added, unless the policy is told otherwise."""
 
@@ -114,7 +114,7 @@ class Recipe:
         return replace(self, weights={**self.weights, **new})
 
     def source_alone(self) -> Recipe:
-        """The same with the source regret alone: Neural-LinUCB."""
+        """The same with the source's terms alone: Neural-LinUCB."""
         return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
@@ -161,7 +161,7 @@ def recipe_from(settings: Mapping[str, Any]) -> Recipe:
         if name not in {known.name for known in fields(Recipe)}:
             raise InvalidInput(f"a recipe has no setting {name!r}")
     if "weights" not in settings:
-        raise InvalidInput("a recipe needs weights; to change a named one, say which: base = 'default', for one")
+        raise InvalidInput("a recipe needs weights, one table per term")
     try:
         encoder, learning = dict(settings.get("encoder", {})), dict(settings.get("learning", {}))
         if "latent" in encoder:
@@ -174,8 +174,8 @@ def recipe_from(settings: Mapping[str, Any]) -> Recipe:
         return Recipe(
             weights={name: Weight(**weight) for name, weight in settings["weights"].items()},
             encoder=EncoderSettings(**encoder),
-            learning=Learning(**learning),
-            memory=Memory(**settings.get("memory", {})),
+            learning=LearningSettings(**learning),
+            replay=ReplaySettings(**settings.get("replay", {})),
             alpha=settings.get("alpha", Recipe.alpha),
         )
     except (TypeError, KeyError, AttributeError) as error:

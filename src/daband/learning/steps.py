@@ -132,7 +132,7 @@ class Steps:
         except torch.OutOfMemoryError as error:
             batch = self.recipe.learning.batch
             raise DeviceOutOfMemory(
-                f"the device ran out of memory at batch {batch}; try Learning(batch={max(1, batch // 2)})"
+                f"the device ran out of memory at batch {batch}; try LearningSettings(batch={max(1, batch // 2)})"
                 + ("" if self.runs == 1 else f", or fewer than {self.runs} runs together")
             ) from error
         faults, (counted, *totals) = self.rows["faults"], self.rows["totals"].unbind(1)
@@ -147,7 +147,7 @@ class Steps:
         parts = [own.parts() for own in memories]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
             raise InvalidInput("only runs whose memories hold the same kinds of things can be trained together")
-        last = self.recipe.memory.replay == "last"
+        last = self.recipe.replay.sampling == "last"
         self.counts.copy_(torch.tensor([[part.n_seen if last else len(part) for part in own] for own in parts]))
         if steps > self.schedule.shape[1]:
             self.schedule = torch.zeros(self.runs, steps, self.schedule.shape[2], device=self.device)
@@ -281,7 +281,7 @@ class Steps:
         shape = self.learners[0].encoder.context_shape
         per_context = self.recipe.learning.augmentation.draws(shape)
         n_contexts = len(kinds) * size * self._contexts_per_round()
-        last = self.recipe.memory.replay == "last"
+        last = self.recipe.replay.sampling == "last"
         n_rows = 0 if last else len(kinds) * size
         total = n_rows + n_contexts * per_context
         drawn = [torch.rand(total, generator=generator, device=self.device) for generator in self.generators]
@@ -291,7 +291,7 @@ class Steps:
         if last:
             # Rows before the first are clamped to it: a short memory repeats its oldest, and the shape stays.
             rows = (torch.arange(size, device=self.device) + (counts - size)).clamp(min=0)
-            rows = rows % self.recipe.memory.capacity  # a full memory writes over its oldest
+            rows = rows % self.recipe.replay.capacity  # a full memory writes over its oldest
         else:
             own = uniform[:, :n_rows].view(self.runs, len(kinds), size)
             rows = torch.minimum((own * counts).long(), counts - 1)

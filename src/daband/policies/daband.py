@@ -20,4 +20,4 @@ class DABand(NeuralLinUCB):
     arguments are those of ``NeuralLinUCB``; ``recipe`` is "default" unless said otherwise.
     """
 
-    default_recipe = "default"
+    source_terms_only = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -38,8 +38,8 @@ class NeuralLinUCB(Policy):
     Args:
         context_shape: the shape of one context.
         n_arms: how many arms there are; more can be added later.
-        recipe: a name ("nlinucb", "default", "default-rpd", "paper"), a ``Recipe``, what ``Recipe.settings`` gave, or a
-            change of a named one: ``{"base": "paper", "weights": {"adversarial": 5}}``.
+        recipe: a name ("default", "default-rpd", "paper", "small"), here without the target's terms; a ``Recipe``; or a
+            change of a named one, "default" unless it has a base: ``{"base": "paper", "learning": {"steps": 16}}``.
         feedback: what a reward tells: "bandit" (of that arm alone), or "one_hot" where exactly one arm pays 1
             and all others 0, without noise, so that a reward of 1 tells of every arm. Never guessed.
         alpha: how much of the width is added to the predicted reward; the recipe's own by default.
@@ -53,7 +53,8 @@ class NeuralLinUCB(Policy):
         seed: decides initial weights, batches, ties and draws.
     """
 
-    default_recipe = "nlinucb"
+    source_terms_only: ClassVar[bool] = True
+    """Whether the name of a recipe means that recipe without the target's terms."""
     learns_by_gradients = True
 
     def __init__(
@@ -85,8 +86,7 @@ class NeuralLinUCB(Policy):
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
         self.feedback = feedback
         self.device_setting = device
-        chosen = self.default_recipe if recipe is None else recipe
-        self.recipe = resolve_recipe(chosen, context_shape=self.feature_shape)
+        self.recipe = resolve_recipe(recipe, context_shape=self.feature_shape, source_terms_only=self.source_terms_only)
         self._device = device_named(device)
         self._learner = Learner(
             recipe=self.recipe,
@@ -246,10 +246,10 @@ class NeuralLinUCB(Policy):
         lead = (self.n_arms if n_arms is None else n_arms,) if self.arms == "shared" else ()
         common = {
             "context_shape": (*lead, *self.feature_shape),
-            "capacity": self.recipe.memory.capacity,
+            "capacity": self.recipe.replay.capacity,
             "device": self._device,
-            "place": self.recipe.memory.place,
-            "latest": self.recipe.memory.replay == "last",
+            "place": self.recipe.replay.place,
+            "latest": self.recipe.replay.sampling == "last",
         }
         return ReplayBuffers(
             source=RoundBuffer(**common, seed=3 * self.seed),  # type: ignore[arg-type]
@@ -275,7 +275,7 @@ class NeuralLinUCB(Policy):
             self._rate = float(self._rate * _RATE_MEMORY ** len(scaled) + (1 - _RATE_MEMORY) * (fading @ scaled))
 
     def _refit_is_due(self) -> bool:
-        settings = self.recipe.memory
+        settings = self.recipe.replay
         shown = self._memories.source.n_seen + self._memories.target_rounds.n_seen
         wait = max(settings.refit_after, int(settings.refit_growth * shown))
         # A young head rests on an encoder that changes fast: it is fitted anew more often, at little cost.

@@ -1,11 +1,11 @@
-"""Recipes: every setting of a neural policy in frozen groups, and the named ones.
+"""The named recipes, and how a user's ``recipe=`` becomes a ``Recipe``.
 
 ``paper`` is Algorithm 1 as printed. ``default`` is what works, ``default-rpd`` the same with R, P and D all on, so that
 leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower network, fewer steps,
-shorter ramps. ``nlinucb``, ``small-nlinucb`` and ``paper-nlinucb`` are these with the source regret alone. How the
-defaults were found, and what was looked at for that, stands in ``docs/results/recipe-research.md``.
+shorter ramps. Given to Neural-LinUCB, a name means that recipe without the target's terms. How the defaults were found,
+and on which data, stands in ``docs/results/recipe-research.md``.
 
-A recipe can also be said as a change of a named one, as JSON and TOML can hold it:
+A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``.
 """
 
@@ -13,35 +13,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from daband.encoders import LatentSettings
 from daband.encoders.augmentation import Augmentation
 from daband.errors import InvalidInput
-from daband.learning.settings import EncoderSettings, Learning, Memory, Recipe, recipe_from
+from daband.learning.settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.objectives import Weight
 
-__all__ = ["context_family", "recipe_for", "recipe_names", "resolve_recipe"]
+__all__ = [
+    "Augmentation",
+    "EncoderSettings",
+    "LatentSettings",
+    "LearningSettings",
+    "Recipe",
+    "ReplaySettings",
+    "Weight",
+    "context_family",
+    "recipe_for",
+    "recipe_from",
+    "recipe_names",
+    "resolve_recipe",
+]
 
 
-def resolve_recipe(recipe: str | Recipe | Mapping[str, Any], *, context_shape: tuple[int, ...]) -> Recipe:
-    """The recipe that is meant: by name, as a ``Recipe``, as what ``settings()`` gave, or as a change of a named one.
+def resolve_recipe(
+    recipe: str | Recipe | Mapping[str, Any] | None,
+    *,
+    context_shape: tuple[int, ...],
+    source_terms_only: bool = False,
+) -> Recipe:
+    """The recipe that is meant: a name, a ``Recipe``, what ``Recipe.settings`` returned, or a change of a named one.
 
-    A mapping with ``base`` is the recipe of that name with everything else in the mapping changed (``changed``).
+    A mapping with every group of a recipe is that recipe. Any other is a change (``Recipe.changed``) of the recipe that
+    it names under ``base``, which is "default" unless given; so is None.
+
+    With ``source_terms_only`` a name, and the ``base`` of a change, mean that recipe without the target's terms. A
+    recipe that is given in full is used as it is.
     """
-    if isinstance(recipe, str):
-        recipe = recipe_for(recipe, context_shape=context_shape)
-    elif isinstance(recipe, Mapping):
-        changes = dict(recipe)
-        base = changes.pop("base", None)
-        if base is None:
-            return recipe_from(recipe)
-        recipe = recipe_for(str(base), context_shape=context_shape).changed(changes)
-    elif not isinstance(recipe, Recipe):
+    if isinstance(recipe, Recipe):
+        full = recipe
+    elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
+        full = recipe_from(recipe)
+    elif recipe is None or isinstance(recipe, str | Mapping):
+        changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}
+        base = recipe_for(str(changes.pop("base", "default")), context_shape=context_shape)
+        full = (base.source_alone() if source_terms_only else base).changed(changes)
+    else:
         raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
     try:
-        return recipe_from(json.loads(json.dumps(recipe.settings())))  # what is saved is what is used
+        return recipe_from(json.loads(json.dumps(full.settings())))  # what is saved is what is used
     except TypeError as error:
         raise InvalidInput(
             f"a recipe holds names and numbers only, as its file does ({error}); for a network of your own, register a "
@@ -57,22 +79,19 @@ def context_family(context_shape: tuple[int, ...]) -> str:
 
 def recipe_names() -> list[str]:
     """The names that ``recipe_for`` knows."""
-    return ["default", "default-rpd", "nlinucb", "paper", "paper-nlinucb", "small", "small-nlinucb"]
+    return ["default", "default-rpd", "paper", "small"]
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     """The named recipe for contexts of this shape: one per encoder family and none per data set."""
     image = context_family(context_shape) == "image"
-    if name in ("paper", "paper-nlinucb"):
-        return _paper(image) if name == "paper" else _paper(image).source_alone()
-    if name in ("small", "small-nlinucb"):
-        small = _small_image() if image else _small_vector()
-        return small if name == "small" else small.source_alone()
+    if name == "paper":
+        return _paper(image)
+    if name == "small":
+        return _small_image() if image else _small_vector()
     default = _default_image() if image else _default_vector()
     if name == "default":
         return default
-    if name == "nlinucb":
-        return default.source_alone()
     if name == "default-rpd":
         return default.with_weights(regression_error=0.5, predicted_reward=0.03)
     raise InvalidInput(f"unknown recipe {name!r} (known: {', '.join(recipe_names())})")
@@ -88,7 +107,7 @@ def _default_image() -> Recipe:
             "pseudo_labels": Weight(0.5, shape="step", start=6000),
         },
         encoder=EncoderSettings(name="conv"),
-        learning=Learning(augmentation=Augmentation(shift=2, contrast=0.4), gate_exponent=8.0),
+        learning=LearningSettings(augmentation=Augmentation(shift=2, contrast=0.4), gate_exponent=8.0),
     )
 
 
@@ -98,7 +117,7 @@ def _default_vector() -> Recipe:
     return Recipe(
         weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=1500)},
         encoder=EncoderSettings(name="mlp", options={"statistics": "gated"}),
-        learning=Learning(steps=32, gate_exponent=8.0),
+        learning=LearningSettings(steps=32, gate_exponent=8.0),
     )
 
 
@@ -137,7 +156,7 @@ def _paper(image: bool) -> Recipe:
             latent=LatentSettings(dimension=64, hidden=128, alignment="latent"),
             initialisation="gaussian",
         ),
-        learning=Learning(learning_rate=1e-5, ema_decay=0.0),
-        memory=Memory(replay="last", refit=False, unit_theta=True),
+        learning=LearningSettings(learning_rate=1e-5, ema_decay=0.0),
+        replay=ReplaySettings(sampling="last", refit=False, unit_theta=True),
         alpha=0.05,
     )
