@@ -9,7 +9,7 @@ Numpy, torch and safetensors are enough (torchvision for the encoder ``pretraine
 cannot run here is named and left out. Contexts are random images: what they show does not matter for time. The first
 two episodes warm up, which rates and shares leave out and the seconds of a run count; the first run of a process loads
 what later ones find loaded, so that an encoder may be named twice.
-``--eager`` adds the same work the slow way: on a GPU the same steps without the captured graph, on the CPU the step as
+``--eager`` adds the same work the slow way: on a GPU the same steps without the CUDA graph, on the CPU the step as
 PyTorch's tutorials write it.
 """
 
@@ -34,6 +34,7 @@ import daband
 from daband.encoders import LatentSettings
 from daband.errors import DabandError
 from daband.learning.settings import EncoderSettings, LearningSettings, Recipe
+from daband.learning.stepper import take_steps
 from daband.objectives import Weight
 from daband.policies import NeuralLinUCB
 from daband.policies.recipes import recipe_for
@@ -51,7 +52,7 @@ class Result:
     encoder: str
     device: str
     way: str
-    """"as it is", or "eager": without the captured graph."""
+    """"as it is", or "eager": without the CUDA graph."""
     seconds: float
     """Of the whole run, all episodes."""
     steps_per_second: float
@@ -128,8 +129,7 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
     policy = NeuralLinUCB(
         context_shape=shape, n_arms=ARMS, recipe=recipe, feedback="one_hot", device=str(device), seed=0
     )
-    learner = policy.learner
-    learner.captures = not eager
+    policy.learner.cuda_graph = not eager
     pair = made_up(shape, (WARM_UP + episodes) * ROUNDS)
     watch, in_all = trained(policy, pair, episodes)
     peak = peaks.peak_memory(device)
@@ -153,21 +153,21 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
         flops_per_step=demand["flops"],
         share_of_product=demand["flops"] * rate / product,
         share_of_copy=demand["bytes"] * rate / rates["copy_bytes"],
-        threads=learner.threads.count or torch.get_num_threads(),
+        threads=torch.get_num_threads() if policy.learner.worth_threads else 1,
     )
 
 
 def one_step(policy: NeuralLinUCB) -> None:
-    """A step that is not captured, so that its operations can be counted."""
-    policy.learner.captures = False
-    policy.learner.adapt(1, policy.memories)
+    """An eager step, so that its operations can be counted."""
+    policy.learner.cuda_graph = False
+    take_steps([policy.learner], 1, [policy.buffers])
 
 
 def against_plain(repeats: int, steps: int) -> list[dict[str, float]]:
     """Our step of the plain convolutional encoder against PyTorch's own, in turns; ratios of neighbours.
 
     Once with one thread for both, which shows what layout and optimiser bring, and once each in its own way: the rival
-    with the threads that torch takes by itself, ours with the number it chose.
+    with the threads that torch takes by itself, ours with those of its rule.
     """
     recipe, shape = work_for("conv-plain")
     policy = daband.DABand(context_shape=shape, n_arms=ARMS, recipe=recipe, feedback="one_hot", device="cpu")
@@ -175,20 +175,20 @@ def against_plain(repeats: int, steps: int) -> list[dict[str, float]]:
     rounds = pair.source.rounds(0, 2048, seed=0)
     policy.play(rounds.contexts, rounds.rewards)
     policy.observe_target(rounds.contexts)
-    policy.adapt(2)  # the choice of threads is made here
-    learner, memories = policy.learner, policy.memories
+    policy.adapt(2)
+    buffers = policy.buffers
     rival = PlainStep(
-        memories.source.contexts[:2048],
-        memories.source.arms[:2048],
-        memories.source.rewards[:2048],
-        memories.target.contexts[:2048],
+        buffers.source.contexts[:2048],
+        buffers.source.arms[:2048],
+        buffers.source.rewards[:2048],
+        buffers.target.contexts[:2048],
     )
     flops = peaks.demand_of(lambda: one_step(policy))["flops"]
     factor = torch.rand(1024, 1024)
     most = torch.get_num_threads()
 
     outcome = []
-    for ours_threads, rival_threads in ((1, 1), (learner.threads.count or most, most)):
+    for ours_threads, rival_threads in ((1, 1), (most, most)):
         # One thread's processor time is its own; of several threads the wall time is what matters.
         clock = time.process_time if rival_threads == 1 else time.perf_counter
 
@@ -201,7 +201,7 @@ def against_plain(repeats: int, steps: int) -> list[dict[str, float]]:
         ours, theirs, product = [], [], []
         for repeat in range(repeats + 1):
             torch.set_num_threads(ours_threads)
-            taken = milliseconds(lambda: learner.adapt(steps, memories), 1) / steps
+            taken = milliseconds(lambda: take_steps([policy.learner], steps, [buffers]), 1) / steps
             torch.set_num_threads(rival_threads)
             default = milliseconds(rival, steps)
             torch.set_num_threads(ours_threads)

@@ -1,4 +1,4 @@
-"""The captured step against the same steps one by one. Needs a GPU; the rest of the suite covers the eager path."""
+"""Steps replayed from a CUDA graph against the same steps run eagerly. Needs a GPU; ``test_runners`` does not."""
 
 from dataclasses import replace
 
@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from daband.learning.replay_buffer import ContextBuffer
+from daband.learning.runners import EagerRunner
 from daband.policies import DABand, NeuralLinUCB, recipe_for
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: no graph to record")
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +19,11 @@ def _every_digit(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def trained(*, capture, shape=(3, 20, 20), episodes=6):
+def trained(*, cuda_graph, shape=(3, 20, 20), episodes=6):
     recipe = recipe_for("default-rpd", context_shape=shape)
     recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32))
     policy = DABand(context_shape=shape, n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=1)
-    policy.learner.captures = capture
+    policy.learner.cuda_graph = cuda_graph
     rng = np.random.default_rng(0)
     for _ in range(episodes):
         contexts = rng.integers(0, 256, (64, *shape), dtype=np.uint8)
@@ -32,27 +33,27 @@ def trained(*, capture, shape=(3, 20, 20), episodes=6):
     return policy, measured
 
 
-def test_captured_steps_equal_steps_one_by_one():
-    (captured, ours), (eager, theirs) = trained(capture=True, episodes=3), trained(capture=False, episodes=3)
-    assert not captured.learner.steps.captured.refused
-    assert set(captured.learner.steps.captured._graphs) == {False, True}
-    assert eager.learner.steps.captured is None
+def test_replayed_steps_equal_eager_steps():
+    (replayed, ours), (eager, theirs) = trained(cuda_graph=True, episodes=3), trained(cuda_graph=False, episodes=3)
+    assert not replayed.learner.stepper.runner.refused
+    assert set(replayed.learner.stepper.runner._replays) == {False, True}
+    assert isinstance(eager.learner.stepper.runner, EagerRunner)
     assert set(ours) == set(theirs)
-    assert captured.learner.step_number == eager.learner.step_number == 3 * 16
+    assert replayed.learner.step_number == eager.learner.step_number == 3 * 16
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.01)
     images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
     # Sums on a GPU have no fixed order, and steps carry the difference on: .02 was seen after twice as many.
-    np.testing.assert_allclose(captured.decide(images).mean, eager.decide(images).mean, atol=0.02)
+    np.testing.assert_allclose(replayed.decide(images).mean, eager.decide(images).mean, atol=0.02)
 
 
-def test_steps_on_rounds_of_both_domains_without_target_contexts_are_captured_too():
+def test_steps_on_rounds_of_both_domains_without_target_contexts_are_recorded_too():
     policy = NeuralLinUCB(context_shape=(12,), n_arms=4, feedback="one_hot", device="cuda", seed=1)
     rng = np.random.default_rng(0)
     for domain in ("source", "target"):
         policy.play(rng.normal(size=(64, 12)), np.eye(4)[rng.integers(0, 4, 64)], domain)
         policy.adapt(16)
-    assert not policy.learner.steps.captured.refused
-    assert set(policy.learner.steps.captured._graphs) == {False, True}
+    assert not policy.learner.stepper.runner.refused
+    assert set(policy.learner.stepper.runner._replays) == {False, True}
 
 
 def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
@@ -68,7 +69,7 @@ def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
 def test_a_saved_policy_goes_on_from_the_device(tmp_path):
     from daband.policies import load
 
-    policy, _ = trained(capture=True)
+    policy, _ = trained(cuda_graph=True)
     policy.save(tmp_path / "p.safetensors")
     again = load(tmp_path / "p.safetensors")
     images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
@@ -96,7 +97,7 @@ def test_runs_together_equal_runs_alone_on_the_device():
     settings = {"source": pair.source, "target": pair.target, "episodes": 3}
     together = [fresh(seed) for seed in range(7)]  # more than one convolution takes
     runs = train_stacked([Training(policy, **settings) for policy in together])
-    assert not together[0].learner.steps.captured.refused
+    assert not together[0].learner.stepper.runner.refused
     for seed in (0, 6):
         alone = fresh(seed)
         run = train(alone, **settings)

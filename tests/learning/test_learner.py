@@ -13,7 +13,8 @@ from daband.encoders import encoders
 from daband.encoders.pretrained import CustomFeatures
 from daband.errors import InvalidInput
 from daband.learning.learner import _filled_up
-from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings
+from daband.learning.runners import EagerRunner
+from daband.learning.settings import EncoderSettings, LearningSettings
 from daband.objectives import Term, Weight, terms
 from daband.policies import load
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
@@ -82,7 +83,7 @@ def test_a_copy_of_one_of_several_leaves_the_others_behind():
     policies = [trained(make(seed=seed)) for seed in (0, 1)]
     adapt_stacked(policies)
     twin = copy.deepcopy(policies[0])
-    assert twin.learner.steps is None
+    assert twin.learner.stepper is None
     before = fingerprint(policies[0]), fingerprint(policies[1])
     assert fingerprint(twin) == before[0]
     trained(twin, start=3)
@@ -122,24 +123,6 @@ def test_terms_on_the_target_alone_wait_for_it():
     with pytest.warns(UserWarning, match="no target context"):
         assert policy.adapt()["loss"] == 0
     assert torch.equal(policy.learner.vector, before)
-
-
-def test_the_last_rounds_are_the_last_also_when_the_memory_is_full(tmp_path):
-    recipe = replace(small(), replay=ReplaySettings(sampling="last", capacity=40, refit=False))
-    policy = make(recipe=recipe)
-    numbered = np.repeat(np.arange(107, dtype=np.float32)[:, None], SHAPE[0], axis=1)
-    for start in range(0, 107, 21):
-        policy.play(numbered[start : start + 21], np.zeros((len(numbered[start : start + 21]), ARMS)))
-    with pytest.warns(UserWarning, match="no target context"):
-        policy.adapt(steps=1)
-    policy.save(tmp_path / "p.safetensors")
-    again = load(tmp_path / "p.safetensors")
-    with pytest.warns(UserWarning, match="no target context"):
-        again.adapt(steps=1)
-    for some in (policy, again):
-        rows, _ = some.learner.steps._draw([0], 16)
-        latest = some.memories.source.contexts[rows[0][0], 0]
-        assert latest.tolist() == list(range(107 - 16, 107))
 
 
 def test_a_terms_parameters_may_grow_with_the_arms(registered, tmp_path):
@@ -190,7 +173,7 @@ def test_a_skipped_step_leaves_buffers_of_a_users_network_alone(registered, ema_
     policy = trained(make(recipe=recipe))
     before = {name: array.copy() for name, array in policy.learner.state().items()}
     assert before["encoder.features.module.batches"] == 12
-    policy.memories.source.contexts.fill_(math.nan)
+    policy.buffers.source.contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
     for name, array in policy.learner.state().items():
         if name not in ("generator", "step_number", "streak"):
@@ -214,23 +197,20 @@ def test_a_discriminators_gradient_must_be_finite_as_well(monkeypatch):
 
 def test_skipped_steps_count_in_no_mean():
     policy = trained(make(), episodes=1)
-    contexts = policy.memories.source.contexts
+    contexts = policy.buffers.source.contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
     assert set(policy.adapt(steps=1)) <= {"skipped_steps", "refitted", "recent_reward"}
     contexts.copy_(kept)
-    steps = policy.learner.steps
-    real = steps.step
+    stepper = policy.learner.stepper
 
-    def once_broken(memories, measure):
-        if measure and math.isfinite(contexts[0, 0]) and int(steps.position) == 0:
+    def once_broken(measure):
+        if int(stepper.step.position) == 0:
             contexts.fill_(math.nan)
-            real(memories, measure)
-            contexts.copy_(kept)
-        else:
-            real(memories, measure)
+        stepper.step(measure)
+        contexts.copy_(kept)
 
-    steps.step = once_broken
+    stepper.runner = EagerRunner(once_broken)
     measured = policy.adapt(steps=9)  # the first and the last measure
     assert measured["skipped_steps"] == 1
     assert all(math.isfinite(value) for value in measured.values())

@@ -106,7 +106,7 @@ def test_a_refit_equals_a_head_built_from_the_present_features():
     policy = trained(make(recipe=small(replay=ReplaySettings(refit_after=1))), episodes=3)
     rows = [problem(32, seed=episode) for episode in range(3)]
     latent = np.concatenate([policy.latent(contexts) for contexts, _ in rows])
-    arms, rewards = policy._memories.source.arms[:96].numpy(), policy._memories.source.rewards[:96].numpy()
+    arms, rewards = policy._buffers.source.arms[:96].numpy(), policy._buffers.source.rewards[:96].numpy()
     for arm in range(ARMS):
         z = latent[arms == arm]
         gram = np.eye(64) + z.T @ z
@@ -171,7 +171,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training()
     learner = policy._learner
     before = {name: tensor.clone() for name, tensor in learner.encoder.state_dict().items()}
     average = {name: tensor.clone() for name, tensor in learner.ema.state_dict().items()}
-    contexts = policy._memories.source.contexts
+    contexts = policy._buffers.source.contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
@@ -231,7 +231,7 @@ def test_images_of_bytes_train_and_images_of_floats_may_follow():
     policy = DABand(context_shape=(1, 16, 16), n_arms=2, recipe=recipe, device="cpu")
     images = rng.integers(0, 256, (20, 1, 16, 16), dtype=np.uint8)
     policy.play(images, rng.integers(0, 2, (20, 2)).astype(float))
-    assert policy._memories.source.contexts.dtype == torch.uint8
+    assert policy._buffers.source.contexts.dtype == torch.uint8
     policy.observe_target(images)
     assert math.isfinite(policy.adapt()["loss"])
     np.testing.assert_allclose(

@@ -9,7 +9,7 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.learning.steps import Steps
+from daband.learning.stack import Stack
 from daband.policies import DABand, LinUCB, NeuralLinUCB, recipe_for
 from daband.training import Training, train, train_stacked
 
@@ -99,7 +99,7 @@ def test_what_was_trained_together_goes_on_alone_and_is_saved_alone(tmp_path):
     for policy in (policies[0], again):
         policy.adapt(steps=3)
     np.testing.assert_array_equal(again.decide(x, "target").mean, policies[0].decide(x, "target").mean)
-    assert policies[1].learner.steps.runs == 2  # and the other one is where it was
+    assert policies[1].learner.stepper.stack.runs == 2  # and the other one is where it was
 
 
 def test_a_run_that_is_ahead_waits_for_the_others(tmp_path):
@@ -160,7 +160,7 @@ def test_what_does_not_fit_together_is_told():
         with pytest.raises(InvalidInput, match="together"):
             train_stacked([Training(policy, source=pair.source) for policy in mixed])
     with pytest.raises(InvalidInput, match="one shape"):
-        Steps([neural.learner, other.learner])
+        Stack([neural.learner, other.learner])
 
 
 def test_a_run_fails_alone_by_its_data_its_folder_or_its_listener(tmp_path):
@@ -258,7 +258,7 @@ def test_after_training_together_each_goes_on_in_the_target(steps):
     for one, other in zip(together, alone, strict=True):
         ours, theirs = daband.continue_on_target(one, **paying), daband.continue_on_target(other, **paying)
         assert (ours.arm == theirs.arm).mean() > 0.8
-        assert len(one.memories.target_rounds) == 64
+        assert len(one.buffers.target_rounds) == 64
         assert one.adapt(steps)["loss"] == pytest.approx(other.adapt(steps)["loss"], rel=0.3)
 
 

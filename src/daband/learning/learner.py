@@ -19,12 +19,11 @@ from torch import nn
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders import DomainNorm, Encoder, build_encoder
 from daband.errors import InvalidInput
+from daband.learning.adam import fresh_moments
 from daband.learning.layout import ParameterLayout
 from daband.learning.precision import single_precision
-from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.settings import Recipe
-from daband.learning.steps import MOST_MEASURED, Steps
-from daband.learning.threads import Threads
+from daband.learning.threads import worth_threads
 from daband.objectives import Objective, TermShape
 
 __all__ = ["Learner"]
@@ -86,56 +85,52 @@ class Learner:
             alone = self.layout.only("encoder")
             self.ema_vector = alone.pack({"encoder": self.ema})
             alone.install({"encoder": self.ema}, self.ema_vector)
-        self._own_buffers, self._ema_buffers = _buffers_besides_norms(self.encoder, self.ema)
+        self.own_buffers, self.ema_buffers = _buffers_besides_norms(self.encoder, self.ema)
+        """Buffers of a custom network that are no norm's, and those of its EMA copy, if it has one."""
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.moments = {
-            "step": torch.zeros((), device=device),
-            "exp_avg": torch.zeros_like(self.vector.detach()),
-            "exp_avg_sq": torch.zeros_like(self.vector.detach()),
-        }
-        """What Adam knows: steps taken, and the means of the gradient and of its square."""
+        self.moments = fresh_moments(self.vector)
+        """What Adam knows: the means of the gradient and of its square, and the steps taken."""
         heads = 1 if shared else n_arms
         dimension = self.encoder.dimension
-        self.theta = torch.zeros(heads, dimension, device=device)
-        # Only P asks for widths; without it a matrix an arm would be copied in vain.
+        # Only P asks for widths; without it a matrix per arm would be copied for nothing.
         side = dimension if self.objective.needs_width else 0
-        self.inverse = torch.zeros(heads, side, side, device=device)
-        self.bonus = torch.zeros((), device=device)
-        """alpha, by which the target's own choice is made in P."""
+        self.constants = {
+            "theta": torch.zeros(heads, dimension, device=device),
+            "inverse": torch.zeros(heads, side, side, device=device),
+            "alpha": torch.zeros((), device=device),
+        }
+        """What losses take from the head: coefficients, A^-1, and how much of the width P adds."""
         self.gate = 0.0
         self.step_number = 0
         self.faults = torch.zeros(3, device=device)
         """Steps skipped in this ``adapt``, the present streak of skipped ones, and the longest of this ``adapt``."""
-        self.totals = torch.zeros(MOST_MEASURED, device=device)
-        """Sums over the steps of one ``adapt``."""
-        self.captures = True
-        """Whether steps on a GPU are captured as a graph; without it they run one operation at a time."""
-        self._steps: Steps | None = None
-        self.threads = Threads()
+        rows = 2 * recipe.learning.batch * self.contexts_per_round
+        self.worth_threads = worth_threads(self.encoder, context_shape=feature_shape, contexts=rows)
+        """Whether steps on the CPU use more than one thread."""
+        self.cuda_graph = True
+        """Whether steps on a GPU are recorded as a CUDA graph; else they run eagerly."""
+        self.stepper: object | None = None
+        """Whoever takes this learner's steps; ``learning.stepper`` sets it."""
 
     def _modules(self) -> dict[str, nn.Module]:
         return {"encoder": self.encoder, "objective": self.objective}
 
-    # For those who take steps.
+    # What a stack of learners asks for.
+
+    @property
+    def contexts_per_round(self) -> int:
+        """How many contexts a round has: one, or one per arm."""
+        return self.n_arms if self.shared else 1
 
     @property
     def stackable(self) -> bool:
-        """Whether steps can be taken together with others': if all that the encoder holds is trained, or a norm's."""
+        """Whether learners of this shape can be stacked: if all that the encoder holds is trained, or a norm's."""
         frozen = any(not parameter.requires_grad for parameter in self.encoder.parameters())
-        return self.encoder.features.stackable and not frozen and not self._own_buffers
-
-    def other_buffers(self) -> list[torch.Tensor]:
-        """What a step may change besides parameters and norms' statistics: buffers of networks and terms."""
-        return [*self._own_buffers, *self.objective.buffers()]
-
-    def rest_of_objective(self) -> dict[str, torch.Tensor]:
-        """What the objective holds and the optimiser does not change: buffers, and parameters without a gradient."""
-        frozen = {name: own for name, own in self.objective.named_parameters() if not own.requires_grad}
-        return {**frozen, **dict(self.objective.named_buffers())}
+        return self.encoder.features.stackable and not frozen and not self.own_buffers
 
     @property
     def shape_key(self) -> str:
-        """The same for learners whose steps can be taken together."""
+        """The same for learners that can be stacked."""
         recipe = self.recipe.settings()
         recipe["weights"] = sorted(self.objective.weights)
         context_shape = self.encoder.context_shape
@@ -147,42 +142,27 @@ class Learner:
         self,
         *,
         vector: torch.Tensor,
-        average: torch.Tensor | None,
+        ema_vector: torch.Tensor | None,
         moments: Mapping[str, torch.Tensor],
-        rows: Mapping[str, torch.Tensor],
+        constants: Mapping[str, torch.Tensor],
+        faults: torch.Tensor,
     ) -> None:
         """Keep everything that steps change in these tensors, which hold the same values already."""
-        self.vector.data = vector.detach()
+        self.vector.data = vector
         self.layout.install(self._modules(), self.vector)
-        if self.ema is not None and average is not None:
-            self.ema_vector = average
-            self.layout.only("encoder").install({"encoder": self.ema}, average)
-        self.moments = dict(moments)
-        for name, row in rows.items():
-            setattr(self, name, row)
-
-    @property
-    def steps(self) -> Steps | None:
-        """Who takes this learner's steps at present."""
-        return self._steps
-
-    def belong_to(self, steps: Steps) -> None:
-        """From now on ``steps`` takes this learner's steps."""
-        self._steps = steps
+        if self.ema is not None and ema_vector is not None:
+            self.ema_vector = ema_vector
+            self.layout.only("encoder").install({"encoder": self.ema}, ema_vector)
+        self.moments, self.constants, self.faults = dict(moments), dict(constants), faults
 
     def schedule(self, steps: int) -> list[list[float]]:
-        """For each of the coming steps every term's weight, and how much of itself the EMA encoder keeps."""
+        """For each of the coming steps every term's weight, and the decay of the EMA encoder."""
         coming = range(self.step_number, self.step_number + steps)
         # The EMA encoder follows faster while training is young.
         kept = [min((2 + step) / (11 + step), self.recipe.learning.ema_decay) for step in coming]
         columns = [*self.objective.weights_over(coming, gate=self.gate), kept]
         self.step_number += steps
         return [list(row) for row in zip(*columns, strict=True)]
-
-    def follow_other_buffers(self, share: torch.Tensor) -> None:
-        """The EMA encoder's buffers that are no norm's statistics: those of networks that a user brings."""
-        for slow, fast in zip(self._ema_buffers, self._own_buffers, strict=False):
-            slow.lerp_(fast, share[0]) if slow.is_floating_point() else slow.copy_(fast)
 
     @property
     def acting(self) -> Encoder:
@@ -204,7 +184,7 @@ class Learner:
         if network.training:
             network.eval()  # a step sets it back: replays of a captured one need not
         pieces = []
-        with torch.no_grad(), self.threads.held():
+        with torch.no_grad():
             for start in range(0, len(flat), rows):
                 part = flat[start : start + rows].to(self.device)
                 given = _filled_up(part) if self.device.type == "cuda" else part
@@ -220,37 +200,14 @@ class Learner:
         coefficients = torch.from_numpy(theta).to(torch.float32)
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
-        self.theta.copy_(coefficients)
+        self.constants["theta"].copy_(coefficients)
         if self.objective.needs_width:
-            self.inverse.copy_(torch.from_numpy(inverse))
-        self.bonus.fill_(alpha)
+            self.constants["inverse"].copy_(torch.from_numpy(inverse))
+        self.constants["alpha"].fill_(alpha)
         self.gate = rate**self.recipe.learning.gate_exponent
         for module in self.encoder.modules():
             if isinstance(module, DomainNorm) and module.statistics == "gated":
                 module.gate.fill_(self.gate)
-
-    def adapt(self, steps: int, memories: ReplayBuffers) -> dict[str, float]:
-        """Take ``steps`` steps and return means over them of all that was measured."""
-        if self._steps is None or self._steps.runs > 1 or self._steps.captures != self.captures:
-            self._steps = Steps([self])
-        self._choose_threads()
-        with self.threads.held():
-            (measured,) = self._steps.take(steps, [memories])
-        return measured
-
-    def _choose_threads(self) -> None:
-        if self.device.type == "cpu" and not self.threads.settled:
-            work = [self.recipe.settings()["encoder"], self.encoder.context_shape, self.recipe.learning.batch]
-            arms = self.n_arms if self.shared else 1
-            self.threads.choose(self._trial, like=json.dumps([*work, arms], default=str))
-
-    @single_precision()
-    def _trial(self) -> None:
-        """Most of the work of a step, to be timed: it leaves no trace, in a copy of the encoder and without a draw."""
-        encoder = copy.deepcopy(self.encoder).train()
-        rows = self.recipe.learning.batch * (self.n_arms if self.shared else 1)
-        contexts = torch.linspace(0, 1, 2 * rows * math.prod(encoder.context_shape))
-        encoder(contexts.view(-1, *encoder.context_shape), n_source=rows).latent.sum().backward()
 
     @single_precision()
     def grow(self) -> None:
@@ -261,32 +218,34 @@ class Learner:
             self.objective.grow()
         self.objective.to(self.device)
         self.n_arms += 1
-        self._steps = None
+        self.stepper = None
         layout = ParameterLayout.of(self._modules())
         if layout.places != self.layout.places:
             self._lay_out(layout)
         if not self.shared:
-            self.theta = torch.cat([self.theta, torch.zeros_like(self.theta[:1])])
-            self.inverse = torch.cat([self.inverse, torch.zeros_like(self.inverse[:1])])
+            for name in ("theta", "inverse"):
+                before = self.constants[name]
+                self.constants[name] = torch.cat([before, torch.zeros_like(before[:1])])
 
     def _lay_out(self, layout: ParameterLayout) -> None:
         """Make room for parameters that have grown; what Adam knows of the others, and of their old part, stays."""
         self.vector = nn.Parameter(layout.pack(self._modules()))
         layout.install(self._modules(), self.vector)
+        moments = fresh_moments(self.vector)
+        moments["step"] += self.moments["step"][0]
         for name in ("exp_avg", "exp_avg_sq"):
-            fresh = torch.zeros_like(self.vector.detach())
+            fresh = moments[name]
             new, old = layout.parameters(fresh[None]), self.layout.parameters(self.moments[name][None])
             for part, own in new.items():
                 for parameter in own.keys() & old.get(part, {}).keys():
                     before, after = old[part][parameter], own[parameter]
                     common = tuple(slice(min(sizes)) for sizes in zip(before.shape, after.shape, strict=True))
                     after[common] = before[common]
-            self.moments[name] = fresh
+        self.moments = moments
         self.layout = layout
 
     def state(self) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit."""
-        self._choose_threads()  # or who goes on from here might choose another number than who went on without a stop
         arrays: dict[str, AnyArray] = {}
         parts: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
         if self.ema is not None:
@@ -297,7 +256,6 @@ class Learner:
         for name, tensor in self.moments.items():
             arrays[f"optimiser.{name}"] = tensor.cpu().numpy()
         arrays["generator"] = self.generator.get_state().numpy()
-        arrays["threads"] = np.array([self.threads.count], np.int64)
         arrays["step_number"] = np.array([self.step_number], np.int64)
         arrays["streak"] = self.faults[1:2].cpu().numpy()
         return arrays
@@ -324,7 +282,6 @@ class Learner:
                 )
             self.moments[name].copy_(tensor.reshape(self.moments[name].shape))
         self._restore_generator(torch.from_numpy(np.array(state["generator"])))
-        self.threads.count = int(state["threads"][0]) if "threads" in state else 0
         self.step_number = int(state["step_number"][0])
         self.faults[1] = float(state["streak"][0])
 
@@ -347,13 +304,13 @@ class Learner:
             "seed": self.seed,
             "device": self.device,
         }
-        return _rebuilt, (arguments, self.state(), self.captures)
+        return _rebuilt, (arguments, self.state(), self.cuda_graph)
 
 
-def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], captures: bool) -> Learner:
+def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_graph: bool) -> Learner:
     learner = Learner(**arguments)
     learner.restore(state)
-    learner.captures = captures
+    learner.cuda_graph = cuda_graph
     return learner
 
 

@@ -14,6 +14,9 @@ __all__ = ["single_precision", "tensor_cores"]
 def single_precision() -> Iterator[None]:
     """Within this block, or the function it decorates, new tensors are float32, whatever the user's default is."""
     before = torch.get_default_dtype()
+    if before == torch.float32:  # the usual case touches nothing that other threads see
+        yield
+        return
     torch.set_default_dtype(torch.float32)
     try:
         yield

@@ -11,7 +11,7 @@ never stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.linear.kernels import kernels
 
-__all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "joined"]
+__all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "as_float"]
 
 _FIRST_ROOM = 1024
 _FIRST_BYTES = 1 << 26
@@ -99,7 +99,7 @@ class ContextBuffer:
             incoming = incoming.to(torch.float32)
         if len(self) and incoming.dtype != self.contexts.dtype:
             # Images first as bytes and then as numbers: bytes mean 0..255 scaled to [0, 1], so both become floats.
-            incoming, self.contexts = _as_float(incoming), _as_float(self.contexts)
+            incoming, self.contexts = as_float(incoming), as_float(self.contexts)
         elif not len(self):
             self._settle(incoming.dtype)
         given = {"contexts": incoming, **more}
@@ -197,12 +197,6 @@ class ReplayBuffers:
         return self.source, self.target, self.target_rounds
 
 
-def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What was drawn from several memories, (runs, R, ...); contexts in bytes and in numbers meet as numbers."""
-    if len({part.dtype for part in parts}) > 1:
-        parts = [_as_float(part) for part in parts]
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
-
-
-def _as_float(contexts: torch.Tensor) -> torch.Tensor:
+def as_float(contexts: torch.Tensor) -> torch.Tensor:
+    """Contexts as float32; bytes, which mean 0..255, scaled to [0, 1]."""
     return contexts.to(torch.float32) / 255 if contexts.dtype == torch.uint8 else contexts

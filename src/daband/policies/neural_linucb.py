@@ -18,6 +18,7 @@ from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import Recipe
+from daband.learning.stepper import take_steps
 from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
@@ -106,7 +107,7 @@ class NeuralLinUCB(Policy):
             seed=self.seed,
             form="primal",
         )
-        self._memories = self._fresh_memories()
+        self._buffers = self._fresh_buffers()
         self._rate = 0.0
         self._refitted_at = 0
         self._warned_no_target = False
@@ -137,7 +138,7 @@ class NeuralLinUCB(Policy):
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
         head = [("head", self._head, method) for method in ("decide", "learn", "play", "refit")]
-        return [("step", self._learner, "adapt"), ("features", self._learner, "encode"), *head]
+        return [("step", self, "_take_steps"), ("features", self._learner, "encode"), *head]
 
     # What Policy asks for.
 
@@ -160,11 +161,15 @@ class NeuralLinUCB(Policy):
 
     def _observe(self, contexts: AnyArray) -> None:
         if self._learner.objective.needs_target:
-            self._memories.target.add(contexts)
+            self._buffers.target.add(contexts)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         due = self.before_steps(steps)
-        return self.after_steps(self._learner.adapt(due, self._memories)) if due else {}
+        return self.after_steps(self._take_steps(due)) if due else {}
+
+    def _take_steps(self, steps: int) -> dict[str, float]:
+        (measured,) = take_steps([self._learner], steps, [self._buffers])
+        return measured
 
     # For those who take the steps of several policies at once.
 
@@ -174,17 +179,17 @@ class NeuralLinUCB(Policy):
         return self._learner
 
     @property
-    def memories(self) -> ReplayBuffers:
-        """What steps draw from."""
-        return self._memories
+    def buffers(self) -> ReplayBuffers:
+        """The replay buffers that steps draw from."""
+        return self._buffers
 
     def before_steps(self, steps: int | None) -> int:
         """Make ready for gradient steps, and say how many are due: 0 where there is nothing to learn from."""
         steps = self.recipe.learning.steps if steps is None else steps
-        memories = self._memories
-        if steps == 0 or not (len(memories.source) or len(memories.target_rounds)):
+        buffers = self._buffers
+        if steps == 0 or not (len(buffers.source) or len(buffers.target_rounds)):
             return 0
-        if self._learner.objective.needs_target and not len(memories.target) and not self._warned_no_target:
+        if self._learner.objective.needs_target and not len(buffers.target) and not self._warned_no_target:
             self._warned_no_target = True
             warnings.warn(
                 f"{self.name} has seen no target context, so it learns from the source alone, as Neural-LinUCB does; "
@@ -216,15 +221,15 @@ class NeuralLinUCB(Policy):
         if self.arms == "shared":
             # Stored rounds hold one context per arm, and the new arm has none in them. The head keeps what they taught
             # it: the next refit waits until there are as many rounds again, or it would forget more than it mends.
-            self._memories = self._fresh_memories(n_arms=self.n_arms + 1)
+            self._buffers = self._fresh_buffers(n_arms=self.n_arms + 1)
         self._head.add_arm()
         self._learner.grow()
 
     def _state(self) -> dict[str, AnyArray]:
         arrays = {f"head.{name}": array for name, array in self._head.state().items()}
         arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
-        for part, memory in self._parts():
-            arrays.update({f"memory.{part}.{name}": array for name, array in memory.state().items()})
+        for part, buffer in self._parts():
+            arrays.update({f"replay.{part}.{name}": array for name, array in buffer.state().items()})
         arrays["rate"] = np.array([self._rate])
         arrays["refitted_at"] = np.array([self._refitted_at], np.int64)
         return arrays
@@ -235,14 +240,14 @@ class NeuralLinUCB(Policy):
 
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
-        for part, memory in self._parts():
-            memory.restore(below(f"memory.{part}."))
+        for part, buffer in self._parts():
+            buffer.restore(below(f"replay.{part}."))
         self._rate = float(state["rate"][0])
         self._refitted_at = int(state["refitted_at"][0])
 
     # Its own parts.
 
-    def _fresh_memories(self, n_arms: int | None = None) -> ReplayBuffers:
+    def _fresh_buffers(self, n_arms: int | None = None) -> ReplayBuffers:
         lead = (self.n_arms if n_arms is None else n_arms,) if self.arms == "shared" else ()
         common = {
             "context_shape": (*lead, *self.feature_shape),
@@ -258,15 +263,15 @@ class NeuralLinUCB(Policy):
         )
 
     def _parts(self) -> list[tuple[str, ContextBuffer]]:
-        memories = self._memories
+        buffers = self._buffers
         return [
-            ("source", memories.source),
-            ("target", memories.target),
-            ("target_rounds", memories.target_rounds),
+            ("source", buffers.source),
+            ("target", buffers.target),
+            ("target_rounds", buffers.target_rounds),
         ]
 
     def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
-        memory = self._memories.source if domain == "source" else self._memories.target_rounds
+        memory = self._buffers.source if domain == "source" else self._buffers.target_rounds
         low, high = self.reward_range
         memory.add_rounds(contexts, arms, (rewards - low) / (high - low))
         if domain == "source":
@@ -276,7 +281,7 @@ class NeuralLinUCB(Policy):
 
     def _refit_is_due(self) -> bool:
         settings = self.recipe.replay
-        shown = self._memories.source.n_seen + self._memories.target_rounds.n_seen
+        shown = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
         wait = max(settings.refit_after, int(settings.refit_growth * shown))
         # A young head rests on an encoder that changes fast: it is fitted anew more often, at little cost.
         wait = min(wait, max(1, shown // 8)) if shown < 8 * settings.refit_after else wait
@@ -286,14 +291,14 @@ class NeuralLinUCB(Policy):
         """Fit the head to every stored round, each once, with the features of the present encoder."""
         low, high = self.reward_range
         latents, arms, rewards = [], [], []
-        for domain, memory in (("source", self._memories.source), ("target", self._memories.target_rounds)):
+        for domain, memory in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):
             n = len(memory)
             if n:
                 latents.append(self._learner.encode(memory.contexts[:n], domain))
                 arms.append(memory.arms[:n].cpu().numpy())
                 rewards.append(memory.rewards[:n].cpu().numpy() * (high - low) + low)
         self._head.refit(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
-        self._refitted_at = self._memories.source.n_seen + self._memories.target_rounds.n_seen
+        self._refitted_at = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
 
 
 def device_named(name: str) -> torch.device:

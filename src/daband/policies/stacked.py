@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daband.learning.learner import Learner
-from daband.learning.steps import Steps
+from daband.learning.stepper import take_steps
 from daband.policies.contract import Policy
 from daband.policies.neural_linucb import NeuralLinUCB
 
@@ -38,23 +37,16 @@ def adapt_stacked(policies: Sequence[Policy]) -> list[dict[str, float] | Excepti
         if due:
             steps = due
             # One that has seen the target, or was paid there, takes other steps than one that has not.
-            alike = tuple(memory.kind for memory in policy.memories.parts())
+            alike = tuple(buffer.kind for buffer in policy.buffers.parts())
             ready.setdefault(alike, []).append((index, policy))
         else:
             results[index] = {}
     for some in ready.values():
-        found = _steps_of([policy.learner for _, policy in some]).take(steps, [policy.memories for _, policy in some])
+        learners, buffers = [policy.learner for _, policy in some], [policy.buffers for _, policy in some]
+        found = take_steps(learners, steps, buffers)
         for (index, policy), measured in zip(some, found, strict=True):
             try:
                 results[index] = policy.after_steps(measured)
             except Exception as error:
                 results[index] = error
     return [results[index] for index in range(len(policies))]
-
-
-def _steps_of(learners: list[Learner]) -> Steps:
-    """Who takes the steps of these: the same as before, unless one of them has been elsewhere since."""
-    before = learners[0].steps
-    if before is None or before.learners != learners or any(learner.steps is not before for learner in learners):
-        return Steps(learners)
-    return before

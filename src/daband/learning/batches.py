@@ -1,0 +1,206 @@
+"""Where the batches of gradient steps come from: replay buffers on the device, or on the host with prefetching.
+
+What the coming steps draw (rows of the buffers, numbers for the augmentation) is drawn before the first of them, so a
+step itself uses no random generator and has one shape: it can be recorded as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer, as_float
+
+__all__ = ["BLOCK", "BatchShape", "Batches", "DrawnBatch", "PrefetchedBatches", "ResidentBatches", "batches_for"]
+
+BLOCK = 64
+"""The most steps that are drawn for at once."""
+_SLOTS = 3
+"""Steps whose contexts are on the device or on their way: one in use, one that has arrived, one being sent."""
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What every batch of a stack of runs has in common."""
+
+    rounds: int
+    """Rounds, or target contexts, drawn from each buffer."""
+    contexts_per_round: int
+    context_shape: tuple[int, ...]
+    augmentation_draws: int
+    """Random numbers that the augmentation takes per context."""
+    latest: bool
+    """Whether steps take the latest rounds; else they draw evenly with replacement."""
+    uses_target: bool
+    """Whether steps look at unlabelled target contexts."""
+
+
+class DrawnBatch(NamedTuple):
+    """One step's batch of all runs: R contexts, those of the source first, then of the target, then target rounds."""
+
+    contexts: torch.Tensor
+    """(runs, R, *context_shape), as they were stored."""
+    augmentation: torch.Tensor
+    """(runs, R, draws), even draws from [0, 1)."""
+    arm: torch.Tensor
+    """(runs, rounds): of source rounds and then of target rounds."""
+    reward: torch.Tensor
+    """(runs, rounds)."""
+
+
+class Batches(ABC):
+    """The draws of the coming steps in tables whose places in memory never change."""
+
+    def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
+        self.shape = shape
+        self._generators = generators
+        self._device = generators[0].device
+        runs, rows = len(buffers), shape.rounds
+        kinds = [
+            kind
+            for kind in ("source", "target", "target_rounds")
+            if len(getattr(buffers[0], kind)) and (shape.uses_target or kind != "target")
+        ]
+        self._parts: list[list[ContextBuffer]] = [[getattr(own, kind) for kind in kinds] for own in buffers]
+        """The buffers that steps draw from, for each run."""
+        self._of_rounds = [place for place, kind in enumerate(kinds) if kind != "target"]
+        per_buffer = rows * shape.contexts_per_round
+        self.n_source = per_buffer if "source" in kinds else 0
+        self.n_target = per_buffer if "target" in kinds else 0
+        self.n_contexts = per_buffer * len(kinds)
+        paid = rows * len(self._of_rounds)
+        device = self._device
+        self._rows = torch.zeros(BLOCK, runs, len(kinds), rows, dtype=torch.int64, device=device)
+        self._augmentation = torch.zeros(
+            BLOCK, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device
+        )
+        self._arm = torch.zeros(BLOCK, runs, paid, dtype=torch.int64, device=device)
+        self._reward = torch.zeros(BLOCK, runs, paid, dtype=torch.float32, device=device)
+        types = {part.contexts.dtype for own in self._parts for part in own}
+        self._type = types.pop() if len(types) == 1 else torch.float32
+        self._stored_shape = (runs, len(kinds) * rows, *self._parts[0][0].context_shape)
+
+    def load(self, steps: int) -> None:
+        """Draw for the coming steps, at most ``BLOCK``; each run draws from its own generator."""
+        rows, augmentation = self._rows[:steps], self._augmentation[:steps]
+        n_rows = 0 if self.shape.latest else rows[0, 0].numel()
+        total = n_rows + augmentation[0, 0].numel()
+        for run, (own, generator) in enumerate(zip(self._parts, self._generators, strict=True)):
+            drawn = torch.rand(steps, total, generator=generator, device=self._device, dtype=torch.float32)
+            augmentation[:, run] = drawn[:, n_rows:].view(augmentation[:, run].shape)
+            if self.shape.latest:
+                rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)
+            else:
+                counts = torch.tensor([len(part) for part in own], device=self._device)[:, None]
+                evenly = drawn[:, :n_rows].view(rows[:, run].shape)
+                rows[:, run] = torch.minimum((evenly * counts).long(), counts - 1)
+            for place, kind in enumerate(self._of_rounds):
+                part, own_rows = own[kind], rows[:, run, kind]
+                assert isinstance(part, RoundBuffer)
+                columns = slice(place * self.shape.rounds, (place + 1) * self.shape.rounds)
+                self._arm[:steps, run, columns] = part.arms[own_rows]
+                self._reward[:steps, run, columns] = part.rewards[own_rows].to(torch.float32)
+
+    def before_step(self) -> None:  # noqa: B027 - batches on the device need nothing
+        """What the host does before it starts a step."""
+
+    def after_step(self) -> None:  # noqa: B027
+        """What the host does once it has started a step."""
+
+    def at(self, position: torch.Tensor) -> DrawnBatch:
+        """The batch of the step at ``position`` (1,), a number on the device."""
+
+        def now(table: torch.Tensor) -> torch.Tensor:
+            return table.index_select(0, position).squeeze(0)
+
+        contexts = self._contexts(position).view(len(self._parts), self.n_contexts, *self.shape.context_shape)
+        return DrawnBatch(contexts, now(self._augmentation), now(self._arm), now(self._reward))
+
+    @abstractmethod
+    def _contexts(self, position: torch.Tensor) -> torch.Tensor:
+        """The stored contexts (runs, rows, ...) of the step at ``position``."""
+
+    def _gather(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy the contexts of ``rows`` (runs, kinds, size) to ``out`` (runs, kinds * size, ...)."""
+        size = self.shape.rounds
+        for own, own_rows, place in zip(self._parts, rows.unbind(), out.unbind(), strict=True):
+            for part, some, start in zip(own, own_rows.unbind(), range(0, len(place), size), strict=True):
+                contexts, there = part.contexts, place[start : start + size]
+                if contexts.dtype == there.dtype and contexts.device == there.device:
+                    torch.index_select(contexts, 0, some, out=there)
+                else:
+                    there.copy_(as_float(contexts.index_select(0, some.to(contexts.device))))
+
+
+class ResidentBatches(Batches):
+    """From buffers on the device: a step gathers its own contexts."""
+
+    def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
+        super().__init__(buffers, shape, generators)
+        self._gathered = torch.zeros(self._stored_shape, dtype=self._type, device=self._device)
+
+    def _contexts(self, position: torch.Tensor) -> torch.Tensor:
+        self._gather(self._rows.index_select(0, position).squeeze(0), self._gathered)
+        return self._gathered
+
+
+class PrefetchedBatches(Batches):
+    """From buffers on the host: while the device works on a step, the host sends the contexts of the next ones.
+
+    On a GPU they are gathered in pinned memory and copied on a stream of their own.
+    """
+
+    def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
+        super().__init__(buffers, shape, generators)
+        self._sent = torch.zeros(_SLOTS, *self._stored_shape, dtype=self._type, device=self._device)
+        self._cuda = self._device.type == "cuda"
+        self._host = self._sent
+        if self._cuda:
+            self._host = torch.zeros(self._sent.shape, dtype=self._type, pin_memory=True)
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._arrived = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
+            self._used = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
+        self._next = 0
+
+    def load(self, steps: int) -> None:
+        super().load(steps)
+        self._host_rows = self._rows[:steps].cpu()
+        self._next = 0
+
+    def before_step(self) -> None:
+        """Gather the contexts of the next step and send them; the current stream waits for them."""
+        slot = self._next % _SLOTS
+        if self._cuda:
+            self._arrived[slot].synchronize()  # the copy from this slot's pinned memory is over
+        self._gather(self._host_rows[self._next], self._host[slot])
+        if self._cuda:
+            self._stream.wait_event(self._used[slot])
+            with torch.cuda.stream(self._stream):
+                self._sent[slot].copy_(self._host[slot], non_blocking=True)
+                self._arrived[slot].record(self._stream)
+            torch.cuda.current_stream(self._device).wait_event(self._arrived[slot])
+        self._next += 1
+
+    def after_step(self) -> None:
+        """Once the device has run the step that was started last, its slot is free."""
+        if self._cuda:
+            self._used[(self._next - 1) % _SLOTS].record(torch.cuda.current_stream(self._device))
+
+    def _contexts(self, position: torch.Tensor) -> torch.Tensor:
+        return self._sent.index_select(0, position % _SLOTS).squeeze(0)
+
+
+def batches_for(buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]) -> Batches:
+    """Prefetched batches where any filled buffer keeps its contexts on the host, else resident ones."""
+    on_host = any(part.on_host for own in buffers for part in own.parts() if len(part))
+    return (PrefetchedBatches if on_host else ResidentBatches)(buffers, shape, generators)
+
+
+def _latest(part: ContextBuffer, size: int) -> torch.Tensor:
+    """The rows (size,) of the latest contexts; a buffer that holds fewer repeats its oldest."""
+    numbers = torch.arange(part.n_seen - size, part.n_seen).clamp(min=0)
+    return numbers % part.capacity  # a full buffer writes over its oldest

@@ -1,0 +1,147 @@
+"""One gradient step of a stack of learners.
+
+A step has fixed shapes, reads nothing back from the device and draws no random number, so that it can be recorded as a
+CUDA graph. What it needs from the host (the head's coefficients, the schedule of weights, the batches' draws) lies in
+tensors that the host fills between steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.func import functional_call
+
+from daband.encoders.augmentation import augment
+from daband.errors import InvalidInput
+from daband.learning.adam import RowAdam
+from daband.learning.batches import BLOCK, Batches
+from daband.learning.stack import Parameters, RunInputs, Stack
+from daband.objectives import Batch
+
+__all__ = ["GradientStep"]
+
+_MOST_MEASURED = 32
+
+
+class GradientStep:
+    """Takes the next step of ``stack`` on the next batch of ``batches``; what it measures is added to ``totals``."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.batches: Batches | None = None
+        self.measured_names: list[str] = []
+        recipe, device, runs = stack.first.recipe, stack.device, stack.runs
+        self._adam = RowAdam(stack.parameters, stack.moments, learning_rate=recipe.learning.learning_rate)
+        self._encoder_size = stack.first.layout.size_of("encoder")
+        n_weights = len(stack.first.objective.weights) + 1
+        self.schedule = torch.zeros(BLOCK, runs, n_weights, dtype=torch.float32, device=device)
+        """For each of the coming steps every term's weight, and the decay of the EMA encoder."""
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        """How many of them were taken."""
+        self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
+        """Sums over measured steps: their number, and then what ``measured_names`` says."""
+        self._ones = torch.ones(runs, dtype=torch.float32, device=device)
+
+    def __call__(self, measure: bool) -> None:
+        """Take one step."""
+        stack = self.stack
+        now = self.schedule.index_select(0, self.position).squeeze(0)
+        statistics = stack.statistics.clone()
+        others = [buffer.clone() for buffer in stack.other_buffers]
+        losses, measured = self._losses(now[:, :-1], measure)
+        (gradient,) = torch.autograd.grad(losses, stack.parameters, grad_outputs=self._ones)
+        with torch.no_grad():
+            losses = losses.detach()
+            # Zero times a finite number is 0, and NaN otherwise: 1 where a step must be skipped.
+            bad = torch.nan_to_num((losses + torch.linalg.vector_norm(gradient, dim=1)) * 0.0, nan=1.0)
+            self._adam.step(gradient, bad)
+            stack.restore_where(bad, statistics, others)
+            stack.update_ema((1 - now[:, -1]) * (1 - bad))
+            skipped, streak, longest = stack.faults.unbind(1)
+            streak.add_(1).mul_(bad)
+            skipped.add_(bad)
+            torch.maximum(longest, streak, out=longest)
+            if measure:
+                norms = torch.linalg.vector_norm(gradient[:, : self._encoder_size], dim=1)
+                found = torch.cat([torch.stack([torch.ones_like(losses), losses, norms], dim=1), measured], dim=1)
+                self.totals[:, : found.shape[1]].add_(torch.where(bad[:, None] > 0, 0.0, found))
+            self.position += 1
+
+    def _losses(self, weights: torch.Tensor, measure: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The runs' losses (runs,), and what was measured (runs, M)."""
+        stack, batches = self.stack, self.batches
+        assert batches is not None
+        drawn = batches.at(self.position)
+        n_source, n_target = batches.n_source, batches.n_target
+        parameters = stack.by_module()
+        augmentation = stack.first.recipe.learning.augmentation
+        flat = augment(drawn.contexts.flatten(0, 1), augmentation, drawn.augmentation.flatten(0, 1))
+        augmented = flat.view(*drawn.contexts.shape[:2], *flat.shape[1:])
+        latent, alignment = stack.encode(parameters["encoder"], augmented, n_source)
+        teacher = latent[:, :0]
+        if n_target and stack.first.objective.needs_teacher:
+            target = slice(n_source, n_source + n_target)
+            teacher = stack.teach(drawn.contexts[:, target], latent[:, target])
+        constants = stack.constants
+        inputs = RunInputs(
+            latent,
+            alignment,
+            teacher,
+            drawn.arm,
+            drawn.reward,
+            constants["theta"],
+            constants["inverse"],
+            constants["alpha"],
+            weights,
+        )
+
+        def judge(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._judge(own, run, n_source, n_target, measure)
+
+        return stack.judge(judge, parameters["objective"], inputs)
+
+    def _judge(
+        self, parameters: Parameters, run: RunInputs, n_source: int, n_target: int, measure: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One run's loss and measurements."""
+        learner = self.stack.first
+        objective, n_arms, per_round = learner.objective, learner.n_arms, learner.contexts_per_round
+
+        def predict(latents: torch.Tensor) -> torch.Tensor:
+            """Predicted rewards (rounds, K) of latents (rounds, d), or (rounds * K, d) for shared arms."""
+            return (latents @ run.theta[0]).view(-1, n_arms) if learner.shared else latents @ run.theta.T
+
+        predicted = predict(run.latent)
+        rounds, targets = n_source // per_round, n_target // per_round
+        # Split, not sliced: the gradient of a slice is a tensor of zeros with a copy in it. The rest are target rounds.
+        of_source, of_target, of_rounds = torch.split(predicted, [rounds, targets, len(predicted) - rounds - targets])
+        rest = len(run.alignment) - n_source - n_target
+        source_alignment, target_alignment, _ = torch.split(run.alignment, [n_source, n_target, rest])
+        width = torch.zeros_like(of_target)
+        if targets and objective.needs_width:
+            z = run.latent[n_source : n_source + n_target].detach()
+            variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
+            width = run.alpha * variance.sqrt().view(targets, -1)
+        batch = Batch(
+            predicted=torch.cat([of_source, of_rounds]) if rest else of_source,
+            arm=run.arm,
+            reward=run.reward,
+            alignment=source_alignment,
+            target_predicted=of_target,
+            target_width=width,
+            target_alignment=target_alignment,
+            alignments=None if rest else run.alignment,
+            target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
+            weight=run.weights[0],
+        )
+        loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
+        if not measure:
+            return loss, loss.detach()[None]
+        measured = {**values, "latent_spread": run.latent.detach().var(dim=0, correction=0).sum()}
+        if targets:
+            chosen = (of_target.detach() + width).argmax(dim=1)
+            shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
+            measured["target_top_share"] = shares.max()
+        self.measured_names = ["loss", "gradient_norm", *measured]
+        if len(self.measured_names) >= _MOST_MEASURED:  # the first place has their number
+            raise InvalidInput(f"an objective can have at most {_MOST_MEASURED - 6} terms")
+        return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])

@@ -1,0 +1,202 @@
+"""Batches from buffers on the device, and the same batches prefetched from buffers on the host."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from daband.errors import InvalidInput
+from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, ResidentBatches, batches_for
+from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
+from daband.learning.settings import ReplaySettings
+from daband.learning.stepper import take_steps
+from daband.policies import DABand, load, recipe_for
+
+SHAPE = (3, 20, 20)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+def policy(place, device="cpu", seed=1, replay="all"):
+    recipe = recipe_for("small", context_shape=SHAPE)
+    recipe = replace(recipe, replay=ReplaySettings(place=place, sampling=replay, capacity=150))
+    return DABand(context_shape=SHAPE, n_arms=4, recipe=recipe, feedback="one_hot", device=device, seed=seed)
+
+
+def episode(some, number, steps=5):
+    rng = np.random.default_rng(number)
+    contexts = rng.integers(0, 256, (64, *SHAPE), dtype=np.uint8)
+    some.play(contexts, np.eye(4)[contexts.reshape(64, -1)[:, 0] // 64])
+    some.observe_target(255 - contexts)
+    if number == 2:
+        some.play(contexts[:20], np.eye(4)[rng.integers(0, 4, 20)], "target")  # a third buffer joins
+    return steps
+
+
+def assert_alike(one, other, *, atol=0.0):
+    ours, theirs = one._learner.state(), other._learner.state()
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_allclose(ours[name], theirs[name], atol=atol, rtol=1e-3 if atol else 0, err_msg=name)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("replay", ["all", "last"])
+def test_prefetched_steps_are_the_steps_of_resident_contexts(device, replay, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    resident, prefetched = policy("device", device, replay=replay), policy("host", device, replay=replay)
+    for number, steps in enumerate((5, 3, 9, 9)):  # fewer, more, and so many that slots are used again
+        for some in (resident, prefetched):
+            episode(some, number)
+            measured = some.adapt(steps)
+        assert measured["skipped_steps"] == 0
+    assert isinstance(prefetched.learner.stepper.step.batches, PrefetchedBatches)
+    assert isinstance(resident.learner.stepper.step.batches, ResidentBatches)
+    assert prefetched._buffers.source.contexts.device.type == "cpu"
+    assert prefetched._buffers.source.arms.device.type == device
+    if device == "cpu":
+        assert_alike(resident, prefetched)
+    else:  # which adds up in no fixed order
+        images = np.random.default_rng(9).integers(0, 256, (50, *SHAPE), dtype=np.uint8)
+        np.testing.assert_allclose(resident.decide(images).mean, prefetched.decide(images).mean, atol=5e-3)
+
+
+def test_a_policy_with_prefetched_batches_resumes_from_its_file_to_the_last_bit(tmp_path):
+    one = policy("host")
+    episode(one, 0)
+    one.adapt(4)
+    one.save(tmp_path / "p.safetensors")
+    other = load(tmp_path / "p.safetensors")
+    for some in (one, other):
+        episode(some, 1)
+        some.adapt(4)
+    assert other._buffers.source.on_host
+    assert_alike(one, other)
+
+
+def test_stacked_runs_prefetch_the_batches_that_they_draw_alone():
+    """One step, whose first moments are a tenth of the gradients: no trajectory that could carry rounding on."""
+    alone = [policy("host", seed=seed) for seed in (1, 2)]
+    stacked = [policy("host", seed=seed) for seed in (1, 2)]
+    for some in (*alone, *stacked):
+        episode(some, 0)
+    for some in alone:
+        some.adapt(1)
+    for some in stacked:
+        some.before_steps(1)
+    take_steps([some.learner for some in stacked], 1, [some.buffers for some in stacked])
+    assert isinstance(stacked[0].learner.stepper.step.batches, PrefetchedBatches)
+    for one, other in zip(alone, stacked, strict=True):
+        ours, theirs = one.learner.moments["exp_avg"], other.learner.moments["exp_avg"]
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-2)
+
+
+def numbered_buffers(n_source, n_target=0, *, capacity=40, latest=False, place="device", dtype=np.float32):
+    settings = {"capacity": capacity, "device": torch.device("cpu"), "latest": latest, "place": place}
+    buffers = ReplayBuffers(
+        source=RoundBuffer(context_shape=(1,), seed=0, **settings),
+        target=ContextBuffer(context_shape=(1,), seed=1, **settings),
+        target_rounds=RoundBuffer(context_shape=(1,), seed=2, **settings),
+    )
+    for start in range(0, n_source, 21):
+        numbers = np.arange(start, min(start + 21, n_source))
+        buffers.source.add_rounds(numbers[:, None].astype(np.float32), numbers % 3, numbers / 1000)
+    if n_target:
+        buffers.target.add(np.arange(100, 100 + n_target)[:, None].astype(dtype))
+    return buffers
+
+
+def made(buffers, *, latest=False, uses_target=True, seeds=(0,)):
+    shape = BatchShape(
+        rounds=16,
+        contexts_per_round=1,
+        context_shape=(1,),
+        augmentation_draws=2,
+        latest=latest,
+        uses_target=uses_target,
+    )
+    return batches_for(buffers, shape, [torch.Generator().manual_seed(seed) for seed in seeds])
+
+
+def drawn(batches, steps):
+    """The batches of ``steps`` steps; their contexts' place is used again, so they are copied."""
+    batches.load(steps)
+    found = []
+    for position in range(steps):
+        batches.before_step()
+        found.append([tensor.clone() for tensor in batches.at(torch.tensor([position]))])
+        batches.after_step()
+    return found
+
+
+@pytest.mark.parametrize(("n", "expected"), [(107, list(range(91, 107))), (9, [0] * 8 + list(range(1, 9)))])
+def test_the_latest_rounds_are_the_latest_also_when_the_buffer_is_full(n, expected):
+    ((contexts, _, arm, reward),) = drawn(made([numbered_buffers(n, latest=True)], latest=True), 1)
+    assert contexts.flatten().tolist() == expected
+    assert arm.flatten().tolist() == [number % 3 for number in expected]
+    np.testing.assert_allclose(reward.flatten(), np.array(expected) / 1000)
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_arms_and_rewards_are_those_of_the_drawn_contexts(place):
+    batches = made([numbered_buffers(30, 5, place=place)])
+    assert (batches.n_source, batches.n_target, batches.n_contexts) == (16, 16, 32)
+    for contexts, augmentation, arm, reward in drawn(batches, 7):
+        numbers = contexts[0, :16, 0].long()
+        assert numbers.max() < 30
+        assert torch.equal(arm[0], numbers % 3)
+        np.testing.assert_allclose(reward[0], numbers / 1000)
+        assert set(contexts[0, 16:, 0].tolist()) <= {100.0, 101.0, 102.0, 103.0, 104.0}
+        assert augmentation.shape == (1, 32, 2)
+
+
+def test_how_steps_are_cut_into_blocks_changes_no_draw():
+    whole, pieces = made([numbered_buffers(30, 5)]), made([numbered_buffers(30, 5)])
+    ours, theirs = drawn(whole, 9), [*drawn(pieces, 4), *drawn(pieces, 1), *drawn(pieces, 4)]
+    for one, other in zip(ours, theirs, strict=True):
+        assert all(torch.equal(mine, yours) for mine, yours in zip(one, other, strict=True))
+
+
+def test_each_stacked_run_draws_what_it_draws_alone():
+    buffers = [numbered_buffers(30), numbered_buffers(17)]
+    together = drawn(made(buffers, seeds=(4, 5)), 3)
+    for run, seed in enumerate((4, 5)):
+        for one, both in zip(drawn(made([buffers[run]], seeds=(seed,)), 3), together, strict=True):
+            assert all(torch.equal(mine[0], stacked[run]) for mine, stacked in zip(one, both, strict=True))
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_bytes_beside_floats_are_scaled_to_the_unit_range(place):
+    ((contexts, *_),) = drawn(made([numbered_buffers(30, 5, place=place, dtype=np.uint8)]), 1)
+    assert contexts.dtype == torch.float32
+    assert 100 / 255 <= contexts[0, 16:].min() <= contexts[0, 16:].max() <= 104 / 255
+
+
+def test_target_contexts_that_no_term_needs_are_not_drawn():
+    batches = made([numbered_buffers(30, 5)], uses_target=False)
+    assert (batches.n_source, batches.n_target, batches.n_contexts) == (16, 0, 16)
+
+
+def test_more_steps_than_a_block_are_taken():
+    one = policy("device")
+    episode(one, 0)
+    assert one.adapt(BLOCK + 1)["skipped_steps"] == 0
+    assert one.learner.step_number == BLOCK + 1
+
+
+def test_contexts_lie_on_the_host_where_they_would_fill_the_device(monkeypatch):
+    class Card:
+        total_memory = 1000
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Card)
+    for capacity, on_host in ((25, False), (26, True)):
+        buffer = ContextBuffer(context_shape=(10,), capacity=capacity, seed=0, device=torch.device("cpu"))
+        buffer.device = torch.device("cuda")
+        monkeypatch.setattr(ContextBuffer, "_home", lambda *_: torch.device("cpu"))
+        buffer._settle(torch.uint8)
+        assert buffer.on_host is on_host
+
+
+def test_an_unknown_place_is_refused():
+    with pytest.raises(InvalidInput, match="place must be"):
+        ReplaySettings(place="disk")
