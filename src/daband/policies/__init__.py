@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from daband.errors import CheckpointError
 from daband.linear import PCA, Decision
 from daband.policies.checkpoint import read_checkpoint, read_notes
+from daband.policies.constant import Constant
 from daband.policies.contract import Policy, policies
 from daband.policies.decisions import Played
 from daband.policies.linucb import LinUCB
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from daband.policies.recipes import recipe_for, recipe_names
 
 __all__ = [
+    "Constant",
     "DABand",
     "Decision",
     "LinUCB",
@@ -63,7 +65,7 @@ def build(settings: dict[str, Any]) -> Policy:
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if arguments["reward_range"] != "auto":
         arguments["reward_range"] = tuple(arguments["reward_range"])
-    if arguments["transform"] is not None:
+    if arguments.get("transform") is not None:
         arguments["transform"] = PCA(**arguments["transform"])
     return kind(**arguments)
 
