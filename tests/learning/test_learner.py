@@ -12,7 +12,7 @@ from torch import nn
 from daband.encoders import encoders
 from daband.encoders.pretrained import CustomFeatures
 from daband.errors import InvalidInput
-from daband.learning.learner import _filled_up
+from daband.learning.acting import _filled_up
 from daband.learning.runners import EagerRunner
 from daband.learning.settings import EncoderSettings, LearningSettings
 from daband.objectives import Term, Weight, terms
@@ -214,28 +214,6 @@ def test_skipped_steps_count_in_no_mean():
     measured = policy.adapt(steps=9)  # the first and the last measure
     assert measured["skipped_steps"] == 1
     assert all(math.isfinite(value) for value in measured.values())
-
-
-def test_an_encoder_that_failed_while_acting_trains_on_as_before():
-    policy = make(recipe=small(learning=LearningSettings(steps=4, batch=16, ema_decay=0.0)))
-    encoder = policy.learner.encoder
-
-    def full(*_):
-        raise torch.OutOfMemoryError
-
-    hook = encoder.register_forward_pre_hook(full)
-    with pytest.raises(torch.OutOfMemoryError):
-        policy.decide(problem(4)[0])
-    hook.remove()
-    modes = []
-    encoder.register_forward_pre_hook(lambda network, _: modes.append(network.training))
-    trained(policy)
-    policy.decide(problem(4)[0])
-    assert set(modes) == {True, False}
-    assert not modes[-1]
-    modes.clear()
-    policy.adapt(2)
-    assert modes == [True, True]
 
 
 def test_a_module_in_a_recipe_is_told_where_to_go():

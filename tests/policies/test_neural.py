@@ -239,3 +239,24 @@ def test_images_of_bytes_train_and_images_of_floats_may_follow():
     )
     policy.play((images / 255).astype(np.float32), rng.integers(0, 2, (20, 2)).astype(float))
     assert math.isfinite(policy.adapt()["loss"])
+
+
+@pytest.mark.parametrize("reward_range", [(0.0, 1.0), (-5.0, 12.0)])
+def test_one_hot_feedback_refuses_rewards_between_the_ends(reward_range):
+    low, high = reward_range
+    policy = make(feedback="one_hot", reward_range=reward_range)
+    contexts, rewards = problem(8)
+    policy.play(contexts, low + rewards * (high - low))
+    before, counts = fingerprint(policy), (policy.rounds_decided, policy.rounds_learned)
+    between = low + 0.37 * (high - low)
+    paid = np.full(8, high)
+    paid[5] = between
+    with pytest.raises(InvalidInput, match=r"one_hot.*bandit"):
+        policy.update(contexts, np.zeros(8, int), paid)
+    every = low + rewards * (high - low)
+    every[3, 1] = between
+    with pytest.raises(InvalidInput, match=f"got a reward of {between:g}"):
+        policy.play(contexts, every)
+    assert fingerprint(policy) == before
+    assert (policy.rounds_decided, policy.rounds_learned) == counts
+    make(reward_range=reward_range).update(contexts, np.zeros(8, int), paid)  # bandit feedback takes any

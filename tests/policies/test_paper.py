@@ -31,7 +31,7 @@ def walked():
 
 def test_choices_a_b_and_theta(walked):
     _, start, head, played, source, _, rewards, _ = walked
-    z = start.encode(source, "source")
+    z = start.acting_copy().encode(source, "source")
     A, b = np.stack([np.eye(D)] * K), np.zeros((K, D))
     for i in range(H):
         scores = [

@@ -128,9 +128,11 @@ class Encoder(nn.Module):
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:
     """Contexts as floats; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
     if contexts.dtype == torch.uint8:
-        return contexts / 255  # a float already, in one pass
-    return contexts if contexts.is_floating_point() else contexts.to(torch.get_default_dtype())
+        return contexts / _BYTE  # in one pass, to float32 whatever torch's default type is
+    return contexts if contexts.is_floating_point() else contexts.to(torch.float32)
 
+
+_BYTE = torch.tensor(255.0, dtype=torch.float32)
 
 BuildFeatures = Callable[..., Features]
 encoders: Registry[BuildFeatures] = Registry("encoder", "daband.encoders")

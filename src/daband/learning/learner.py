@@ -1,6 +1,6 @@
-"""The part of a neural policy that learns by gradients: encoder, its average, objective and optimiser.
+"""What a neural policy learns by gradients: an encoder, its EMA, the objective's own parameters, the optimiser's state.
 
-The steps themselves are in ``steps``, which takes them for one learner or for several at once.
+``stepper`` takes the steps, for one learner or for several that are stacked.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import nn
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders import DomainNorm, Encoder, build_encoder
 from daband.errors import InvalidInput
+from daband.learning.acting import ActingEncoder
 from daband.learning.adam import fresh_moments
 from daband.learning.layout import ParameterLayout
 from daband.learning.precision import single_precision
@@ -28,14 +29,9 @@ from daband.objectives import Objective, TermShape
 
 __all__ = ["Learner"]
 
-_ENCODE_ROWS = 2048
-_ENCODE_NUMBERS = 1 << 18
-"""How many numbers of contexts are encoded at a time on the CPU: what a network makes of more is no longer in the cache
-when its next layer wants it."""
-
 
 class Learner:
-    """Takes gradient steps; encodes contexts for the head.
+    """The state of one run.
 
     ``feature_shape`` is that of one context behind the transform; with ``shared`` arms a round has one for each arm.
     """
@@ -164,36 +160,12 @@ class Learner:
         self.step_number += steps
         return [list(row) for row in zip(*columns, strict=True)]
 
-    @property
-    def acting(self) -> Encoder:
-        """The encoder whose features the head is built on: the averaged one where there is one."""
-        return self.encoder if self.ema is None else self.ema
-
-    @single_precision()
-    def encode(self, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
-        """Latents for the head, float64: (B, d), or (B, K, d) for shared arms."""
-        tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
-        if tensor.dtype != torch.uint8:
-            tensor = tensor.to(torch.float32)
-        lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
-        flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
-        rows = _ENCODE_ROWS
-        if self.device.type == "cpu":
-            rows = min(rows, max(64, _ENCODE_NUMBERS // math.prod(flat.shape[1:])))
-        network = self.acting
-        if network.training:
-            network.eval()  # a step sets it back: replays of a captured one need not
-        pieces = []
-        with torch.no_grad():
-            for start in range(0, len(flat), rows):
-                part = flat[start : start + rows].to(self.device)
-                given = _filled_up(part) if self.device.type == "cuda" else part
-                latent = network(given, n_source=len(given) if domain == "source" else 0).latent
-                pieces.append(latent[: len(part)])
-        latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
-        # Norms of exactly one, also behind float32: the head's algebra counts on it.
-        latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
-        return latents.reshape(*lead, -1)
+    def acting_copy(self) -> ActingEncoder:
+        """A copy of the encoder whose features the head is built on: the EMA encoder where there is one."""
+        network = self.encoder if self.ema is None else self.ema
+        frozen = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
+        shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
+        return ActingEncoder(copy.deepcopy(network, shared), shared=self.shared, device=self.device)
 
     def take_head(self, theta: FloatArray, inverse: FloatArray, *, alpha: float, rate: float) -> None:
         """Copy what the losses treat as constants: coefficients, A^-1, alpha and the recent mean reward."""
@@ -312,12 +284,6 @@ def _rebuilt(arguments: dict[str, Any], state: Mapping[str, AnyArray], cuda_grap
     learner.restore(state)
     learner.cuda_graph = cuda_graph
     return learner
-
-
-def _filled_up(contexts: torch.Tensor) -> torch.Tensor:
-    """Contexts and copies of the first up to a power of two: a GPU's libraries plan anew for every number of rows."""
-    more = (1 << (len(contexts) - 1).bit_length()) - len(contexts)
-    return torch.cat([contexts, contexts[:1].expand(more, *contexts.shape[1:])]) if more else contexts
 
 
 def _buffers_besides_norms(

@@ -6,15 +6,17 @@ also all of DABand: the two differ in the weights of the objective's terms and i
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput, TrainingDiverged
+from daband.learning.acting import ActingEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import Recipe
@@ -29,9 +31,20 @@ from daband.policies.reward_scale import RewardRange
 
 __all__ = ["NeuralLinUCB", "device_named"]
 
-_RATE_MEMORY = 0.9 ** (1 / 64)
-"""How much of the recent mean reward a round leaves in place: it spans some six hundred rounds."""
+_RATE_DECAY = 0.9 ** (1 / 64)
+"""Of the recent mean reward, per round: it spans some six hundred rounds."""
 _STREAK_THAT_STOPS = 3
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class _Published(NamedTuple):
+    """What decisions rest on. ``adapt`` replaces both parts at once; rounds that are learned change the head."""
+
+    encoder: ActingEncoder
+    head: RidgeHead
 
 
 @policies.register("nlinucb")
@@ -59,6 +72,7 @@ class NeuralLinUCB(Policy):
     source_terms_only: ClassVar[bool] = True
     """Whether the name of a recipe means that recipe without the target's terms."""
     learns_by_gradients = True
+    locks_state = False  # encoding takes long; the state lock is held for what the head does
 
     def __init__(
         self,
@@ -100,7 +114,7 @@ class NeuralLinUCB(Policy):
             seed=self.seed,
             device=self._device,
         )
-        self._head = RidgeHead(
+        head = RidgeHead(
             n_arms=self.n_arms,
             dim=self._learner.encoder.dimension,
             arms=arms,
@@ -109,6 +123,7 @@ class NeuralLinUCB(Policy):
             seed=self.seed,
             form="primal",
         )
+        self._published = _Published(self._learner.acting_copy(), head)
         self._buffers = self._fresh_buffers()
         self._rate = 0.0
         self._refitted_at = 0
@@ -119,11 +134,15 @@ class NeuralLinUCB(Policy):
         """How many rounds each regression of the head holds: (K,), or (1,) with shared arms."""
         return self._head.statistics.counts
 
+    @property
+    def _head(self) -> RidgeHead:
+        return self._published.head
+
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the head works on: (B, d), or (B, K, d) with shared arms."""
         checked = self._checked_contexts(contexts)
         checked_domain(domain)
-        return self._learner.encode(self._transformed(checked), domain)
+        return self._encode(self._published.encoder, self._transformed(checked), domain)
 
     def settings(self) -> dict[str, Any]:
         exploration = self._head.exploration
@@ -139,28 +158,41 @@ class NeuralLinUCB(Policy):
         }
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
-        head = [("head", self._head, method) for method in ("decide", "learn", "play", "refit")]
-        return [("step", self, "_take_steps"), ("features", self._learner, "encode"), *head]
+        parts = {"step": "_take_steps", "features": "_encode", "head": "_call_head"}
+        return [(part, self, method) for part, method in parts.items()]
 
     # What Policy asks for.
 
     def _decide(
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
-        latents = self._learner.encode(contexts, domain)
-        return self._head.decide(latents, first_round=first_round, available=available, rule=rule)
+        encoder, head = self._published  # once: the two belong together
+        latents = self._encode(encoder, contexts, domain)
+        return self._call_head(head.decide, latents, first_round=first_round, available=available, rule=rule)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
-        self._head.learn(self._learner.encode(contexts, domain), arms, rewards)
+        encoder, head = self._published
+        self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards)
         self._remember(contexts, arms, rewards, domain)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
     ) -> Decision:
-        latents = self._learner.encode(contexts, domain)
-        d = self._head.play(latents, rewards, first_round=first_round, available=available)
+        encoder, head = self._published
+        latents = self._encode(encoder, contexts, domain)
+        d = self._call_head(head.play, latents, rewards, first_round=first_round, available=available)
         self._remember(contexts, d.arm, rewards[np.arange(len(contexts)), d.arm], domain)
         return d
+
+    def _check_unit_rewards(self, rewards: FloatArray) -> None:
+        if self.feedback != "one_hot" or np.isin(rewards, (0.0, 1.0)).all():
+            return
+        low, high = self.reward_range
+        wrong = rewards[(rewards != 0.0) & (rewards != 1.0)][0] * (high - low) + low
+        raise InvalidInput(
+            f"feedback='one_hot' means that one arm pays {high:g} and all others {low:g}, got a reward of {wrong:g}; "
+            "use feedback='bandit', where a reward tells of the pulled arm alone"
+        )
 
     def _observe(self, contexts: AnyArray) -> None:
         if self._learner.objective.needs_target:
@@ -173,6 +205,16 @@ class NeuralLinUCB(Policy):
     def _take_steps(self, steps: int) -> dict[str, float]:
         (measured,) = take_steps([self._learner], steps, [self._buffers])
         return measured
+
+    def _encode(self, encoder: ActingEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
+        return encoder.encode(contexts, domain)
+
+    def _call_head(
+        self, method: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
+    ) -> Result:
+        """Call a method of a head that other threads may be reading."""
+        with self._state_lock:
+            return method(*arguments, **keywords)
 
     # For those who take the steps of several policies at once.
 
@@ -206,7 +248,7 @@ class NeuralLinUCB(Policy):
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
-        """Look at what steps measured, and refit the head where that is due."""
+        """Publish the encoder, with the head refitted where that is due, unless the steps diverged."""
         streak = measured.pop("worst_streak", 0.0)
         if streak >= _STREAK_THAT_STOPS:
             raise TrainingDiverged(
@@ -214,9 +256,11 @@ class NeuralLinUCB(Policy):
                 f"and training stops here. The last saved state is good; try a learning rate below "
                 f"{self.recipe.learning.learning_rate:g}, or smaller weights"
             )
+        encoder, head = self._learner.acting_copy(), self._head
         if self._refit_is_due():
-            self._refit()
+            head = self._refitted(encoder)
             measured["refitted"] = 1.0
+        self._published = _Published(encoder, head)
         measured["recent_reward"] = self._rate
         return measured
 
@@ -225,8 +269,10 @@ class NeuralLinUCB(Policy):
             # Stored rounds hold one context per arm, and the new arm has none in them. The head keeps what they taught
             # it: the next refit waits until there are as many rounds again, or it would forget more than it mends.
             self._buffers = self._fresh_buffers(n_arms=self.n_arms + 1)
-        self._head.add_arm()
+        head = copy.deepcopy(self._head)  # a decision under way keeps the head it began with
+        head.add_arm()
         self._learner.grow()
+        self._published = self._published._replace(head=head)
 
     def _state(self) -> dict[str, AnyArray]:
         arrays = {f"head.{name}": array for name, array in self._head.state().items()}
@@ -243,6 +289,7 @@ class NeuralLinUCB(Policy):
 
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
+        self._published = self._published._replace(encoder=self._learner.acting_copy())
         for part, buffer in self._parts():
             buffer.restore(below(f"replay.{part}."))
         self._rate = float(state["rate"][0])
@@ -274,11 +321,11 @@ class NeuralLinUCB(Policy):
         ]
 
     def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
-        memory = self._buffers.source if domain == "source" else self._buffers.target_rounds
-        memory.add_rounds(contexts, arms, rewards)
+        buffer = self._buffers.source if domain == "source" else self._buffers.target_rounds
+        buffer.add_rounds(contexts, arms, rewards)
         if domain == "source":
-            fading = _RATE_MEMORY ** np.arange(len(rewards) - 1, -1, -1)
-            self._rate = float(self._rate * _RATE_MEMORY ** len(rewards) + (1 - _RATE_MEMORY) * (fading @ rewards))
+            fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
+            self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 
     def _refit_is_due(self) -> bool:
         settings = self.recipe.replay
@@ -288,17 +335,19 @@ class NeuralLinUCB(Policy):
         wait = min(wait, max(1, shown // 8)) if shown < 8 * settings.refit_after else wait
         return settings.refit and shown - self._refitted_at >= wait
 
-    def _refit(self) -> None:
-        """Fit the head to every stored round, each once, with the features of the present encoder."""
+    def _refitted(self, encoder: ActingEncoder) -> RidgeHead:
+        """A head fitted to every stored round, each once, with the features of ``encoder``."""
         latents, arms, rewards = [], [], []
-        for domain, memory in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):
-            n = len(memory)
+        for domain, buffer in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):
+            n = len(buffer)
             if n:
-                latents.append(self._learner.encode(memory.contexts[:n], domain))
-                arms.append(memory.arms[:n].cpu().numpy())
-                rewards.append(memory.rewards[:n].cpu().numpy())
-        self._head.refit(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
+                latents.append(self._encode(encoder, buffer.contexts[:n], domain))
+                arms.append(buffer.arms[:n].cpu().numpy())
+                rewards.append(buffer.rewards[:n].cpu().numpy())
+        head = copy.deepcopy(self._head)
+        head.refit(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
         self._refitted_at = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
+        return head
 
 
 def device_named(name: str) -> torch.device:

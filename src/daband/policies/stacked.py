@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from daband.learning.stepper import take_steps
 from daband.policies.contract import Policy
@@ -28,6 +29,13 @@ def adapt_stacked(policies: Sequence[Policy]) -> list[dict[str, float] | Excepti
     On a GPU five of them took about half the time that they take one after the other. Where one of them fails, its
     place has the exception, and the others are as they would be without it.
     """
+    with ExitStack() as locks:
+        for policy in sorted(policies, key=id):  # in one order, whoever else stacks them
+            locks.enter_context(policy._write_lock)
+        return _adapt_stacked(policies)
+
+
+def _adapt_stacked(policies: Sequence[Policy]) -> list[dict[str, float] | Exception]:
     results: dict[int, dict[str, float] | Exception] = {}
     ready: dict[object, list[tuple[int, NeuralLinUCB]]] = {}
     steps = 0
