@@ -5,7 +5,6 @@ from torch import nn
 
 from daband.encoders import LatentSettings, build_encoder, encoders
 from daband.encoders.conv import normalised_pixels
-from daband.encoders.unit_norm import unit_norm
 from daband.errors import InvalidInput
 
 SHAPES = [("mlp", (7,)), ("mlp", (2, 3)), ("conv", (3, 28, 28)), ("conv", (1, 17, 20)), ("auto", (3, 64, 64))]
@@ -131,19 +130,6 @@ def test_latent_settings_are_checked():
 
 def test_every_encoder_is_registered():
     assert {"mlp", "conv", "pretrained"} <= set(encoders.names())
-
-
-def test_unit_norm_is_that_of_the_framework_gradient_included():
-    torch.manual_seed(0)
-    ours, theirs = (torch.cat([torch.randn(5, 3, dtype=torch.float64), torch.zeros(1, 3)]) for _ in range(2))
-    theirs.copy_(ours)
-    weights = torch.randn(6, 3, dtype=torch.float64)
-    for rows, function in ((ours, unit_norm), (theirs, nn.functional.normalize)):
-        rows.requires_grad_(True)
-        (function(rows) * weights).sum().backward()
-    assert torch.equal(unit_norm(ours), nn.functional.normalize(theirs))
-    assert torch.allclose(ours.grad, theirs.grad)
-    assert torch.autograd.gradcheck(unit_norm, (ours.detach()[:5].requires_grad_(True),))
 
 
 def test_pixels_are_normalised_as_named():

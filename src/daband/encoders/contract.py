@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn import functional
 
 from daband.encoders.normalisation import DomainNorm
-from daband.encoders.unit_norm import unit_norm
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
@@ -121,7 +120,7 @@ class Encoder(nn.Module):
         latent = dense(self.second, functional.relu(hidden), runs=runs)
         if runs > 1:
             latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
-        latent = unit_norm(latent)
+        latent = functional.normalize(latent, dim=-1)
         return Encoded(latent, wide if self.latent.alignment == "features" else latent)
 
 
