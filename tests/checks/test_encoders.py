@@ -3,9 +3,8 @@
 import pytest
 
 from daband.checks import ENCODER_CHECKS, check_encoder
-from daband.encoders import Features, encoders
+from daband.encoders import CustomFeatures, Features, encoders
 from daband.encoders.mlp import MlpFeatures
-from daband.encoders.pretrained import CustomFeatures
 
 SHAPES = [("mlp", (5,)), ("mlp", (2, 3)), ("conv", (3, 16, 16)), ("conv", (1, 18, 17))]
 

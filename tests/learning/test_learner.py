@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from daband.encoders import encoders
-from daband.encoders.pretrained import CustomFeatures
+from daband.encoders import CustomFeatures, encoders
 from daband.errors import InvalidInput
 from daband.learning.acting import _filled_up
 from daband.learning.runners import EagerRunner
@@ -217,7 +216,7 @@ def test_skipped_steps_count_in_no_mean():
 
 
 def test_a_module_in_a_recipe_is_told_where_to_go():
-    with pytest.raises(InvalidInput, match="register"):
+    with pytest.raises(InvalidInput, match="encoder="):
         make(recipe=replace(small(), encoder=EncoderSettings(name=nn.Flatten())))
 
 

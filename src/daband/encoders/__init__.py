@@ -1,10 +1,14 @@
 """Encoders: one network per file, each ending in a unit-norm latent."""
 
-from daband.encoders.contract import Encoded, Encoder, Features, LatentSettings, build_encoder, encoders, unit_range
+from daband.encoders.build import build_encoder
+from daband.encoders.contract import Encoded, Encoder, Features, LatentSettings, encoders, unit_range
+from daband.encoders.custom import CustomFeatures
+from daband.encoders.images import image_layout
 from daband.encoders.normalisation import DOMAINS, DomainNorm
 
 __all__ = [
     "DOMAINS",
+    "CustomFeatures",
     "DomainNorm",
     "Encoded",
     "Encoder",
@@ -12,5 +16,6 @@ __all__ = [
     "LatentSettings",
     "build_encoder",
     "encoders",
+    "image_layout",
     "unit_range",
 ]

@@ -19,7 +19,7 @@ from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "build_encoder", "dense", "encoders", "unit_range"]
+__all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "dense", "encoders", "unit_range"]
 
 
 class Encoded(NamedTuple):
@@ -135,22 +135,3 @@ _BYTE = torch.tensor(255.0, dtype=torch.float32)
 
 BuildFeatures = Callable[..., Features]
 encoders: Registry[BuildFeatures] = Registry("encoder", "daband.encoders")
-
-
-def build_encoder(
-    name: str | nn.Module, *, context_shape: tuple[int, ...], latent: LatentSettings | None = None, **options: object
-) -> Encoder:
-    """The encoder registered as ``name``, or one around a module that the caller brings, for contexts of one shape.
-
-    ``name="auto"`` takes "conv" for images (C, H, W) and "mlp" for everything else. The other keywords are the
-    network's own settings.
-    """
-    from daband.encoders.pretrained import CustomFeatures
-
-    latent = LatentSettings() if latent is None else latent
-    if isinstance(name, nn.Module):
-        features: Features = CustomFeatures(module=name, context_shape=context_shape)
-        return Encoder(features=features, latent=latent)
-    if name == "auto":
-        name = "conv" if len(context_shape) == 3 and context_shape[0] <= 4 and min(context_shape[1:]) >= 16 else "mlp"
-    return Encoder(features=encoders.get(name)(context_shape=context_shape, **options), latent=latent)

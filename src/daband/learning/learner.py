@@ -23,7 +23,7 @@ from daband.learning.acting import ActingEncoder
 from daband.learning.adam import fresh_moments
 from daband.learning.layout import ParameterLayout
 from daband.learning.precision import single_precision
-from daband.learning.settings import Recipe
+from daband.learning.settings import CUSTOM, Recipe
 from daband.learning.threads import worth_threads
 from daband.objectives import Objective, TermShape
 
@@ -34,6 +34,7 @@ class Learner:
     """The state of one run.
 
     ``feature_shape`` is that of one context behind the transform; with ``shared`` arms a round has one for each arm.
+    ``module`` is the network where the recipe says that it is a custom one.
     """
 
     @single_precision()
@@ -47,8 +48,10 @@ class Learner:
         feedback: str,
         seed: int,
         device: torch.device,
+        module: nn.Module | None = None,
     ) -> None:
         self.recipe = recipe
+        self._module = module
         self.shared = shared
         self.n_arms = n_arms
         self.feedback = feedback
@@ -58,9 +61,13 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             settings = recipe.encoder
-            encoder = build_encoder(
-                settings.name, context_shape=feature_shape, latent=settings.latent, **settings.options
-            )
+            network, options = (settings.name, settings.options) if module is None else (module, {})
+            if network == CUSTOM:
+                raise InvalidInput(
+                    f"the encoder is a custom module ({options.get('module')}), of which a recipe and a file hold the "
+                    "name and the weights alone; pass the module: encoder=..., or daband.load(path, encoder=...)"
+                )
+            encoder = build_encoder(network, context_shape=feature_shape, latent=settings.latent, **options)
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             shape = TermShape(
@@ -275,6 +282,7 @@ class Learner:
             "feedback": self.feedback,
             "seed": self.seed,
             "device": self.device,
+            "module": self._module,
         }
         return _rebuilt, (arguments, self.state(), self.cuda_graph)
 

@@ -12,7 +12,11 @@ from daband.encoders.augmentation import Augmentation
 from daband.errors import InvalidInput
 from daband.objectives import Weight
 
-__all__ = ["EncoderSettings", "LearningSettings", "Recipe", "ReplaySettings", "recipe_from"]
+__all__ = ["CUSTOM", "EncoderSettings", "LearningSettings", "Recipe", "ReplaySettings", "recipe_from"]
+
+
+CUSTOM = "custom"
+"""The name of a network that is a module of the user's own."""
 
 
 @dataclass(frozen=True)

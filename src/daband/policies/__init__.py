@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daband.errors import CheckpointError
+from daband.errors import CheckpointError, InvalidInput
 from daband.linear import PCA, Decision
 from daband.policies.checkpoint import read_checkpoint, read_notes
 from daband.policies.constant import Constant
@@ -58,9 +58,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def build(settings: dict[str, Any]) -> Policy:
-    """A policy from what ``settings()`` returned, with its registered name under "policy"."""
-    arguments = dict(settings)
+def build(settings: dict[str, Any], *, encoder: Any = None) -> Policy:
+    """A policy from what ``settings()`` returned, with its registered name under "policy".
+
+    ``encoder`` is the module where the policy has a custom one.
+    """
+    arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
     kind = policies.get(arguments.pop("policy"))
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if arguments["reward_range"] != "auto":
@@ -70,11 +73,20 @@ def build(settings: dict[str, Any]) -> Policy:
     return kind(**arguments)
 
 
-def load(path: str | Path) -> Policy:
-    """The policy that was saved at ``path``; it goes on where it stopped, to the last bit."""
+def load(path: str | Path, *, encoder: Any = None) -> Policy:
+    """The policy that was saved at ``path``; it goes on where it stopped, to the last bit.
+
+    A policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file.
+    """
     settings, arrays = read_checkpoint(path)
+    network = settings.get("recipe", {}).get("encoder", {})
+    if encoder is None and network.get("name") == "custom":
+        raise InvalidInput(
+            f"{path} was saved with a custom encoder ({network['options'].get('module')}), of which a file holds the "
+            "weights alone; pass the module: daband.load(path, encoder=module)"
+        )
     try:
-        policy = build(settings)
+        policy = build(settings, encoder=encoder)
         policy.restore(arrays)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error

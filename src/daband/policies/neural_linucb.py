@@ -13,20 +13,22 @@ from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.encoders.images import channels_first, channels_first_shape, image_layout
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.acting import ActingEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
-from daband.learning.settings import Recipe
+from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
 from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
 from daband.policies.contract import Policy, policies
 from daband.policies.input_checks import checked_domain
-from daband.policies.recipes import resolve_recipe
+from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 
 __all__ = ["NeuralLinUCB", "device_named"]
@@ -34,6 +36,7 @@ __all__ = ["NeuralLinUCB", "device_named"]
 _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""
 _STREAK_THAT_STOPS = 3
+_LARGEST_PIXEL = 2.0
 
 
 Arguments = ParamSpec("Arguments")
@@ -56,6 +59,8 @@ class NeuralLinUCB(Policy):
         n_arms: how many arms there are; more can be added later.
         recipe: a name ("default", "default-rpd", "paper", "small"), here without the target's terms; a ``Recipe``; or a
             change of a named one, "default" unless it has a base: ``{"base": "paper", "learning": {"steps": 16}}``.
+        encoder: another network than the recipe's: a registered name, ``EncoderSettings``, or a ``torch.nn.Module`` of
+            your own, which is copied; a file holds its weights alone: ``daband.load(path, encoder=module)``.
         feedback: what a reward tells: "bandit" (of that arm alone), or "one_hot" where exactly one arm pays 1
             and all others 0, without noise, so that a reward of 1 tells of every arm. Never guessed.
         alpha: how much of the width is added to the predicted reward; the recipe's own by default.
@@ -80,6 +85,7 @@ class NeuralLinUCB(Policy):
         context_shape: Sequence[int],
         n_arms: int,
         recipe: str | Recipe | Mapping[str, Any] | None = None,
+        encoder: str | EncoderSettings | nn.Module | None = None,
         feedback: str = "bandit",
         alpha: float | None = None,
         ridge: float = 1.0,
@@ -103,16 +109,22 @@ class NeuralLinUCB(Policy):
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
         self.feedback = feedback
         self.device_setting = device
-        self.recipe = resolve_recipe(recipe, context_shape=self.feature_shape, source_terms_only=self.source_terms_only)
+        chosen = resolve_recipe(recipe, context_shape=self.feature_shape, source_terms_only=self.source_terms_only)
+        self.recipe = with_encoder(chosen, encoder)
+        # Networks of daband's own take images with the channels first; any other gets contexts as they are.
+        of_ours = self.recipe.encoder.name in ("auto", "conv", "pretrained")
+        self._layout = image_layout(self.feature_shape) if of_ours else None
+        self._encoded_shape = channels_first_shape(self.feature_shape) if of_ours else self.feature_shape
         self._device = device_named(device)
         self._learner = Learner(
             recipe=self.recipe,
-            feature_shape=self.feature_shape,
+            feature_shape=self._encoded_shape,
             n_arms=self.n_arms,
             shared=arms == "shared",
             feedback=feedback,
             seed=self.seed,
             device=self._device,
+            module=encoder if isinstance(encoder, nn.Module) else None,
         )
         head = RidgeHead(
             n_arms=self.n_arms,
@@ -128,6 +140,7 @@ class NeuralLinUCB(Policy):
         self._rate = 0.0
         self._refitted_at = 0
         self._warned_no_target = False
+        self._warned_large_pixels = False
 
     @property
     def counts(self) -> IntArray:
@@ -163,6 +176,9 @@ class NeuralLinUCB(Policy):
 
     # What Policy asks for.
 
+    def _transformed(self, contexts: AnyArray) -> AnyArray:
+        return channels_first(super()._transformed(contexts), self._layout)
+
     def _decide(
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
@@ -195,6 +211,7 @@ class NeuralLinUCB(Policy):
         )
 
     def _observe(self, contexts: AnyArray) -> None:
+        self._warn_of_large_pixels(contexts)
         if self._learner.objective.needs_target:
             self._buffers.target.add(contexts)
 
@@ -300,7 +317,7 @@ class NeuralLinUCB(Policy):
     def _fresh_buffers(self, n_arms: int | None = None) -> ReplayBuffers:
         lead = (self.n_arms if n_arms is None else n_arms,) if self.arms == "shared" else ()
         common = {
-            "context_shape": (*lead, *self.feature_shape),
+            "context_shape": (*lead, *self._encoded_shape),
             "capacity": self.recipe.replay.capacity,
             "device": self._device,
             "place": self.recipe.replay.place,
@@ -321,11 +338,25 @@ class NeuralLinUCB(Policy):
         ]
 
     def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+        self._warn_of_large_pixels(contexts)
         buffer = self._buffers.source if domain == "source" else self._buffers.target_rounds
         buffer.add_rounds(contexts, arms, rewards)
         if domain == "source":
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
+
+    def _warn_of_large_pixels(self, contexts: AnyArray) -> None:
+        """Floating-point images are taken as they are, and networks learn worse from pixels of 0..255."""
+        if self._warned_large_pixels or self._layout is None or contexts.dtype.kind != "f":
+            return
+        largest = float(contexts.max())
+        if largest > _LARGEST_PIXEL:
+            self._warned_large_pixels = True
+            warnings.warn(
+                f"contexts are images of floating-point numbers up to {largest:g}; pass them as uint8, or divide them "
+                "by 255, so that pixels lie in [0, 1]",
+                stacklevel=5,
+            )
 
     def _refit_is_due(self) -> bool:
         settings = self.recipe.replay

@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from daband.encoders import LatentSettings
+from torch import nn
+
+from daband.encoders import LatentSettings, image_layout
 from daband.encoders.augmentation import Augmentation
 from daband.errors import InvalidInput
-from daband.learning.settings import EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
+from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.objectives import Weight
 
 __all__ = [
@@ -30,11 +32,11 @@ __all__ = [
     "Recipe",
     "ReplaySettings",
     "Weight",
-    "context_family",
     "recipe_for",
     "recipe_from",
     "recipe_names",
     "resolve_recipe",
+    "with_encoder",
 ]
 
 
@@ -66,15 +68,23 @@ def resolve_recipe(
         return recipe_from(json.loads(json.dumps(full.settings())))  # what is saved is what is used
     except TypeError as error:
         raise InvalidInput(
-            f"a recipe holds names and numbers only, as its file does ({error}); for a network of your own, register a "
-            "function that returns daband.encoders.pretrained.CustomFeatures, and name it"
+            f"a recipe holds names and numbers only, as its file does ({error}); pass a network of your own as encoder="
         ) from None
 
 
-def context_family(context_shape: tuple[int, ...]) -> str:
-    """Which default applies: "image" for (channels, height, width) of at least 16 pixels a side, else "vector"."""
-    is_image = len(context_shape) == 3 and context_shape[0] in (1, 3, 4) and min(context_shape[1:]) >= 16
-    return "image" if is_image else "vector"
+def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:
+    """The recipe with this network: a registered name, settings, or a custom module, of which it keeps the name."""
+    if encoder is None:
+        return recipe
+    if isinstance(encoder, EncoderSettings):
+        return replace(recipe, encoder=encoder)
+    if isinstance(encoder, nn.Module):
+        options: dict[str, Any] = {"module": type(encoder).__name__}
+        return replace(recipe, encoder=replace(recipe.encoder, name=CUSTOM, options=options))
+    if not isinstance(encoder, str):
+        raise InvalidInput(f"encoder must be a name, EncoderSettings or a torch.nn.Module, got {encoder!r}")
+    options = recipe.encoder.options if encoder == recipe.encoder.name else {}
+    return replace(recipe, encoder=replace(recipe.encoder, name=encoder, options=options))
 
 
 def recipe_names() -> list[str]:
@@ -84,7 +94,7 @@ def recipe_names() -> list[str]:
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     """The named recipe for contexts of this shape: one per encoder family and none per data set."""
-    image = context_family(context_shape) == "image"
+    image = image_layout(context_shape) is not None
     if name == "paper":
         return _paper(image)
     if name == "small":

@@ -1,0 +1,48 @@
+"""Which contexts are images, and how their pixels lie: the one rule for recipes, encoders and policies."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from daband.arrays import AnyArray
+
+__all__ = ["ImageLayout", "channels_first", "channels_first_shape", "image_layout"]
+
+ImageLayout = Literal["channels_first", "channels_last", "grey"]
+
+_CHANNELS = (1, 3, 4)
+_SMALLEST_SIDE = 16
+
+
+def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
+    """How images of this shape lie, or None where contexts are no images.
+
+    Images are (channels, height, width), (height, width, channels) or (height, width), with 1, 3 or 4 channels and at
+    least 16 pixels a side.
+    """
+    if len(context_shape) == 2:
+        return "grey" if min(context_shape) >= _SMALLEST_SIDE else None
+    if len(context_shape) != 3:
+        return None
+    if context_shape[0] in _CHANNELS and min(context_shape[1:]) >= _SMALLEST_SIDE:
+        return "channels_first"
+    if context_shape[2] in _CHANNELS and min(context_shape[:2]) >= _SMALLEST_SIDE:
+        return "channels_last"
+    return None
+
+
+def channels_first_shape(context_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape (channels, height, width) of these images; of anything else the shape itself."""
+    layout = image_layout(context_shape)
+    if layout == "channels_last":
+        return (context_shape[2], *context_shape[:2])
+    return (1, *context_shape) if layout == "grey" else context_shape
+
+
+def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
+    """Images (..., *shape) of this layout as (..., channels, height, width), a view; without a layout as they are."""
+    if layout == "channels_last":
+        return np.moveaxis(contexts, -1, -3)
+    return contexts[..., None, :, :] if layout == "grey" else contexts
