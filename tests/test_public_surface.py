@@ -12,6 +12,7 @@ import daband
 ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path__) if found.ispkg]
 SURFACE = """
 CheckpointError
+Constant
 DABand
 DabandError
 DataError
