@@ -146,7 +146,7 @@ def test_the_last_rounds_are_the_last_also_when_the_memory_is_full(tmp_path):
     for some in (policy, again):
         rows, _ = some.learner.steps._draw([0], 16)
         latest = some.memories.source.contexts[rows[0][0], 0]
-        assert latest.tolist() == list(range(107 - 16, 107))
+        assert latest.round().tolist() == list(range(107 - 16, 107))  # rounded: they may be nudged on their way
 
 
 def test_a_terms_parameters_may_grow_with_the_arms(registered, tmp_path):
