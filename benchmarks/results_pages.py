@@ -60,8 +60,10 @@ def paper_digit(records: Sequence[Record]) -> str:
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/paper-digit.json. Do not edit. -->",
         "",
         _paragraph(
-            "How far does Algorithm 1 get with the paper's own settings? The recipe `paper` has them: the last 64 rounds",
-            "of an episode, Adam at 1e-5, alpha .05, weights 1, 2, 1 and lambda, unit-norm theta and latents. The paper",
+            "How far does Algorithm 1 get with the paper's own settings? The recipe `paper` has them: the last",
+            "64 rounds",
+            "of an episode, Adam at 1e-5, alpha .05, weights 1, 2, 1 and lambda, unit-norm theta and latents.",
+            "The paper",
             "leaves the network, the ridge and the discriminator open; ours are a plain convolutional network, 1, and",
             "two hidden layers.",
         ),
@@ -74,8 +76,10 @@ def paper_digit(records: Sequence[Record]) -> str:
         ),
         "",
         _paragraph(
-            "An earlier version of this recipe reached .185. It misread the paper twice: images were not normalised, and",
-            "P took the policy's own choice in the target where the formula has the source round's action. Both readings",
+            "An earlier version of this recipe reached .185. It misread the paper twice: images were not",
+            "normalised, and",
+            "P took the policy's own choice in the target where the formula has the source round's action. Both",
+            "readings",
             "are rows below.",
         ),
         "",
@@ -143,8 +147,10 @@ def paper_digit(records: Sequence[Record]) -> str:
         "",
         _paragraph(
             f"Released MNIST-M, {first['rounds']:,} rounds, {len(records)} runs on an {first['device']} (torch",
-            f"{first['torch']}), commit `{first['commit']}`. Means and sample standard deviations over seeds. The source",
-            "is the first 19,200 images of MNIST, so that no round was held out for `source-validation`, which falls back",
+            f"{first['torch']}), commit `{first['commit']}`. Means and sample standard deviations over seeds.",
+            f"The source",
+            "is the first 19,200 images of MNIST, so that no round was held out for `source-validation`, which",
+            "falls back",
             "on rewards while training.",
         ),
         "",
@@ -164,8 +170,8 @@ def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]
     for record in records:
         if record["study"] == study:
             found.setdefault(record["variant"], []).append(record)
-    orders = {"ablation": PAPERS_ABLATION, "readings": READINGS}
-    order = orders[study] if study in orders else sorted(found, key=float)
+    orders = {"ablation": list(PAPERS_ABLATION), "readings": list(READINGS)}
+    order = orders.get(study) or sorted(found, key=float)
     return {name: sorted(found[name], key=lambda record: record["seed"]) for name in order if name in found}
 
 
