@@ -148,7 +148,7 @@ def paper_digit(records: Sequence[Record]) -> str:
         _paragraph(
             f"Released MNIST-M, {first['rounds']:,} rounds, {len(records)} runs on an {first['device']} (torch",
             f"{first['torch']}), commit `{first['commit']}`. Means and sample standard deviations over seeds.",
-            f"The source",
+            "The source",
             "is the first 19,200 images of MNIST, so that no round was held out for `source-validation`, which",
             "falls back",
             "on rewards while training.",
