@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear import kernels_numba, kernels_numpy
+from daband.linear import draws_numba, draws_numpy, kernels_numba, kernels_numpy
 
 KEY = np.uint64(12345678901234567890)
 
 
 def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
-    compiled, plain = (k.uniforms(KEY, 7, 20_000, 4) for k in (kernels_numba, kernels_numpy))
+    compiled, plain = (d.uniforms(KEY, 7, 20_000, 4) for d in (draws_numba, draws_numpy))
     np.testing.assert_array_equal(compiled, plain)
     assert abs(plain.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(plain.T)[0, 1]) < 0.03
@@ -24,8 +24,8 @@ def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
 
 
 def test_a_batch_of_uniforms_is_its_singles():
-    whole = kernels_numpy.uniforms(KEY, 0, 6, 3)
-    parts = np.concatenate([kernels_numpy.uniforms(KEY, i, 1, 3) for i in range(6)])
+    whole = draws_numpy.uniforms(KEY, 0, 6, 3)
+    parts = np.concatenate([draws_numpy.uniforms(KEY, i, 1, 3) for i in range(6)])
     np.testing.assert_array_equal(whole, parts)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear import PCA, Decision
-from daband.linear.kernels import packed
+from daband.linear.kernels import kernels
 from daband.policies.checkpoint import write_checkpoint
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
@@ -348,8 +348,8 @@ class Policy(ABC):
 def _check_finite(contexts: AnyArray) -> None:
     flat = contexts.reshape(-1)
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
-    if packed is not None and flat.dtype == np.float64:
-        if packed.sum_of_squares(flat) < _LARGEST_SQUARE["d"]:
+    if flat.dtype == np.float64:
+        if kernels.sum_of_squares(flat) < _LARGEST_SQUARE["d"]:
             return
     else:
         with np.errstate(over="ignore", invalid="ignore"):
