@@ -31,10 +31,11 @@ _DUAL_BLOCK = 256  # each block passes over all stored contexts once, so fewer a
 
 @dataclass(frozen=True)
 class Exploration:
-    """How a score becomes a choice.
+    """How arms are chosen from predicted means and widths.
 
     ``rule`` "ucb" adds ``alpha`` times the width to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
-    the width times a normal draw. With probability ``epsilon`` the arm is drawn evenly instead.
+    the width times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. The default of
+    ``alpha`` here, ``Exploration.alpha``, is that of every linear policy.
     """
 
     rule: str = "ucb"
@@ -65,9 +66,11 @@ class RidgeHead:
 
     With ``arms="disjoint"`` features are (B, d) and every arm has its own regression; with "shared" they are (B, K, d)
     and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in that of features;
-    "auto" starts dual where the dimension is large and moves to primal once that is the cheaper one and fits in memory.
+    "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory.
 
-    Random numbers depend on ``seed`` and on the number of the round alone: a batch equals its singles, and there is no
+    Contexts to learn from may have a squared norm of at most ``size_limit.LARGEST_SQUARE`` times the ridge; larger ones
+    raise ``InvalidInput`` and change nothing. ``decide`` may run in several threads, but not while ``learn``, ``play``
+    or ``add_arm`` change the statistics: the policy holds a lock. Random numbers depend on ``seed`` and on the number of the round alone: a batch equals its singles, and there is no
     generator state to save.
     """
 

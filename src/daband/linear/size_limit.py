@@ -16,9 +16,9 @@ from daband.linear.kernels import kernels
 
 __all__ = ["LARGEST_SQUARE", "check_size", "raise_too_large", "squared_norms"]
 
-LARGEST_SQUARE = 1e12
-"""The largest squared norm of a context, in units of the ridge. Up to here errors of means and widths stay below about
-1e-6; at 1e16 nothing is left of the widths."""
+LARGEST_SQUARE = 1e10
+"""The largest squared norm of a context, in units of the ridge. Up to here means are off by about 1e-6 at most, by 1e-4
+in the dual form or where one such context repeats. Errors grow in proportion to it: at 1e16 widths are noise."""
 
 
 def squared_norms(contexts: AnyArray) -> FloatArray:
