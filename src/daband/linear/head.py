@@ -70,8 +70,10 @@ class RidgeHead:
 
     Contexts to learn from may have a squared norm of at most ``size_limit.LARGEST_SQUARE`` times the ridge; larger ones
     raise ``InvalidInput`` and change nothing. ``decide`` may run in several threads, but not while ``learn``, ``play``
-    or ``add_arm`` change the statistics: the policy holds a lock. Random numbers depend on ``seed`` and on the number of the round alone: a batch equals its singles, and there is no
-    generator state to save.
+    or ``add_arm`` change the statistics: the policy holds a lock.
+
+    Random numbers depend on ``seed`` and the number of the round alone: a batch equals its single rounds, and there is
+    no generator state to save.
     """
 
     def __init__(
