@@ -24,7 +24,7 @@ def busy_switching():
 
 @pytest.mark.usefixtures("busy_switching")
 def test_eight_threads_with_a_lock_end_where_one_ends():
-    n, n_threads = 16_000, 8
+    n, n_threads = 8_000, 8
     rng = np.random.default_rng(0)
     contexts, arms, rewards = rng.uniform(-1, 1, (n, 12)), rng.integers(0, 4, n), rng.random(n)
     # Single rounds, batches and whole episodes use different code for the same statistics.
