@@ -50,7 +50,7 @@ class TestDefectsSeenElsewhere:
         head.learn(contexts, arms, rewards)
         before = head.decide(contexts, first_round=0).width
         for _ in range(3):
-            head.refit(contexts, arms, rewards)
+            head.statistics = head.refitted(contexts, arms, rewards)
         np.testing.assert_allclose(head.decide(contexts, first_round=0).width, before, rtol=1e-9)
         assert head.statistics.counts.sum() == 30
 
