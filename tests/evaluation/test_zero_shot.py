@@ -79,3 +79,17 @@ def test_the_batch_size_changes_nothing(kind):
     results = [daband.evaluate(policy, pair.target_test, batch_size=size) for size in (1, 7, 1024)]
     assert results[0] == results[1] == results[2]
     assert min(results[0].arm_counts) > 0
+
+
+@pytest.mark.parametrize(("settings", "wanted"), [({}, "target"), ({"as_domain": "source"}, "source")])
+def test_the_policy_is_told_which_domain_it_decides_in(monkeypatch, settings, wanted):
+    pair, policy = trained()
+    told, decide = set(), policy.decide
+
+    def listening(contexts, domain=None, *arguments, **keywords):
+        told.add(domain)
+        return decide(contexts, domain, *arguments, **keywords)
+
+    monkeypatch.setattr(policy, "decide", listening)
+    daband.evaluate(policy, pair.target_test, **settings)
+    assert told == {wanted}

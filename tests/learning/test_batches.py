@@ -10,15 +10,17 @@ from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, ResidentBatches, batches_for
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import ReplaySettings
-from daband.learning.stepper import take_steps
 from daband.policies import DABand, load, recipe_for
+from daband.policies.stacked import adapt_stacked
+from tests.learning.one_step import assert_same_step, copies
 
 SHAPE = (3, 20, 20)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
-def policy(place, device="cpu", seed=1, replay="all"):
+def policy(place, device="cpu", seed=1, replay="all", **learning):
     recipe = recipe_for("small", context_shape=SHAPE)
+    recipe = replace(recipe, learning=replace(recipe.learning, **learning))
     recipe = replace(recipe, replay=ReplaySettings(place=place, sampling=replay, capacity=150))
     return DABand(context_shape=SHAPE, n_arms=4, recipe=recipe, feedback="one_hot", device=device, seed=seed)
 
@@ -33,11 +35,11 @@ def episode(some, number, steps=5):
     return steps
 
 
-def assert_alike(one, other, *, atol=0.0):
-    ours, theirs = one._learner.state(), other._learner.state()
+def assert_alike(one, other):
+    ours, theirs = one.learner.state(), other.learner.state()
     assert ours.keys() == theirs.keys()
     for name in ours:
-        np.testing.assert_allclose(ours[name], theirs[name], atol=atol, rtol=1e-3 if atol else 0, err_msg=name)
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -74,21 +76,29 @@ def test_a_policy_with_prefetched_batches_resumes_from_its_file_to_the_last_bit(
     assert_alike(one, other)
 
 
-def test_stacked_runs_prefetch_the_batches_that_they_draw_alone():
-    """One step, whose first moments are a tenth of the gradients: no trajectory that could carry rounding on."""
-    alone = [policy("host", seed=seed) for seed in (1, 2)]
-    stacked = [policy("host", seed=seed) for seed in (1, 2)]
-    for some in (*alone, *stacked):
-        episode(some, 0)
-    for some in alone:
-        some.adapt(1)
-    for some in stacked:
-        some.before_steps(1)
-    take_steps([some.learner for some in stacked], 1, [some.buffers for some in stacked])
-    assert isinstance(stacked[0].learner.stepper.step.batches, PrefetchedBatches)
-    for one, other in zip(alone, stacked, strict=True):
-        ours, theirs = one.learner.moments["exp_avg"], other.learner.moments["exp_avg"]
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-2)
+def test_stacked_runs_prefetch_the_batches_of_runs_on_the_device():
+    resident, prefetched = ([policy(place, seed=seed) for seed in (1, 2)] for place in ("device", "host"))
+    for number in range(3):
+        for some in (*resident, *prefetched):
+            episode(some, number)
+        adapt_stacked(resident)
+        adapt_stacked(prefetched)
+    assert isinstance(prefetched[0].learner.stepper.step.batches, PrefetchedBatches)
+    assert prefetched[0].learner.stepper.stack.runs == 2
+    for one, other in zip(resident, prefetched, strict=True):
+        assert_alike(one, other)
+
+
+def test_a_prefetched_step_of_stacked_runs_is_that_of_each_alone():
+    stacked = [policy("host", seed=seed, steps=1) for seed in (1, 2)]
+    for number in range(3):
+        for some in stacked:
+            episode(some, number)
+        alone = copies(stacked)
+        adapt_stacked(stacked)
+        for one, other in zip(stacked, alone, strict=True):
+            other.adapt()
+            assert_same_step(one, other)
 
 
 def numbered_buffers(n_source, n_target=0, *, capacity=40, latest=False, place="device", dtype=np.float32):

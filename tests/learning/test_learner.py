@@ -65,6 +65,13 @@ def registered():
         registry._members.update(members)
 
 
+def test_the_moving_average_follows_faster_while_training_is_young():
+    learner = make(recipe=small(learning=LearningSettings(ema_decay=0.99))).learner
+    assert [kept for *_, kept in learner.schedule(3)] == pytest.approx([2 / 11, 3 / 12, 4 / 13])
+    learner.step_number = 10**6
+    assert learner.schedule(1)[0][-1] == 0.99
+
+
 def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():
     policy = trained(make())
     state = {**policy.learner.state(), "generator": np.arange(16, dtype=np.uint8)}  # as a GPU's generator gives it

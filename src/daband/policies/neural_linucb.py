@@ -171,8 +171,8 @@ class NeuralLinUCB(Policy):
         }
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
-        parts = {"step": "_take_steps", "features": "_encode", "head": "_call_head"}
-        return [(part, self, method) for part, method in parts.items()]
+        parts = {"_take_steps": "step", "_encode": "features", "_call_head": "head", "_fit_head": "head"}
+        return [(part, self, method) for method, part in parts.items()]
 
     # What Policy asks for.
 
@@ -286,7 +286,7 @@ class NeuralLinUCB(Policy):
             # Stored rounds hold one context per arm, and the new arm has none in them. The head keeps what they taught
             # it: the next refit waits until there are as many rounds again, or it would forget more than it mends.
             self._buffers = self._fresh_buffers(n_arms=self.n_arms + 1)
-        head = copy.deepcopy(self._head)  # a decision under way keeps the head it began with
+        head = copy.deepcopy(self._head)
         head.add_arm()
         self._learner.grow()
         self._published = self._published._replace(head=head)
@@ -375,9 +375,12 @@ class NeuralLinUCB(Policy):
                 latents.append(self._encode(encoder, buffer.contexts[:n], domain))
                 arms.append(buffer.arms[:n].cpu().numpy())
                 rewards.append(buffer.rewards[:n].cpu().numpy())
-        head = copy.deepcopy(self._head)
-        head.refit(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
         self._refitted_at = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
+        return self._fit_head(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
+
+    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray) -> RidgeHead:
+        head = copy.copy(self._head)  # a decision under way keeps the head it began with
+        head.statistics = head.refitted(latents, arms, rewards)
         return head
 
 
