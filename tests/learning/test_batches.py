@@ -203,7 +203,7 @@ def test_contexts_lie_on_the_host_where_they_would_fill_the_device(monkeypatch):
         buffer = ContextBuffer(context_shape=(10,), capacity=capacity, seed=0, device=torch.device("cpu"))
         buffer.device = torch.device("cuda")
         monkeypatch.setattr(ContextBuffer, "_home", lambda *_: torch.device("cpu"))
-        buffer._settle(torch.uint8)
+        buffer._choose_place(torch.uint8)
         assert buffer.on_host is on_host
 
 

@@ -171,7 +171,7 @@ def test_what_does_not_fit_together_is_told():
     other = policy_of(DABand, pair, 0, "paper")
     linear = LinUCB(context_shape=(6,), n_arms=ARMS)
     for mixed in ([neural, other], [neural, linear]):
-        with pytest.raises(InvalidInput, match="together"):
+        with pytest.raises(InvalidInput, match="stacked"):
             train_stacked([Training(policy, source=pair.source) for policy in mixed])
     with pytest.raises(InvalidInput, match="one shape"):
         Stack([neural.learner, other.learner])

@@ -1,7 +1,7 @@
-"""Small disturbances of images that leave the right arm as it is: a shift, a change of contrast and of brightness.
+"""Augmentations of images that leave the right arm as it is: a shift, a change of contrast and of brightness.
 
-They make the encoder indifferent to what differs between many source and target domains anyway, and they are what
-pseudo-labels need: a teacher that sees the image as it is, and a pupil that sees it augmented.
+They make the encoder invariant to differences that many source and target domains have anyway. Pseudo-labels need them:
+the teacher sees the image as it is, the student sees it augmented.
 """
 
 from __future__ import annotations

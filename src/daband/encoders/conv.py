@@ -123,18 +123,18 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
     inputs, outputs = weight.shape[1], len(weight) // runs
     # Grouped kernels are slow with few channels a group, and with many groups on the way back.
-    together = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
+    at_once = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
     # Kernels for the channels-last layout read four channels at once, and a group's must begin where such four do.
-    more_in, more_out = (-inputs % 4, -outputs % 4) if together > 1 else (0, 0)
+    more_in, more_out = (-inputs % 4, -outputs % 4) if at_once > 1 else (0, 0)
     weights = weight.view(runs, outputs, *weight.shape[1:])
     if more_in:
         apart = functional.pad(apart, (0, 0, 0, 0, 0, more_in))
     if more_in or more_out:
         weights = functional.pad(weights, (0, 0, 0, 0, 0, more_in, 0, more_out))
     pieces = []
-    for start in range(0, runs, together):
-        own = apart[:, start : start + together].flatten(1, 2).contiguous(memory_format=torch.channels_last)
-        theirs = weights[start : start + together]
+    for start in range(0, runs, at_once):
+        own = apart[:, start : start + at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        theirs = weights[start : start + at_once]
         pieces.append(functional.conv2d(own, theirs.flatten(0, 1), groups=len(theirs)))
     out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
     if more_out:

@@ -33,7 +33,7 @@ class DomainNorm(nn.Module):
     that means something (where one domain's patients need more, taking the mean out takes that out as well); or
     "gated", which moves from the source's to its own as ``gate``, a buffer that training sets, goes from 0 to 1.
 
-    Several runs can be normalised side by side: given parameters and buffers for ``runs * channels`` channels (by
+    Stacked runs are normalised at once: given parameters and buffers for ``runs * channels`` channels (by
     ``torch.func.functional_call``), with one ``gate`` and one column of ``batches_seen`` a run, each run's channels
     are treated as its own norm would treat them.
     """
@@ -106,7 +106,7 @@ class DomainNorm(nn.Module):
         return functional.batch_norm(features, mean, variance, self.weight, self.bias, False, 0.0, self.epsilon)
 
     def _running(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
-        # Chosen by arithmetic, not by a branch on a tensor, so that a captured step never waits for the device.
+        # Chosen by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.
         own = (self.batches_seen[domain] > 0).to(self.gate.dtype)
         own = self._per_channel(own if domain == 0 else own * self.gate)
         mean = torch.lerp(self.running_mean[0], self.running_mean[domain], own)

@@ -1,9 +1,8 @@
 """Where the numbers of a network lie in memory: all parameters in one vector, all running statistics in another.
 
-One vector makes the optimiser, the averaged copy and the norm of the gradient one operation each instead of one for
-every layer. Several runs of one shape share a matrix of parameters, a row each, and a vector of statistics in which the
-runs' channels stand side by side: a step then works on all of them at once, while each run's own modules see their
-part of the same memory.
+With one vector the optimiser, the EMA and the norm of the gradient are one operation each instead of one per layer.
+Stacked runs share a matrix of parameters, one row per run, and a vector of statistics in which the channels of the runs
+are adjacent: a step works on all runs at once, while the modules of each run are views of its part.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["ParameterLayout", "StatisticsLayout"]
 
 _NUMBERS_IN_16_BYTES = 4
 _NUMBERS_IN_A_REGISTER = 16
-"""Of the widest of today's processors. What is left over at the end of a vector may be rounded in another way."""
+"""Of the widest processors today. Numbers beyond the last full register may be rounded in another way."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
 class ParameterLayout:
     """The trainable parameters of named modules, one after another.
 
-    Kernels for convolutions and products read 16 bytes at once, and some take it for granted that they may. So weights
-    begin where a multiple of that does, and a module's end where a register's does: so it changes no bit of its steps
-    whether another module stands behind it. Numbers that only fill room belong to no parameter and stay 0.
+    Kernels for convolutions and products read 16 bytes at once, and some require that alignment, so weights begin at
+    multiples of 16 bytes. A module's numbers end at a full register, so that its steps have the same bits whether
+    another module follows or not. Padding belongs to no parameter and stays 0.
     """
 
     def __init__(self, places: Sequence[_Place]) -> None:
@@ -105,7 +104,7 @@ class ParameterLayout:
         return torch.cat(pieces)
 
     def install(self, modules: Mapping[str, nn.Module], vector: torch.Tensor) -> None:
-        """Let the modules' parameters be parts of ``vector``, whose values they take over."""
+        """Make the modules' parameters views of ``vector``."""
         named = {part: dict(module.named_parameters()) for part, module in modules.items()}
         for place, numbers in zip(self.places, torch.split(vector.detach(), self.sizes), strict=True):
             if place.name:
@@ -124,7 +123,7 @@ class ParameterLayout:
 
 
 class StatisticsLayout:
-    """The running statistics of a network's norms, for ``runs`` runs: of every buffer the runs' parts side by side."""
+    """The running statistics of a network's norms, for ``runs`` runs whose parts of every buffer are adjacent."""
 
     def __init__(self, network: nn.Module, *, runs: int) -> None:
         self.runs = runs
@@ -148,7 +147,7 @@ class StatisticsLayout:
         return vector
 
     def buffers(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The buffers of all runs together, by name, as views: (2, runs * channels), (2, runs) or (runs,)."""
+        """The buffers of all runs, by name, as views: (2, runs * channels), (2, runs) or (runs,)."""
         found = {name: part.flatten(1) for name, part in self._stacked(vector)}
         shapes = dict(self._buffers)
         return {name: part if shapes[name] else part[0] for name, part in found.items()}

@@ -57,7 +57,7 @@ class Learner:
         self.feedback = feedback
         self.seed = seed
         self.device = device
-        # The initial weights depend on the seed alone, and nobody else's random numbers are augmented.
+        # The initial weights depend on the seed alone, and nobody else's random numbers change.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             settings = recipe.encoder
@@ -192,7 +192,7 @@ class Learner:
     def grow(self) -> None:
         """One more arm."""
         with torch.random.fork_rng(devices=[]):
-            # What a new arm brings depends on the seed and the arm's number alone.
+            # The initial values for a new arm depend on the seed and the arm's number alone.
             torch.manual_seed(int(np.random.SeedSequence([self.seed, self.n_arms]).generate_state(1)[0]))
             self.objective.grow()
         self.objective.to(self.device)
@@ -207,7 +207,7 @@ class Learner:
                 self.constants[name] = torch.cat([before, torch.zeros_like(before[:1])])
 
     def _lay_out(self, layout: ParameterLayout) -> None:
-        """Make room for parameters that have grown; what Adam knows of the others, and of their old part, stays."""
+        """Make room for parameters that have grown; Adam's moments of the others, and of the old part, are kept."""
         self.vector = nn.Parameter(layout.pack(self._modules()))
         layout.install(self._modules(), self.vector)
         moments = fresh_moments(self.vector)
@@ -224,7 +224,7 @@ class Learner:
         self.layout = layout
 
     def state(self) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit."""
+        """Everything needed to continue to the last bit."""
         arrays: dict[str, AnyArray] = {}
         parts: dict[str, nn.Module] = {"encoder": self.encoder, "objective": self.objective}
         if self.ema is not None:
@@ -240,7 +240,7 @@ class Learner:
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
 
         def below(prefix: str) -> dict[str, torch.Tensor]:
             return {
@@ -265,7 +265,7 @@ class Learner:
         self.faults[1] = float(state["streak"][0])
 
     def _restore_generator(self, state: torch.Tensor) -> None:
-        """Go on with these random numbers; those of another kind of device cannot be, and are begun anew from them."""
+        """Continue these random numbers; a state of another kind of device cannot be, and seeds new ones."""
         if state.shape == self.generator.get_state().shape:
             self.generator.set_state(state)
         else:
@@ -273,7 +273,7 @@ class Learner:
             self.generator.manual_seed(int.from_bytes(digest[:7], "little"))
 
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
-        """Copies and pickles are made from what a file would hold: parts of common memory would come apart in them."""
+        """Copies and pickles are rebuilt from the state: the views into shared tensors would not survive copying."""
         arguments = {
             "recipe": self.recipe,
             "feature_shape": self.encoder.context_shape,

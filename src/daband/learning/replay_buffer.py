@@ -1,11 +1,11 @@
-"""What a neural policy remembers: contexts, and with rounds their arm and reward.
+"""Replay buffers: contexts, and for rounds their arm and reward.
 
-Contexts lie on the device, so that steps draw from them without the host; where they would take too much of it they lie
-on the host, and ``streaming`` sends what a step needs.
+Contexts lie on the device, so that steps gather them without the host. Where they would take too much of the device,
+they lie on the host, and batches are prefetched.
 
-Beyond its capacity a memory keeps a uniform sample of all it was shown (reservoir sampling), or the latest. Which item
-makes room for which depends on the seed and on the item's number alone, so a memory that was saved goes on as if it
-never stopped.
+Beyond its capacity a buffer keeps a uniform sample of all contexts it was given (reservoir sampling), or the latest.
+Which one is replaced depends on the seed and on the number of the new one alone, so a restored buffer continues as if
+it had never been saved.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "as_float"]
 
 _FIRST_ROOM = 1024
 _FIRST_BYTES = 1 << 26
-"""Room that a GPU makes for contexts at the beginning: recorded steps hold addresses, and growth moves everything."""
+"""Allocated for contexts on a GPU at first: recorded steps hold addresses, and growth moves everything."""
 _SHARE = 0.25
-"""How much of a GPU's memory the contexts of one memory may take; there are two that grow large."""
+"""How much of a GPU's memory the contexts of one buffer may take; there are two that grow large."""
 
 
 class ContextBuffer:
@@ -55,7 +55,7 @@ class ContextBuffer:
         self.latest = latest
         self.on_host = place == "host"
         self.n_seen = 0
-        """How many contexts were ever shown."""
+        """How many contexts were ever added."""
         self._make_columns()
 
     def _make_columns(self) -> None:
@@ -66,21 +66,20 @@ class ContextBuffer:
 
     @property
     def kind(self) -> tuple[bool, torch.dtype, bool]:
-        """The same for memories that steps can draw from side by side: filled or empty, of one type, in one place."""
+        """Equal for buffers of runs that can be stacked: filled or empty, of one type, in one place."""
         return len(self) > 0, self.contexts.dtype, self.on_host
 
     def add(self, contexts: AnyArray) -> None:
-        """Remember contexts (B, *context_shape), or a sample of them."""
+        """Store contexts (B, *context_shape), or a sample of them."""
         self._add(contexts, {})
 
     def _home(self, column: str) -> torch.device:
         return torch.device("cpu") if self.on_host and column == "contexts" else self.device
 
-    def _settle(self, dtype: torch.dtype) -> None:
-        """Decide where contexts of this type will lie, before the first one comes.
+    def _choose_place(self, dtype: torch.dtype) -> None:
+        """Decide where contexts of this type will lie, before the first one is stored.
 
-        It goes by sizes that a machine always has, not by what is free at the moment: the same run shall do the same
-        again.
+        The total memory decides, not what is free at the moment, so that a run can be repeated.
         """
         if self.place == "auto" and self.device.type == "cuda":
             needed = self.capacity * math.prod(self.context_shape) * dtype.itemsize
@@ -98,10 +97,10 @@ class ContextBuffer:
         if incoming.dtype != torch.uint8:
             incoming = incoming.to(torch.float32)
         if len(self) and incoming.dtype != self.contexts.dtype:
-            # Images first as bytes and then as numbers: bytes mean 0..255 scaled to [0, 1], so both become floats.
+            # Bytes mean 0..255 scaled to [0, 1]; where floats follow, both become floats.
             incoming, self.contexts = as_float(incoming), as_float(self.contexts)
         elif not len(self):
-            self._settle(incoming.dtype)
+            self._choose_place(incoming.dtype)
         given = {"contexts": incoming, **more}
         end = self.n_seen + len(incoming)
         if end <= self.capacity:  # one after another
@@ -118,9 +117,9 @@ class ContextBuffer:
         self.n_seen = end
 
     def _places(self, n: int) -> tuple[IntArray, IntArray]:
-        """Where the next ``n`` items go, which are more than there is room for, and which of them do.
+        """The slots for the next ``n`` contexts, which exceed the capacity, and which of them are stored there.
 
-        Of items for one place only the last does.
+        Of several contexts for one slot the last is stored.
         """
         free = max(0, self.capacity - self.n_seen)
         slots = np.arange(self.n_seen, self.n_seen + free)
@@ -129,7 +128,7 @@ class ContextBuffer:
         if self.latest:
             drawn = numbers % self.capacity
         else:
-            # Item i takes one of the places 0..i, drawn from the seed and i alone; beyond the capacity it is nowhere.
+            # Context i draws one of the slots 0..i, from the seed and i alone; beyond the capacity it is not stored.
             draws = uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
             drawn = (draws * (numbers + 1)).astype(np.int64)
         kept = np.flatnonzero(drawn < self.capacity)
@@ -160,9 +159,9 @@ class ContextBuffer:
         return {**columns, "n_seen": np.array([self.n_seen], np.int64)}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.n_seen = int(state["n_seen"][0])
-        self._settle(torch.from_numpy(state["contexts"][:0]).dtype)
+        self._choose_place(torch.from_numpy(state["contexts"][:0]).dtype)
         for name in self._columns():
             self._set_column(name, torch.from_numpy(state[name].copy()).to(self._home(name)))
 
@@ -176,7 +175,7 @@ class RoundBuffer(ContextBuffer):
         self.rewards = torch.empty(0, dtype=torch.float64, device=self.device)
 
     def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Remember rounds: contexts (B, *context_shape), arms and rewards (B,)."""
+        """Store rounds: contexts (B, *context_shape), arms and rewards (B,)."""
         more = {"arms": torch.from_numpy(np.array(arms)), "rewards": torch.from_numpy(np.array(rewards, np.float64))}
         self._add(contexts, more)
 

@@ -106,7 +106,9 @@ class Stepper:
         parts = [own.parts() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
             raise InvalidInput("only runs whose replay buffers hold the same kinds of contexts can be stacked")
-        places = tuple((id(part), part.kind, part.contexts.data_ptr()) for own in parts for part in own)
+        places = tuple(
+            (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
+        )
         if places != self._places:
             generators = [learner.generator for learner in self.stack.learners]
             self.step.batches = batches_for(buffers, self._shape, generators)

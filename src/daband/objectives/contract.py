@@ -94,7 +94,7 @@ class Term(nn.Module):
 
     needs_target: ClassVar[bool] = False
     gated: ClassVar[bool | None] = None
-    """Whether the weight is gated by the recent reward (``Learning.gate_exponent``); None: if it needs the target."""
+    """Whether the weight is gated (``LearningSettings.gate_exponent``); None: if the term needs the target."""
     needs_width: ClassVar[bool] = False
     needs_teacher: ClassVar[bool] = False
     weighs_itself: ClassVar[bool] = False

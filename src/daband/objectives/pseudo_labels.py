@@ -1,4 +1,4 @@
-"""Pseudo-labels: where an averaged copy of the encoder is sure of a target context, the encoder should agree.
+"""Pseudo-labels: where the EMA encoder is confident about a target context, the encoder should agree.
 
 The copy sees the context as it is and the encoder sees it augmented (shifted, brighter), so agreement teaches something
 even where the label was right already. Unsure contexts are left out, or early mistakes would teach themselves.

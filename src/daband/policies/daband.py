@@ -1,4 +1,4 @@
-"""DABand: Neural-LinUCB whose encoder also brings the target's contexts close to the source's.
+"""DABand: Neural-LinUCB whose encoder also aligns the target's contexts with the source's.
 
 "Towards Domain Adaptive Neural Contextual Bandits" (ICLR 2025). The objective adds the terms of the target-regret bound
 to the source regret; with all of those at weight 0 it is Neural-LinUCB, to the bit.
@@ -17,7 +17,7 @@ class DABand(NeuralLinUCB):
     """Learns where rewards are seen, acts where they are not.
 
     Show it the target with ``observe_target`` and call ``adapt`` now and then (``daband.train`` does both). Its
-    arguments are those of ``NeuralLinUCB``; ``recipe`` is "default" unless said otherwise.
+    arguments are those of ``NeuralLinUCB``; a recipe's name means all of its terms.
     """
 
     source_terms_only = False

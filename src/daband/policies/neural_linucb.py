@@ -246,7 +246,7 @@ class NeuralLinUCB(Policy):
         return self._buffers
 
     def before_steps(self, steps: int | None) -> int:
-        """Make ready for gradient steps, and say how many are due: 0 where there is nothing to learn from."""
+        """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
         steps = self.recipe.learning.steps if steps is None else steps
         buffers = self._buffers
         if steps == 0 or not (len(buffers.source) or len(buffers.target_rounds)):

@@ -1,4 +1,4 @@
-"""Gradient steps of several policies at once."""
+"""Gradient steps of several policies, stacked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["adapt_stacked", "can_stack"]
 
 
 def can_stack(policies: Sequence[Policy]) -> bool:
-    """Whether ``adapt_stacked`` takes the steps of these policies at once: neural ones of one shape and recipe.
+    """Whether ``adapt_stacked`` can take the steps of these policies: neural ones of one shape and recipe.
 
     Seeds may differ, and the values of weights as long as the same terms are there. No policy may be there twice.
     """
@@ -24,7 +24,7 @@ def can_stack(policies: Sequence[Policy]) -> bool:
 
 
 def adapt_stacked(policies: Sequence[Policy]) -> list[dict[str, float] | Exception]:
-    """What ``adapt`` does, for several policies that fit together.
+    """What ``adapt`` does, for several policies that ``can_stack``.
 
     On a GPU five of them took about half the time that they take one after the other. Where one of them fails, its
     place has the exception, and the others are as they would be without it.

@@ -19,7 +19,7 @@ __all__ = ["Training", "train_stacked"]
 
 @dataclass(frozen=True)
 class Training:
-    """What ``train`` is told, for one of several runs that are trained together."""
+    """What ``train`` is told, for one of several stacked runs."""
 
     policy: Policy
     source: RewardDomain | LoggedDomain
@@ -36,7 +36,7 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
     """``train`` for several runs in step: rounds are played run by run, gradient steps are taken for all at once.
 
     On a GPU five seeds took about half the time that they take one after the other. Every run's result is what it is
-    alone, up to rounding, and its folder can be gone on with alone; of the time each has its share. A run that fails,
+    alone, up to rounding, and its folder can be resumed alone; the time is divided among the runs. A run that fails,
     by its numbers, its data or its folder, leaves its exception in its place; the others go on.
     """
     from daband.policies.stacked import adapt_stacked, can_stack
@@ -45,7 +45,7 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
         return []
     if not can_stack([training.policy for training in trainings]):
         raise InvalidInput(
-            "only different neural policies of one shape and recipe can be trained together; train them in turn"
+            "only different neural policies of one shape and recipe can be stacked; train them one after another"
         )
     phases = []
     for one in trainings:
@@ -78,7 +78,7 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
         for index in range(len(trainings)):
             attempt(index, partial(begin, index))
         while unfinished := [index for index, course in courses.items() if not course.over]:
-            # Runs that were gone on with may be ahead: they wait.
+            # Resumed runs may be ahead: they wait.
             behind = min(courses[index].episode for index in unfinished)
             present = [index for index in unfinished if courses[index].episode == behind]
             since, beside = time.perf_counter(), len(present)
