@@ -3,6 +3,7 @@
     python benchmarks/training.py                          # every encoder on every device there is
     python benchmarks/training.py --device cpu --encoders conv-plain --eager
     python benchmarks/training.py --device cuda --encoders conv-plain,conv-plain,conv --episodes 298  # DIGIT
+    python benchmarks/training.py --device cuda --encoders conv-plain,conv --episodes 298 --stacked 5
     python benchmarks/training.py --visda                  # decoding and training of VisDA17's shape
 
 Numpy, torch and safetensors are enough (torchvision for the encoder ``pretrained``, Pillow for ``--visda``); what
@@ -38,7 +39,7 @@ from daband.learning.stepper import take_steps
 from daband.objectives import Weight
 from daband.policies import NeuralLinUCB
 from daband.policies.recipes import recipe_for
-from daband.training import Stopwatch
+from daband.training import Stopwatch, Training, train_stacked
 
 ENCODERS = ("mlp", "conv-plain", "conv", "pretrained")
 ARMS, ROUNDS = 10, 64
@@ -157,6 +158,24 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
     )
 
 
+def stacked_seconds(encoder: str, device: torch.device, episodes: int, runs: int) -> float:
+    """Seconds of ``runs`` stacked runs that differ in their seed."""
+    recipe, shape = work_for(encoder)
+    pair = made_up(shape, (WARM_UP + episodes) * ROUNDS)
+    settings: dict[str, Any] = {"context_shape": shape, "n_arms": ARMS, "recipe": recipe, "feedback": "one_hot"}
+    policies = [NeuralLinUCB(**settings, device=str(device), seed=seed) for seed in range(runs)]
+    begun = time.perf_counter()
+    domains: dict[str, Any] = {"source": pair.source, "target": pair.target}
+    outcome = train_stacked(
+        [Training(policy, **domains, episodes=WARM_UP + episodes, episode_length=ROUNDS) for policy in policies]
+    )
+    for run in outcome:
+        if isinstance(run, Exception):
+            raise run
+    peaks.synchronise(device)
+    return time.perf_counter() - begun
+
+
 def one_step(policy: NeuralLinUCB) -> None:
     """An eager step, so that its operations can be counted."""
     policy.learner.cuda_graph = False
@@ -269,6 +288,7 @@ def main() -> None:
     parser.add_argument("--encoders", help=f"some of {','.join(ENCODERS)}; by default all, on a CPU the small ones")
     parser.add_argument("--episodes", type=int, help="timed episodes; by default 20 on a GPU, 2 on a CPU")
     parser.add_argument("--eager", action="store_true", help="compare with the same work the slow way")
+    parser.add_argument("--stacked", type=int, default=0, help="also time so many stacked runs of each encoder")
     parser.add_argument("--repeats", type=int, default=9, help="turns of the comparison on the CPU")
     parser.add_argument("--visda", action="store_true", help="measure work of VisDA17's shape instead")
     parser.add_argument("--backbone", help="for --visda: efficientnet_lite0, a torchvision model, conv or none")
@@ -309,6 +329,10 @@ def main() -> None:
                     continue
                 r = results[-1]
                 print(f"  {encoder}, {device.type}, {r.way}: {r.steps_per_second:,.1f} steps/s", flush=True)
+        for encoder in dict.fromkeys(chosen) if arguments.stacked else ():
+            seconds = stacked_seconds(encoder, device, episodes, arguments.stacked)
+            document.setdefault("stacked", {})[f"{encoder} on {device.type}"] = seconds
+            print(f"  {encoder}, {device.type}, {arguments.stacked} stacked runs: {seconds:.1f} s", flush=True)
         if arguments.eager and device.type == "cpu":
             document["against_plain"] = against_plain(arguments.repeats, steps=4)
             for row in document["against_plain"]:
