@@ -29,10 +29,14 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _KINDS_OF_NUMBERS = "biuf"
+_PLAIN = frozenset("?bBhHiIlLqQefd")
+"""Letters of the types that everything below takes as they are."""
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     """Turn what a user passed into a numpy array of numbers, or say which argument was not one.
+
+    Numbers in the byte order of another processor are converted to this one's, ``longdouble`` to ``float64``.
 
     torch is not imported for this: a tensor can only arrive if its owner has imported torch already.
     """
@@ -43,15 +47,29 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     else:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
-            tensor = value.detach().cpu()
-            array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+            array = _from_torch(torch, value, name)
         else:
             try:
                 array = np.asarray(value)
-            except ValueError as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 raise InvalidInput(f"{name} is not a rectangular array of numbers: {error}") from None
-    if array.dtype.kind not in _KINDS_OF_NUMBERS:
-        raise InvalidInput(f"{name} must hold numbers, but its type is {array.dtype}")
+    dtype = array.dtype
+    if dtype.char in _PLAIN and dtype.isnative:
+        return array
+    if dtype.kind not in _KINDS_OF_NUMBERS:
+        raise InvalidInput(f"{name} must hold numbers, but its type is {dtype}")
+    with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, and is refused as that
+        return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
+
+
+def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
+    tensor = value.detach().cpu()
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise InvalidInput(f"{name} is a sparse or quantised tensor; make it dense first: tensor.to_dense()")
+    try:
+        array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor.resolve_conj()).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must hold numbers, but its type is {tensor.dtype}: {error}") from None
     return array
 
 
@@ -74,7 +92,7 @@ def checked_number(name: str, value: Any) -> float:
         raise InvalidInput(f"{name} must be a number, got {value!r}")
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be a number, got {value!r}") from None
 
 

@@ -207,10 +207,19 @@ class RidgeHead:
         if self.arms == "disjoint":
             self.statistics.add_heads(1)
 
-    def state(self) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit."""
-        kind = "dual" if isinstance(self.statistics, DualRidge) else "primal"
-        return {f"{kind}.{name}": array for name, array in self.statistics.state().items()}
+    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit; without ``rounds``, no context of a single round is in it."""
+        statistics = self.statistics
+        if isinstance(statistics, DualRidge) and rounds:
+            return {f"dual.{name}": array for name, array in statistics.state().items()}
+        if isinstance(statistics, DualRidge):
+            if not self._primal_fits(statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+                raise InvalidInput(
+                    f"replay=False cannot be had here: with {self.dim} features the statistics are kept in the dual "
+                    "form, which is made of the contexts themselves; put a transform in front, e.g. daband.PCA(64)"
+                )
+            statistics = statistics.to_primal()
+        return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take over what ``state`` returned."""

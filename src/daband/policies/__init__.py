@@ -65,11 +65,14 @@ def build(settings: dict[str, Any]) -> Policy:
 
 
 def load(path: str | Path) -> Policy:
-    """The policy that was saved at ``path``; it goes on where it stopped, to the last bit."""
-    settings, arrays = read_checkpoint(path)
+    """The policy that was saved at ``path``; it goes on where it stopped, to the last bit.
+
+    A file that is damaged, truncated, of another format or no policy at all is a ``CheckpointError`` that names it.
+    """
+    saved = read_checkpoint(path)
     try:
-        policy = build(settings)
-        policy.restore(arrays)
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        policy = build(saved.settings)
+        policy.restore(saved.arrays)
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
     return policy

@@ -24,7 +24,7 @@ from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, 
 from daband.errors import InvalidInput
 from daband.linear import PCA, Decision
 from daband.linear.kernels import packed
-from daband.policies.checkpoint import write_checkpoint
+from daband.policies.checkpoint import checked_notes, write_checkpoint
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 
@@ -191,18 +191,25 @@ class Policy(ABC):
         self.n_arms += 1
         return self.n_arms - 1
 
-    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None) -> None:
+    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
         """Write everything to one safetensors file, all or nothing. ``daband.load`` goes on from it to the last bit.
 
-        ``notes`` are short texts of the caller's own, read back by ``daband.policies.read_notes``.
+        Args:
+            path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
+            notes: short texts of the caller's own, read back by ``daband.policies.read_notes``.
+            replay: whether the file holds what the policy was trained on: stored contexts, arms, rewards, and round
+                ids. Without them the loaded policy decides the same. It learns on from the rounds that it sees then;
+                rounds learned before the save are no longer recognised by their ids.
         """
         settings = {**self.settings(), "policy": self.name}
-        arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in self._state().items()}
+        state = self._state(replay=replay)
+        arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in state.items()}
         arrays["rounds_decided"] = np.array([self.rounds_decided], np.int64)
-        arrays.update({f"seen/{name}": array for name, array in self._seen.state().items()})
+        seen = self._seen if replay else RoundIds()
+        arrays.update({f"seen/{name}": array for name, array in seen.state().items()})
         if self.transform is not None:
             arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
-        write_checkpoint(Path(path), settings, arrays, dict(notes or {}))
+        write_checkpoint(path, settings, arrays, checked_notes(notes))
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Take over the arrays of a saved file; the settings must be those it was saved with."""
@@ -248,8 +255,8 @@ class Policy(ABC):
         """Make room for one more arm; ``n_arms`` is raised afterwards."""
 
     @abstractmethod
-    def _state(self) -> dict[str, AnyArray]:
-        """All that was learned, as arrays."""
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        """All that was learned, as arrays; without ``replay`` no context, arm or reward of a round is among them."""
 
     @abstractmethod
     def _restore(self, state: dict[str, AnyArray]) -> None:

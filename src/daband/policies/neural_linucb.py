@@ -220,14 +220,21 @@ class NeuralLinUCB(Policy):
         self._head.add_arm()
         self._learner.grow()
 
-    def _state(self) -> dict[str, AnyArray]:
-        arrays = {f"head.{name}": array for name, array in self._head.state().items()}
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        arrays = {f"head.{name}": array for name, array in self._head.state(rounds=replay).items()}
         arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
-        for part, memory in self._parts():
+        memories = self._memories if replay else self._fresh_memories()
+        for part, memory in self._parts(memories):
             arrays.update({f"memory.{part}.{name}": array for name, array in memory.state().items()})
         arrays["rate"] = np.array([self._rate])
-        arrays["refitted_at"] = np.array([self._refitted_at], np.int64)
+        arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
+
+    def _rounds_in_head(self) -> int:
+        """How many rounds the head rests on. Written in place of the last refit where the replay buffers are left out,
+        it makes the next refit wait for as many new rounds: an earlier one would forget more than it mends."""
+        shown = self._memories.source.n_seen + self._memories.target_rounds.n_seen
+        return shown if self._refitted_at <= shown else self._refitted_at + shown
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         def below(prefix: str) -> dict[str, AnyArray]:
@@ -235,7 +242,7 @@ class NeuralLinUCB(Policy):
 
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
-        for part, memory in self._parts():
+        for part, memory in self._parts(self._memories):
             memory.restore(below(f"memory.{part}."))
         self._rate = float(state["rate"][0])
         self._refitted_at = int(state["refitted_at"][0])
@@ -257,8 +264,7 @@ class NeuralLinUCB(Policy):
             target_rounds=RoundBuffer(**common, seed=3 * self.seed + 2),  # type: ignore[arg-type]
         )
 
-    def _parts(self) -> list[tuple[str, ContextBuffer]]:
-        memories = self._memories
+    def _parts(self, memories: ReplayBuffers) -> list[tuple[str, ContextBuffer]]:
         return [
             ("source", memories.source),
             ("target", memories.target),
