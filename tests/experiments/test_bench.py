@@ -120,7 +120,7 @@ def test_interrupted_and_completed(sent, unbroken, tmp_path):
     os.kill(process.pid, sent)
     _, errors = process.communicate()
     assert process.returncode in (130, -sent)
-    assert sent != signal.SIGINT or "the same command goes on" in errors
+    assert sent != signal.SIGINT or "the same command resumes" in errors
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path / "broken")) == timeless(unbroken)
 

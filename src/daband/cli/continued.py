@@ -13,7 +13,7 @@ from rich.table import Table
 from daband.cli.interrupts import interruptible
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
-from daband.cli.running import Records, report_hint, said_when_interrupted, warnings_on
+from daband.cli.running import Records, interrupted_exit, report_hint, warnings_on
 from daband.experiments import BenchError, continue_bench, finished_runs
 from daband.experiments.run import read_spec
 from daband.report import with_spread
@@ -38,8 +38,8 @@ def continue_command(
         if error.records:
             console.print(_table(error.records))
         raise
-    except KeyboardInterrupt:
-        raise said_when_interrupted(folder) from None
+    except KeyboardInterrupt as stopped:
+        raise interrupted_exit(folder, stopped) from None
     console.print(_table(records))
     if (folder / "continued.json").is_file():
         console.print(f"Written: {folder / 'continued.json'}", soft_wrap=True, highlight=False)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from daband.domains import Pair, load
-from daband.errors import DataError
+from daband.errors import DataError, FolderInUse
 from daband.evaluation import evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.methods import build_policy
 from daband.experiments.settings import RunSpec
-from daband.files import read_json, write_text
+from daband.files import locked, read_json, write_text
 from daband.policies import Policy
 from daband.training import Run, train
 
@@ -82,8 +82,17 @@ def execute(
     prepared = prepare(spec, out)
     training = prepared.training()
     tell = None if progress is None else lambda record: progress({**record, "of": training["episodes"]})
-    run = train(prepared.policy, **training, save_every=save_every, progress=tell)
-    return conclude(prepared, run)
+    while True:
+        try:
+            run = train(prepared.policy, **training, save_every=save_every, progress=tell)
+        except FolderInUse:  # another process has this run: its result will be this one's
+            with locked(prepared.folder, wait=True):
+                pass
+            known = finished_record(spec, out)
+            if known is not None:
+                return known
+        else:
+            return conclude(prepared, run)
 
 
 def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:

@@ -18,7 +18,7 @@ from daband.domains import Pair, load
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.selection import RULES, Training, criteria
-from daband.experiments.bench import read_results
+from daband.experiments.bench import read_results, results_locked
 from daband.experiments.methods import check_recipe, policy_class, policy_settings
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, said
@@ -274,14 +274,15 @@ def write_sweep(
     if not mine:
         raise DataError(f"the rule {rule!r} has no value for some of these runs, so it cannot choose between them")
     swept = {(point.pair, point.variant) for point in points}
-    records = read_results(out)
     selected = []
-    for record in records:
-        if (record["pair"], record["variant"]) in swept:
-            record["selection"] = rule if (record["pair"], record["variant"]) in mine else "none"
-        if (record["pair"], record["variant"]) in mine:
-            selected.append(record)
-    write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
+    with results_locked(out):
+        records = read_results(out)
+        for record in records:
+            if (record["pair"], record["variant"]) in swept:
+                record["selection"] = rule if (record["pair"], record["variant"]) in mine else "none"
+            if (record["pair"], record["variant"]) in mine:
+                selected.append(record)
+        write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
     content = {
         "selection": rule,
         "grid": {key: list(values) for key, values in grid.items()},

@@ -10,6 +10,7 @@ from typing import Any
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
+from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
 
 __all__ = ["continue_on_target", "train"]
@@ -37,8 +38,10 @@ def train(
         episodes: how many episodes.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
-        directory: keep the run there. Called again with the same settings, a run that was killed goes on and ends with
-            the same result, bit for bit, as one left alone.
+        directory: keep the run there. Called again with the same settings, a run that was killed resumes and ends with
+            the same result, bit for bit, as one left alone. With more ``episodes`` a finished run is extended, to what
+            as many at once would have given (a transform stays as it was fitted). Ctrl-C and SIGTERM wait for the end
+            of the episode and save it; a second one stops at once. A folder is used by one process at a time.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
@@ -95,11 +98,13 @@ def _run(
     save_every: float,
     progress: Progress | None,
 ) -> Run:
-    course = Trainer(policy, phase, directory, config, save_every, progress)
-    try:
-        while not course.over:
-            course.play()
-            course.close(policy.adapt())
-    finally:
-        course.stop()
-    return course.result()
+    trainer = Trainer(policy, phase, directory, config, save_every, progress)
+    with stop_signals_deferred(wanted=directory is not None) as request:
+        try:
+            while not trainer.over:
+                trainer.play()
+                trainer.close(policy.adapt())
+                request.obey(trainer.save)
+        finally:
+            trainer.stop()
+    return trainer.result()
