@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
+import os
 import sys
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +22,7 @@ __all__ = [
     "FloatArray",
     "IntArray",
     "as_numpy",
+    "check_memory",
     "checked_number",
     "restored_array",
     "unit_scale",
@@ -94,6 +100,30 @@ def checked_number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be a number, got {value!r}") from None
+
+
+def check_memory(needed: float, what: str) -> None:
+    """Refuse what would need more bytes than this machine has, before the system kills the process for asking.
+
+    ``what`` names the arguments that decide the size, e.g. "n_arms=5 with 10 features".
+    """
+    available = _memory_bytes()
+    if needed > available:
+        raise InvalidInput(
+            f"{what} would need {needed / 2**30:,.1f} GiB of memory, and this machine has {available / 2**30:,.1f} GiB"
+        )
+
+
+@functools.cache
+def _memory_bytes() -> float:
+    """The machine's memory, or what the container that this runs in is allowed to use of it."""
+    limits = [math.inf]
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            limits.append(float(Path(path).read_text()))
+    return min(limits) if min(limits) < math.inf else 1 << 40
 
 
 def unit_scale(contexts: AnyArray) -> FloatArray:

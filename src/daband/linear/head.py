@@ -10,14 +10,14 @@ from typing import Literal
 
 import numpy as np
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, check_memory, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.dual import DualRidge
 from daband.linear.kernels import kernels, packed
 from daband.linear.primal import PrimalRidge
 from daband.linear.thompson import gaussians, probability_of_best
 
-__all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead"]
+__all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memory"]
 
 ArmModel = Literal["disjoint", "shared"]
 
@@ -58,6 +58,17 @@ class Decision:
     width: FloatArray
 
 
+def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None:
+    """Refuse a head whose statistics cannot fit in memory: two d x d matrices and 32 pending rows per regression.
+
+    In the dual form an empty regression is small: there the list of them counts, and one round's arrays.
+    """
+    heads = n_arms if arms == "disjoint" else 1
+    each = 8.0 * (2 * dim * dim + 36 * dim) if primal else 1000.0
+    one_round = 8.0 * (8 * n_arms + (n_arms if arms == "shared" else 1) * dim)
+    check_memory(heads * each + one_round, f"n_arms={n_arms} with {dim} features")
+
+
 class RidgeHead:
     """K arms over features of dimension ``dim``.
 
@@ -83,6 +94,7 @@ class RidgeHead:
                 "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "
                 "propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
             )
+        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=form == "primal")
         self.n_arms = n_arms
         self.dim = dim
         self.arms = arms

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory
 from daband.errors import InvalidInput
 from daband.linear import PCA, Decision
 from daband.linear.kernels import packed
@@ -69,6 +69,8 @@ class Policy(ABC):
     ) -> None:
         self.context_shape = _checked_shape(context_shape)
         self.n_arms = _checked_whole("n_arms", n_arms, least=1)
+        one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
+        check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         if arms not in ("disjoint", "shared"):
             raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
         self.arms = arms

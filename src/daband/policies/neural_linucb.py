@@ -19,6 +19,7 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import Recipe
 from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
+from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
 from daband.policies.contract import Played, Policy, policies
@@ -39,7 +40,8 @@ class NeuralLinUCB(Policy):
         context_shape: the shape of one context.
         n_arms: how many arms there are; more can be added later.
         recipe: a name ("nlinucb", "default", "default-rpd", "paper"), a ``Recipe``, what ``Recipe.settings`` gave, or a
-            change of a named one: ``{"base": "paper", "weights": {"adversarial": 5}}``.
+            change of a named one: ``{"base": "paper", "weights": {"adversarial": 5}}``; without ``base``, of the
+            policy's own default.
         feedback: what a reward tells: "bandit" (of that arm alone), or "one_hot" where exactly one arm pays 1
             and all others 0, without noise, so that a reward of 1 tells of every arm. Never guessed.
         alpha: how much of the width is added to the predicted reward; the recipe's own by default.
@@ -86,8 +88,9 @@ class NeuralLinUCB(Policy):
         self.feedback = feedback
         self.device_setting = device
         chosen = self.default_recipe if recipe is None else recipe
-        self.recipe = resolve_recipe(chosen, context_shape=self.feature_shape)
+        self.recipe = resolve_recipe(chosen, context_shape=self.feature_shape, default=self.default_recipe)
         self._device = device_named(device)
+        check_head_memory(n_arms=self.n_arms, dim=self.recipe.encoder.latent.dimension, arms=arms, primal=True)
         self._learner = Learner(
             recipe=self.recipe,
             feature_shape=self.feature_shape,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class RunFolder:
         ``episodes``; one of more is refused.
         """
         path = self.path / "config.json"
-        if path.exists():
+        if os.path.lexists(path):
             try:
                 found = read_json(path)
             except DataError as error:
@@ -115,13 +116,14 @@ class RunFolder:
         who was interrupted and tries again with a policy that has learned in the meantime.
         """
         history = History()
-        if not self.policy_file.exists():
+        if not os.path.lexists(self.policy_file):
             self.save(policy, history)
             return history
         try:
             saved = read_checkpoint(self.policy_file)
             rounds = int(saved.notes["rounds"])
-            with np.load(self.path / "rounds.npz", allow_pickle=False) as table:
+            content = io.BytesIO((self.path / "rounds.npz").read_bytes())  # np.load leaves a damaged file open
+            with np.load(content, allow_pickle=False) as table:
                 for name in _COLUMNS:
                     if len(table[name]) < rounds:
                         raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
@@ -146,7 +148,8 @@ def _as_json(config: dict[str, Any]) -> Any:
 def _difference(found: Any, wanted: Any, path: str = "") -> str:
     """The first place where two JSON values differ, in words; empty when they are the same."""
     if isinstance(found, dict) and isinstance(wanted, dict):
-        for key in sorted(found.keys() | wanted.keys()):
+        # A mark of the data depends on other settings too: it is named where nothing else is different.
+        for key in sorted(found.keys() | wanted.keys(), key=lambda key: (key == "data", key)):
             different = _difference(found.get(key), wanted.get(key), f"{path}.{key}" if path else key)
             if different:
                 return different
