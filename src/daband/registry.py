@@ -55,6 +55,8 @@ class Registry(Generic[Member]):
 
     def get(self, name: str) -> Member:
         """The member called ``name``; an unknown name is an error that suggests the nearest."""
+        if not isinstance(name, str):
+            raise InvalidInput(f"a {self.kind} is chosen by its name, got {name!r}")
         if name not in self._members:
             self._discover()
         try:

@@ -169,6 +169,9 @@ def _unpack_tar(archive: Path, aside: Path) -> None:
                 raise DataError(f"{archive} has {member.name!r}, which is a link or a device: it is not unpacked")
             budget.spend(member.name, member.size)
             opened.extract(member, aside, filter="data")
+        # The checksum of a compressed archive is at its end, behind what the last member needs.
+        while opened.fileobj is not None and (padding := opened.fileobj.read(_CHUNK)):
+            budget.spend("padding", len(padding))
 
 
 def _unpack_zip(archive: Path, aside: Path) -> None:

@@ -82,7 +82,10 @@ def bench(
 
 def read_results(out: str | Path) -> list[Record]:
     """The records of a bench."""
-    records: list[Record] = read_json(Path(out) / "results.json")
+    path = Path(out) / "results.json"
+    records = read_json(path)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise DataError(f"{path} is not a list of records; run the bench again, which writes it anew")
     return records
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from daband.domains import load
 from daband.errors import DataError, FolderInUse
-from daband.experiments.bench import BenchError, results_locked
+from daband.experiments.bench import BenchError, read_results, results_locked
 from daband.experiments.executors import Event, Listener, in_processes, in_turn
 from daband.experiments.run import read_spec
 from daband.experiments.settings import RunSpec
@@ -31,8 +31,8 @@ def finished_runs(folder: str | Path) -> list[Path]:
     if (folder / "done").exists():
         return [folder]
     # A bench that was started again with other settings has old runs beside the ones that count.
-    listed = folder / "results.json"
-    names = {record.get("folder") for record in read_json(listed)} if listed.is_file() else None
+    listed = (folder / "results.json").is_file()
+    names = {str(record.get("folder")) for record in read_results(folder)} if listed else None
     runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
     if not runs:
         raise DataError(f"{folder} holds no finished run; `daband run NAME` or `daband bench NAME` makes some")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
@@ -104,8 +104,12 @@ class NeuralLinUCB(Policy):
             n_arms=self.n_arms,
             dim=self._learner.encoder.dimension,
             arms=arms,
-            ridge=float(ridge),
-            exploration=Exploration(explore, float(self.recipe.alpha if alpha is None else alpha), float(epsilon)),
+            ridge=checked_number("ridge", ridge),
+            exploration=Exploration(
+                explore,
+                checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
+                checked_number("epsilon", epsilon),
+            ),
             seed=self.seed,
             form="primal",
         )
@@ -310,9 +314,11 @@ def device_named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(name) if isinstance(name, str) else None
     except RuntimeError:
-        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}") from None
+        device = None
+    if device is None or device.type == "meta":  # which holds no numbers
+        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
     return device

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from daband.arrays import checked_number
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
@@ -83,6 +85,8 @@ def continue_on_target(
         raise InvalidInput(f"rounds must be a whole number >= 1, got {rounds!r}")
     if not isinstance(target, RewardDomain):
         raise InvalidInput(f"target must be a domain that pays, e.g. pair.target_labelled, got {type(target).__name__}")
+    if isinstance(episode_length, bool) or not isinstance(episode_length, int) or episode_length < 1:
+        raise InvalidInput(f"episode_length must be a whole number >= 1, got {episode_length!r}")
     rounds = min(rounds, target.rounds_available)
     check_training(policy, target, None, 1, min(episode_length, rounds), what="target")
     episodes = math.ceil(rounds / episode_length)
@@ -98,6 +102,9 @@ def _run(
     save_every: float,
     progress: Progress | None,
 ) -> Run:
+    if not checked_number("save_every", save_every) >= 0:
+        raise InvalidInput(f"save_every must be a number of seconds >= 0, got {save_every!r}")
+    _check_config(config)
     trainer = Trainer(policy, phase, directory, config, save_every, progress)
     with stop_signals_deferred(wanted=directory is not None) as request:
         try:
@@ -108,3 +115,15 @@ def _run(
         finally:
             trainer.stop()
     return trainer.result()
+
+
+def _check_config(config: Mapping[str, Any] | None) -> None:
+    """Refuse settings that ``config.json`` cannot hold."""
+    if config is None:
+        return
+    if not isinstance(config, Mapping):
+        raise InvalidInput(f"config must be a mapping of settings, got {config!r}")
+    try:
+        json.dumps(dict(config))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"config must hold what JSON can: texts, numbers, lists and mappings ({error})") from None
