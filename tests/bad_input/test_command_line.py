@@ -48,7 +48,8 @@ def test_settings(command, setting, refused):
 
 
 RECIPES = [
-    "recipe=defaults", "recipe=3", "recipe.weights=3", "recipe.weights.adverserial=3", "recipe.weights.adversarial=high",
+    "recipe=defaults", "recipe=3", "recipe.weights=3", "recipe.weights.adverserial=3",
+    "recipe.weights.adversarial=high",
     "recipe.weights.adversarial.valu=3", "recipe.learning.step=3", "recipe.learning=3", "recipe.learning.batch=0",
     "recipe.encoder.name=mpl", "recipe.memory.capacity=0", "recipe.base=nothing", "recipe.base=3", "recipes=default",
 ]  # fmt: skip
@@ -122,7 +123,8 @@ def test_arguments(arguments, refused):
 @pytest.mark.parametrize(
     "content",
     [
-        "", "pair = ", "pair = 3", "pair = 'synthetic'\nepisodes = 0", "episodes = 3", "[[[", "pair = 'synthetic'\nx = 1",
+        "", "pair = ", "pair = 3", "pair = 'synthetic'\nepisodes = 0", "episodes = 3", "[[[",
+        "pair = 'synthetic'\nx = 1",
         "pair = 'synthetic'\n[methods.lincub]\nalpha = 1", "pair = 'synthetic'\n[methods.linucb]\nalfa = 1",
         "pair = 'syn\\u0000thetic'", "pair = 'synthetic'\nseeds = 'all'", "pair = 'synthetic'\ncompare = []",
     ],
@@ -174,5 +176,3 @@ def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
     assert after["weights"]["adversarial"] == {**before["weights"]["adversarial"], "value": wanted}
     before["weights"].pop("adversarial"), after["weights"].pop("adversarial")
     assert before == after
-
-

@@ -123,7 +123,9 @@ class TestLabels:
         refused(arrays, target_test=(X, value))
 
 
-@cases({"nothing": None, "text": "ab", "one array": X, "three": (X, Y, Y), "one": (X,), "a dict": {"x": X}, "a number": 3})
+@cases(
+    {"nothing": None, "text": "ab", "one array": X, "three": (X, Y, Y), "one": (X,), "a dict": {"x": X}, "a number": 3}
+)
 class TestSides:
     def test_source(self, value):
         refused(arrays, source=value)
@@ -175,7 +177,16 @@ class TestNames:
         refused(log, class_names=value)
 
 
-@cases({"negative": [-1.0] * N, "above": [2] * N, "one less": [0] * (N - 1), "floats": [0.5] * N, "NaN": [np.nan] * N, "text": "a"})
+@cases(
+    {
+        "negative": [-1.0] * N,
+        "above": [2] * N,
+        "one less": [0] * (N - 1),
+        "floats": [0.5] * N,
+        "NaN": [np.nan] * N,
+        "text": "a",
+    }
+)
 def test_arms_of_a_log(value):
     refused(log, source=(X, value, np.linspace(0, 1, N), np.full(N, 0.5)))
 
@@ -185,17 +196,27 @@ def test_rewards_of_a_log(value):
     refused(log, source=(X, Y, value, np.full(N, 0.5)))
 
 
-@cases({"zero": [0.0] * N, "above one": [1.5] * N, "negative": [-0.5] * N, "NaN": [np.nan] * N, "one less": [0.5] * (N - 1)})
+@cases(
+    {
+        "zero": [0.0] * N,
+        "above one": [1.5] * N,
+        "negative": [-0.5] * N,
+        "NaN": [np.nan] * N,
+        "one less": [0.5] * (N - 1),
+    }
+)
 def test_propensities_of_a_log(value):
     refused(log, source=(X, Y, np.linspace(0, 1, N), value))
 
 
 @cases(
     {
-        "nothing": None, "a number": 3, "a list of words": ["a", "b"], "a dict": {"age": [1]}, "no column": pl.DataFrame(),
+        "nothing": None, "a number": 3, "a list of words": ["a", "b"], "a dict": {"age": [1]},
+        "no column": pl.DataFrame(),
         "no row": pl.DataFrame({"age": [], "city": [], "label": []}), "other columns": pl.DataFrame({"x": [1, 2]}),
         "nothing in it": pl.DataFrame({"age": [None], "city": [None], "label": [None]}), "a folder": ".",
-        "no file": "nowhere.csv", "another ending": "table.xyz", "an empty name": "", "a NUL": "a\0b.csv", "an array": X,
+        "no file": "nowhere.csv", "another ending": "table.xyz", "an empty name": "", "a NUL": "a\0b.csv",
+        "an array": X,
     }
 )  # fmt: skip
 class TestTables:
@@ -207,7 +228,9 @@ class TestTables:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe\x00", b'age,city,label\n1,"a,x\n', b"PAR1PAR1", b"{}"], ids=["empty", "bytes", "quote", "magic", "json"]
+    "content",
+    [b"", b"\xff\xfe\x00", b'age,city,label\n1,"a,x\n', b"PAR1PAR1", b"{}"],
+    ids=["empty", "bytes", "quote", "magic", "json"],
 )
 @pytest.mark.parametrize("ending", ["csv", "parquet", "tsv", "arrow", "json"])
 def test_files_that_hold_no_table(content, ending, tmp_path):
@@ -221,12 +244,16 @@ def test_columns(value):
     refused(table, columns=value)
 
 
-@cases({"text": "pair", "nothing": None, "a number": 1, "unknown": "syntetic", "NUL": "syn\0thetic", "path": "../digit"})
+@cases(
+    {"text": "pair", "nothing": None, "a number": 1, "unknown": "syntetic", "NUL": "syn\0thetic", "path": "../digit"}
+)
 def test_names_of_pairs(value):
     refused(domains.load, value)
 
 
-@pytest.mark.parametrize("option", [{"n_arm": 3}, {"n_arms": 0}, {"n_arms": "x"}, {"data_seed": -1}, {"tiny": "maybe"}], ids=str)
+@pytest.mark.parametrize(
+    "option", [{"n_arm": 3}, {"n_arms": 0}, {"n_arms": "x"}, {"data_seed": -1}, {"tiny": "maybe"}], ids=str
+)
 def test_options_of_pairs(option):
     refused(domains.load, "synthetic", **option)
 

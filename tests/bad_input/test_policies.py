@@ -106,7 +106,14 @@ TABLES = {
     "words": [["a", "b"]] * B,
     "rows of several lengths": [[0.0], [0.0, 1.0]],
 }
-DOMAINS = {"another word": "targets", "upper case": "SOURCE", "a number": 1, "empty": "", "a list": ["source"], "yes": True}
+DOMAINS = {
+    "another word": "targets",
+    "upper case": "SOURCE",
+    "a number": 1,
+    "empty": "",
+    "a list": ["source"],
+    "yes": True,
+}
 MASKS = {
     "text": "yes",
     "one arm less": np.ones(K - 1, bool),
@@ -253,7 +260,8 @@ LINEAR = {
     "arms": ["both", "", 1, True, ["disjoint"], {}],
     "explore": ["best", "", 1, True, ["ucb"]],
     "epsilon": [-0.1, 1.1, np.nan, None, "0", True, [0.5]],
-    "reward_range": [None, 1, (0,), (1, 0), (0, 0), (0, 1, 2), (0, np.nan), (-np.inf, np.inf), ("a", "b"), "01x", [[0], [1]]],
+    "reward_range": [None, 1, (0,), (1, 0), (0, 0), (0, 1, 2), (0, np.nan), (-np.inf, np.inf), ("a", "b"), "01x",
+                     [[0], [1]]],
     "transform": ["pca", 64, daband.PCA],
     "form": ["both", "", 1, None, ["primal"]],
     "seed": [-1, None, 1.5, "0", True, [0], np.nan],
@@ -270,7 +278,8 @@ NEURAL = {
         "defaults", "", 3, [], {"base": "nothing"}, {"base": 3}, {"weights": {"adverserial": 1}}, {"weights": 3},
         {"weights": {"adversarial": "high"}}, {"weights": {"adversarial": {"valu": 1}}}, {"learning": {"steps": "x"}},
         {"learning": {"batch": 0}}, {"learning": 3}, {"learningrate": 1}, {"encoder": {"name": "mpl"}},
-        {"encoder": {"options": {"width": (3,)}}}, {"encoder": {"options": {"widths": ()}}}, {"encoder": {"options": 3}},
+        {"encoder": {"options": {"width": (3,)}}}, {"encoder": {"options": {"widths": ()}}},
+        {"encoder": {"options": 3}},
         {"encoder": {"name": "conv"}}, {"encoder": {"latent": {"dimension": 0}}}, {"memory": {"capacity": 0}},
         {"memory": {"place": "cloud"}}, {"alpha": "x"}, {"learning": {"learning_rate": -1}},
         {"learning": {"learning_rate": float("nan")}}, {"learning": {"ema_decay": 1.0}},

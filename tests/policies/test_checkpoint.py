@@ -343,7 +343,8 @@ class TestWhereAFileGoes:
     def test_a_folder_a_pipe_and_a_device(self, policy, tmp_path):
         os.mkfifo(tmp_path / "pipe")
         cases = [(tmp_path, "is a folder"), (tmp_path / "pipe", "a pipe")]
-        with contextlib.suppress(PermissionError):  # a device of our own, as the system's would be lost where this fails
+        # A device of our own: where the refusal fails, the system's would be lost.
+        with contextlib.suppress(PermissionError):
             os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
             cases.append((tmp_path / "device", "a device"))
         for path, message in cases:

@@ -66,7 +66,7 @@ def report_hint(folder: Path) -> str:
 
 
 def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
-    """Print that what is done is kept; the exit has the shell's code for the signal: 130 for Ctrl-C, 143 for SIGTERM."""
+    """Print that what is done is kept; the exit code is the shell's: 130 for Ctrl-C, 143 for SIGTERM."""
     terminated = isinstance(stopped, Terminated)
     word = "Terminated" if terminated else "Interrupted"
     message = f"{word}. What is done is kept in {out}; the same command resumes from there."

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.arrays import check_memory
 from daband.encoders.contract import Features, dense, encoders
 from daband.encoders.normalisation import DomainNorm
-from daband.arrays import check_memory
 from daband.errors import InvalidInput
 
 __all__ = ["MlpFeatures"]

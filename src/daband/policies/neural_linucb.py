@@ -238,8 +238,11 @@ class NeuralLinUCB(Policy):
         return arrays
 
     def _rounds_in_head(self) -> int:
-        """How many rounds the head rests on. Written in place of the last refit where the replay buffers are left out,
-        it makes the next refit wait for as many new rounds: an earlier one would forget more than it mends."""
+        """How many rounds the head rests on.
+
+        Written in place of the last refit where the replay buffers are left out, it makes the next refit wait for as
+        many new rounds: an earlier one would forget more than it mends.
+        """
         shown = self._memories.source.n_seen + self._memories.target_rounds.n_seen
         return shown if self._refitted_at <= shown else self._refitted_at + shown
 

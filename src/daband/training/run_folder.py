@@ -84,7 +84,8 @@ class RunFolder:
     def _compare(self, found: Any, config_of: Callable[[int], dict[str, Any]], episodes: int) -> None:
         """Refuse a folder whose run cannot be resumed as one of ``episodes`` episodes."""
         training = found.get("training") if isinstance(found, dict) else None
-        before = training.get("episodes") if isinstance(training, dict) else None
+        training = training if isinstance(training, dict) else {}
+        before = training.get("episodes")
         known = before if isinstance(before, int) and before >= 1 else episodes
         wanted = _as_json(config_of(min(known, episodes)))
         if known > episodes:  # refused in any case: of its data there may be too few here to compare them

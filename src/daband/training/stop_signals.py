@@ -72,7 +72,7 @@ def stop_signals_deferred(*, wanted: bool) -> Iterator[StopRequest]:
         with contextlib.suppress(_EndByDefault):
             yield request
     finally:
-        for number, handler in request.previous.items():
-            signal.signal(number, handler)
-        if request.signal is not None:  # not obeyed yet: its default is the end, or the last episode was over, or failed
+        for replaced, handler in request.previous.items():
+            signal.signal(replaced, handler)
+        if request.signal is not None:  # its default ends the process, or no episode followed it
             signal.raise_signal(request.signal)
