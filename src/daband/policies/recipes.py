@@ -1,9 +1,10 @@
 """Recipes: every setting of a neural policy in frozen groups, and the named ones.
 
-``paper`` is Algorithm 1 as printed. ``default`` is what works, ``default-rpd`` the same with R, P and D all on, so that
-leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower network, fewer steps,
-shorter ramps. ``nlinucb``, ``small-nlinucb`` and ``paper-nlinucb`` are these with the source regret alone. How the
-defaults were found, and what was looked at for that, stands in ``docs/results/recipe-research.md``.
+``paper`` is Algorithm 1 with the paper's settings. ``default`` is what works, ``default-rpd`` the same with R, P and D
+all on, so that leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower
+network, fewer steps, shorter ramps. ``nlinucb``, ``small-nlinucb`` and ``paper-nlinucb`` are these with the source
+regret alone. How the defaults were found, and what was looked at for that, stands in
+``docs/results/recipe-research.md``.
 
 A recipe can also be said as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` a policy
@@ -127,7 +128,11 @@ def _small_vector() -> Recipe:
 
 
 def _paper(image: bool) -> Recipe:
-    """Algorithm 1 as printed: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda."""
+    """Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
+
+    The paper normalises images, which is read as [-1, 1] here, and sums L_RS over all arms, which is read as those that
+    bandit feedback reveals.
+    """
     return Recipe(
         weights={
             "source_squared": Weight(1.0),
@@ -137,7 +142,7 @@ def _paper(image: bool) -> Recipe:
         },
         encoder=EncoderSettings(
             name="conv" if image else "mlp",
-            options={"channels": (32, 48), "normalise": False}
+            options={"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
             if image
             else {"widths": (256,), "normalise_input": False, "normalise_hidden": False},
             latent=LatentSettings(dimension=64, hidden=128, alignment="latent"),
