@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import stat
 import time
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from daband.errors import DataError, FolderInUse, InvalidInput
 
-__all__ = ["checked_path", "locked", "make_folder", "read_json", "write_bytes", "write_text"]
+__all__ = ["checked_path", "locked", "make_folder", "read_json", "read_npz", "write_bytes", "write_text"]
 
 _POLL_SECONDS = 0.1
 _LOCK_FILE = ".lock"
@@ -45,7 +50,20 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def write_bytes(path: str | Path, content: bytes) -> None:
+def read_npz(path: str | Path) -> dict[str, Any]:
+    """The arrays of an ``.npz`` file by name; one that is damaged or cannot be read is an error that names it."""
+    path = checked_path(path)
+    try:
+        content = io.BytesIO(path.read_bytes())  # np.load leaves a damaged file open
+        with np.load(content, allow_pickle=False) as table:
+            return dict(table)
+    except (EOFError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is damaged: {error}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     """Write a whole file or nothing: to a temporary name beside it, flushed to disk, then renamed.
 
     A file that exists keeps its mode. A symbolic link stays one: its target is written. Folders, devices, pipes and

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from daband.arrays import FloatArray
 from daband.domains import Pair, load
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
@@ -22,7 +23,7 @@ from daband.experiments.bench import read_results, results_locked
 from daband.experiments.methods import check_recipe, policy_class, policy_settings
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, said
-from daband.files import read_json, write_text
+from daband.files import read_json, read_npz, write_text
 from daband.policies import load as load_policy
 from daband.suggestions import did_you_mean
 
@@ -163,8 +164,7 @@ def measure(
             if pair is None or loaded != wanted:
                 pair, loaded = load(spec.pair, **spec.pair_options), wanted
             policy = load_policy(folder / "policy.safetensors")
-            with np.load(folder / "rounds.npz", allow_pickle=False) as rounds:
-                training = Training(rounds["reward"], spec.seed)
+            training = Training(_rewards(folder / "rounds.npz"), spec.seed)
             known = criteria(policy, source=pair.source, target=pair.target, training=training)
             write_text(path, json.dumps(known, indent=2) + "\n")
         values[record["folder"]] = known
@@ -260,6 +260,15 @@ def _rank_correlation(first: Any, second: Any) -> float | None:
     from scipy.stats import rankdata
 
     return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
+
+
+def _rewards(path: Path) -> FloatArray:
+    """The reward of every round of a run."""
+    rounds = read_npz(path)
+    if "reward" not in rounds:
+        raise DataError(f"{path} has no rewards; remove its folder to run it again")
+    rewards: FloatArray = rounds["reward"]
+    return rewards
 
 
 def write_sweep(

@@ -65,7 +65,7 @@ def write_checkpoint(
     place = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + len(_NO_DIGEST))
     assert content[8 : place.stop] == _BEGINNING + _NO_DIGEST.encode()
     content[place] = hashlib.sha256(content).hexdigest().encode()
-    write_bytes(path, bytes(content))
+    write_bytes(path, content)
 
 
 def read_checkpoint(path: str | Path) -> SavedPolicy:

@@ -15,13 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import CheckpointError, DataError, InvalidInput
-from daband.files import locked, make_folder, read_json, write_bytes, write_text
+from daband.files import locked, make_folder, read_json, read_npz, write_bytes, write_text
 from daband.policies import Policy
 from daband.policies.checkpoint import read_checkpoint
 
@@ -123,12 +122,11 @@ class RunFolder:
         try:
             saved = read_checkpoint(self.policy_file)
             rounds = int(saved.notes["rounds"])
-            content = io.BytesIO((self.path / "rounds.npz").read_bytes())  # np.load leaves a damaged file open
-            with np.load(content, allow_pickle=False) as table:
-                for name in _COLUMNS:
-                    if len(table[name]) < rounds:
-                        raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
-                    getattr(history, name).append(table[name][:rounds])
+            table = read_npz(self.path / "rounds.npz")
+            for name in _COLUMNS:
+                if len(table[name]) < rounds:
+                    raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
+                getattr(history, name).append(table[name][:rounds])
             episodes = int(saved.notes["episodes"])
             lines = (self.path / "episodes.jsonl").read_text().splitlines()[:episodes]
             if len(lines) < episodes:
@@ -136,7 +134,7 @@ class RunFolder:
             history.episodes = [json.loads(line) for line in lines]
             history.seconds = float(saved.notes["seconds"])
             policy.restore(saved.arrays)
-        except (OSError, EOFError, KeyError, ValueError, TypeError, IndexError, RuntimeError, BadZipFile) as error:
+        except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{self.path} is damaged ({error}); remove the folder to start anew") from error
         return history
 
