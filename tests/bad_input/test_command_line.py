@@ -71,6 +71,7 @@ def test_recipes(recipe, refused):
         ["bench", "synthetic", "--methods", "lincub"],
         ["bench", "synthetic", "--methods", "linucb,,lincub"],
         ["bench", "synthetic", "--methods", "random-p"],
+        ["bench", "synthetic", "--methods", "constant-p"],
         ["bench", "synthetic", "--methods", "linucb-p-p"],
         ["bench", "synthetic", "--methods", "-p"],
         ["bench", "synthetic", "--methods", ","],
