@@ -19,7 +19,8 @@ from daband.domains import load
 from daband.errors import DabandError, DeviceOutOfMemory
 from daband.experiments.executors import Executor, Listener, Outcome, Work
 from daband.experiments.methods import policy_class
-from daband.experiments.run import Prepared, Record, conclude, execute, finished_record, prepare
+from daband.experiments.records import Record
+from daband.experiments.run import Prepared, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
 from daband.training import Run
 

@@ -32,9 +32,9 @@ TERMS = {
     "predicted_reward_target": ("predicted reward, target", "#009e73"),
     "predicted_reward_source": ("predicted reward, source", "#56b4e9"),
     "exploration": ("exploration", "#cc79a7"),
-    "total": ("their sum", INK),
+    "total": ("sum, without psi", INK),
 }
-"""The observable terms of the bound: what figures call them, and their colours."""
+"""The observable terms of the bound and their sum: names and colours in figures."""
 
 # What a dark page shows instead: the same hues, light enough to be read on it.
 _DARK = {
