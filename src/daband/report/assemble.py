@@ -88,7 +88,7 @@ def _data_set(
     sections.append(Section("Each pair by itself", folded))
     closer = _closer(closely, here)
     if closer:
-        note = f"The figures below are of one pair, {closely}; `daband report DIR --pair NAME` draws another."
+        note = f"The figures below are of one pair, {closely}; the option --pair of daband report chooses another."
         sections.append(Section(f"A closer look: {closely}", [Text(note)]))
     return [*sections, *closer]
 

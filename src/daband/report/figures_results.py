@@ -58,7 +58,7 @@ def score_figure(groups: Sequence[Group], metric: Metric, *, references: Mapping
             f"{mean:,.{metric.digits(mean)}f}", (1.0, place), xycoords=("axes fraction", "data"), xytext=(4, 0),
             textcoords="offset points", va="center", ha="left", fontweight="bold", color=style.colour,
         )  # fmt: skip
-    _rows(axes, [group.name for group in ranked])
+    _rows(axes, [written(group.name, 32) for group in ranked])
     marks = list((references or {}).values())
     top = max([float(group.values.max()) for group in ranked] + [group.paper or 0.0 for group in ranked] + marks)
     lowest = min([float(group.values.min()) for group in ranked] + marks)
@@ -106,7 +106,7 @@ def gain_figure(
     _rows(axes, [written(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
     axes.axvline(0, color=INK, linewidth=0.9)
     axes.set_ylabel("class of the target context")
-    axes.set_xlabel(f"gain in accuracy, {label(*methods[0])} over {label(*methods[1])}")
+    axes.set_xlabel(f"gain in accuracy, {_name(methods[0])} over {_name(methods[1])}")
     notes = ["bar: mean over seeds"] + ["dot: one seed"] * (len(gains) > 1) + ["diamond: the paper"] * bool(paper)
     _note(figure, notes)
     return figure
@@ -128,7 +128,7 @@ def pairs_figure(pairs: Sequence[str], scores: Mapping[Key, Mapping[str, FloatAr
             color=style.colour,
             markersize=5.5,
             linestyle="none",
-            label=label(*key),
+            label=_name(key),
         )
         for place, pair in enumerate(shown):
             if pair in by_pair and len(by_pair[pair]) > 1:
@@ -158,7 +158,7 @@ def ablation_figure(
         for name, values in found.items():
             axes.barh(
                 places[name] + shift, float(values.mean()), height=height * 0.92, color=colour, alpha=0.4, linewidth=0,
-                label=f"recipe {base}" if name == next(iter(found)) else None,
+                label=f"recipe {written(base, 24)}" if name == next(iter(found)) else None,
             )  # fmt: skip
             dots = np.full(len(values), places[name] + shift)
             axes.plot(values, dots, "o", color=INK, markersize=2.2, markeredgewidth=0)
@@ -186,7 +186,11 @@ def sweep_figure(setting: str, curves: Mapping[Key, Mapping[float, FloatArray]],
         style = style_of(method)
         at = sorted(found)
         axes.plot(
-            at, [float(found[x].mean()) for x in at], color=style.colour, linestyle=style.dashes, label=label(method)
+            at,
+            [float(found[x].mean()) for x in at],
+            color=style.colour,
+            linestyle=style.dashes,
+            label=_name((method, "default")),
         )
         for x in at:
             axes.plot(np.full(len(found[x]), x), found[x], "o", color=style.colour, markersize=3, markeredgewidth=0)
@@ -211,3 +215,7 @@ def _rows(axes: Any, names: Sequence[str], *, size: float = 9.0) -> None:
 
 def _note(figure: Figure, parts: Sequence[str]) -> None:
     figure.supxlabel("; ".join(parts), fontsize=7.5, color=MUTED, x=0.99, ha="right")
+
+
+def _name(key: Key) -> str:
+    return written(label(*key), 32)

@@ -98,34 +98,31 @@ def continued_blocks(pair: str, runs: Sequence[RunFiles]) -> list[Block]:
     if not groups:
         return []
     every = [record for found in records.values() for record in found]
+    in_unit = metric_of(every) is not TARGET_ACCURACY
     fields = {
         "continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret",
     }  # fmt: skip
-    if metric_of(every) is not TARGET_ACCURACY:
+    if in_unit:
         fields = {"reward a round": "continued_reward", **fields}
     table = Table(
         f"{slug(pair)}-continued",
-        f"{pair}: regret in the target, in the rewards' unit. Zero-shot: of the fixed policy on the evaluation contexts. "
-        "Continued: of the rounds that were then played in the target with its rewards. ± over seeds.",
+        f"{pair}: regret in the target, in the rewards' unit. Zero-shot: of the fixed policy on the evaluation "
+        "contexts. Continued: of the rounds that were then played in the target with its rewards. ± over seeds.",
         ["method", "rounds in the target", *fields, "seeds"],
     )
     totals = {key: Mean.of([record["total_regret"] for record in found]).value for key, found in records.items()}
     least = min((value for value in totals.values() if value is not None), default=None)
     digits = {
-        field: 1
-        if metric_of(every) is TARGET_ACCURACY
-        else decimals(*(record[field] for record in every), significant=4)
+        field: decimals(*(record[field] for record in every), significant=4) if in_unit else 1
         for field in fields.values()
     }
-    for key, found in records.items():
+    for key, mine in records.items():
         wins = totals[key] is not None and totals[key] == least and len(records) > 1
         cells = [
-            mean_cell(
-                Mean.of([record[field] for record in found]), digits[field], bold=wins and field == "total_regret"
-            )
+            mean_cell(Mean.of([record[field] for record in mine]), digits[field], bold=wins and field == "total_regret")
             for field in fields.values()
         ]
-        table.add(label(*key), f"{found[0]['rounds']:,}", *cells, str(len(found)))
+        table.add(label(*key), f"{mine[0]['rounds']:,}", *cells, str(len(mine)))
     curves = _curves(groups, "target_regret")
     if not curves:
         return [Text("The target does not tell its expected rewards, so there is no regret to draw."), table]
@@ -199,9 +196,9 @@ def _bound_table(
     table = Table(
         f"{slug(pair)}-bound",
         f"{pair}: the observable terms of the bound, as their mean a source round at the end of training, and the "
-        "exponent of N that fits the later half of the rounds (± over seeds): below 1 the sum grows slower than N, and a "
-        "term at 1 or above keeps the whole bound from doing so. Psi, the least joint error, needs target rewards and "
-        "is left out. A term that is not known, as the divergence without a discriminator, has no number, and then "
+        "exponent of N that fits the later half of the rounds (± over seeds): below 1 the sum grows slower than N, and "
+        "a term at 1 or above keeps the whole bound from doing so. Psi, the least joint error, needs target rewards "
+        "and is left out. A term that is not known, as the divergence without a discriminator, has no number, and then "
         "there is no sum.",
         headings,
     )

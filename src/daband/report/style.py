@@ -101,7 +101,8 @@ def style_of(method: str, variant: str = "default") -> MethodStyle:
 
 
 def short(text: str, length: int) -> str:
-    """A text of at most ``length`` characters."""
+    """A text in one line of at most ``length`` characters."""
+    text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
