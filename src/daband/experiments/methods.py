@@ -30,9 +30,9 @@ _IMAGE, _VECTOR = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
-    """Every method: each policy, and each policy that learns with PCA in front."""
+    """Every method: each policy, and each policy that looks at contexts with PCA in front."""
     names = policies.names()
-    return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name != "random")])
+    return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name not in ("constant", "random"))])
 
 
 def checked_method(method: str) -> str:
@@ -90,9 +90,11 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     if method.endswith(_PCA_SUFFIX):
         transform = PCA(min(components, math.prod(pair.context_shape)))
     shape: dict[str, Any] = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "arms": pair.arms}
+    if transform is not None:
+        shape["transform"] = transform
     if "feedback" in policy_settings(method) and "feedback" not in arguments:
         arguments["feedback"] = pair.feedback
-    return policy_class(method)(**shape, transform=transform, seed=seed, **arguments)
+    return policy_class(method)(**shape, seed=seed, **arguments)
 
 
 def policy_class(method: str) -> type[Policy]:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from daband.errors import CheckpointError
 from daband.linear import PCA, Decision
 from daband.policies.checkpoint import read_checkpoint, read_notes
-from daband.policies.contract import Played, Policy, policies
+from daband.policies.constant import Constant
+from daband.policies.contract import Policy, policies
+from daband.policies.decisions import Played
 from daband.policies.linucb import LinUCB
 from daband.policies.random import Random
+from daband.policies.reward_scale import RewardRange
 
 if TYPE_CHECKING:
     from daband.learning.settings import Recipe
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from daband.policies.recipes import recipe_for, recipe_names
 
 __all__ = [
+    "Constant",
     "DABand",
     "Decision",
     "LinUCB",
@@ -28,6 +32,7 @@ __all__ = [
     "Policy",
     "Random",
     "Recipe",
+    "RewardRange",
     "build",
     "load",
     "policies",
@@ -58,8 +63,9 @@ def build(settings: dict[str, Any]) -> Policy:
     arguments = dict(settings)
     kind = policies.get(arguments.pop("policy"))
     arguments["context_shape"] = tuple(arguments["context_shape"])
-    arguments["reward_range"] = tuple(arguments["reward_range"])
-    if arguments["transform"] is not None:
+    if arguments["reward_range"] != "auto":
+        arguments["reward_range"] = tuple(arguments["reward_range"])
+    if arguments.get("transform") is not None:
         arguments["transform"] = PCA(**arguments["transform"])
     return kind(**arguments)
 
