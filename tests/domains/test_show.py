@@ -16,7 +16,11 @@ def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_written(tmp_
     assert not (tmp_path / "below").exists()
 
 
-@pytest.mark.parametrize("name", ["x.png", "x.SVG", "x.pdf", "x.jpg"])
-def test_every_known_kind_of_picture_is_written(tmp_path, name):
-    assert show("--out", str(tmp_path / name)).exit_code == 0
-    assert (tmp_path / name).stat().st_size > 0
+@pytest.mark.parametrize(
+    ("name", "start"), [("x.png", b"\x89PNG"), ("x.SVG", b"<?xml"), ("x.pdf", b"%PDF"), ("x.jpg", b"\xff\xd8\xff")]
+)
+def test_every_known_kind_of_picture_is_written(tmp_path, name, start):
+    done = show("--out", str(tmp_path / name))
+    assert done.exit_code == 0
+    assert name in done.stdout.replace("\n", "")
+    assert (tmp_path / name).read_bytes().startswith(start)

@@ -115,7 +115,7 @@ def test_the_bound_holds_for_every_small_problem_and_fails_for_some_without_its_
 
     Both predicted rewards are slack in all of these problems; that they are computed as stated is tested above.
     """
-    least = {name: 1.0 for name in ("source_regret", "regression_error", "divergence", "exploration")}
+    least = dict.fromkeys(("source_regret", "regression_error", "divergence", "exploration"), 1.0)
     least |= {"predicted_reward_target": 2.0}
     broken, tight = dict.fromkeys(least, 0), 0
     for regret, terms in small_problems():

@@ -116,7 +116,9 @@ def test_neural_policies_have_an_embedded_risk():
     policy = daband.DABand(context_shape=pair.context_shape, n_arms=pair.n_arms, seed=0, device="cpu", recipe="small")
     run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
     before = policy.decide(pair.target.batch(0, 8, seed=0), "target").mean
-    values = criteria(policy, source=pair.source, target=pair.target, history=SourceHistory(run.reward, 0), contexts=300)
+    values = criteria(
+        policy, source=pair.source, target=pair.target, history=SourceHistory(run.reward, 0), contexts=300
+    )
     assert all(value is not None and math.isfinite(value) for value in values.values())
     np.testing.assert_array_equal(policy.decide(pair.target.batch(0, 8, seed=0), "target").mean, before)
 

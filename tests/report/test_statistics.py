@@ -65,7 +65,7 @@ def test_labels_are_moved_apart_in_order_and_kept_inside():
 
 
 def test_a_method_looks_the_same_everywhere_and_unlike_the_others():
-    methods = ["daband", "nlinucb", "nlinucb-p", "linucb", "linucb-p", "random"]
+    methods = ["daband", "nlinucb", "nlinucb-p", "linucb", "linucb-p", "random", "constant"]
     assert len({style_of(method).colour for method in methods}) == len(methods)
     assert len({style_of(method).marker for method in methods}) == len(methods)
     assert style_of("mine") == style_of("mine")

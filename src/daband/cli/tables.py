@@ -82,7 +82,8 @@ def _columns(
         found = [("target accuracy", lambda row: row.score.text(digits))]
         if not several:
             found.append(("by class", lambda row: Mean(row.accuracy_macro.value, 0.0, 1).text(3)))
-        found += [source] if several else [source, seconds]
+        fits = not several and _same(rows, "rounds") and _same(rows, "seeds")
+        found += [source, seconds] if fits else [source]
     if not _same(rows, "rounds"):
         found.append(("rounds", lambda row: f"{row.rounds:,}"))
     if not _same(rows, "seeds"):

@@ -153,7 +153,7 @@ class LiveBound:
         terms = observable_bound(
             source=source,
             reward=reward,
-            wrong=1.0 - reward,
+            wrong=np.clip(1.0 - reward, 0.0, 1.0),  # an estimated range may be exceeded
             target=target,
             alpha=self.alpha,
             divergence=None if accuracy is None else discriminator_divergence(accuracy),

@@ -25,11 +25,13 @@ _GAP = 0.062
 def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
     """Cumulative regret over rounds: the mean over seeds, and a band over their range.
 
-    Random would hide all differences among the others, so the axis ends with them.
+    Random and the constant arm would hide all differences among the others, so the axis ends with those.
     """
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     axes = figure.subplots()
-    learned = [curve for (method, _), curve in curves.items() if method != "random"] or list(curves.values())
+    learned = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")] or list(
+        curves.values()
+    )
     top = 1.08 * max(float(curve.values[:, -1].max()) for curve in learned)
     last = max(int(curve.rounds[-1]) for curve in curves.values())
     axes.set_xlim(0, last)

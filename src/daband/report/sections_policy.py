@@ -79,8 +79,9 @@ def _maps(pair: str, runs: Sequence[RunFiles], keys: Sequence[Key], classes: lis
                 f"{slug(pair)}-map-{slug(label(*key))}",
                 map_figure(maps, domain, arm, classes),
                 f"{pair}: how {name} (seed {mine[0].record['seed']}) sees source and target, by domain above and by "
-                f"the right arm below, grey where it is not known (t-SNE of the latents{colours}). How mixed the domains are among nearest "
-                f"neighbours, 0 apart and 1 one cloud: {mixed[0]:.2f} before, {mixed[1]:.2f} after.",
+                f"the right arm below, grey where it is not known (t-SNE of the latents{colours}). How mixed the "
+                f"domains are among nearest neighbours, 0 apart and 1 one cloud: {mixed[0]:.2f} before, "
+                f"{mixed[1]:.2f} after.",
                 f"Mixing of the domains in {name}'s latents: {mixed[0]:.2f} before, {mixed[1]:.2f} after training.",
             )
         )

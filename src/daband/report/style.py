@@ -74,6 +74,7 @@ _METHODS = {
     "linucb": ("LinUCB", MethodStyle("#009e73", "^")),
     "linucb-p": ("LinUCB-P", MethodStyle("#cc79a7", "v", "--")),
     "random": ("Random", MethodStyle("#7a7f87", "x", ":")),
+    "constant": ("Constant", MethodStyle("#b3a100", "+", ":")),
 }
 _VARIANTS = {
     "paper:RPD": MethodStyle("#d55e00", "o"),

@@ -15,8 +15,8 @@ _LATEX = {
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "λ": r"$\lambda$", "·": r"$\cdot$",
     "`": r"\textasciigrave{}", "[": "{[}", "]": "{]}", "*": "{*}",  # after a line's end, [ and * would belong to it
 }  # fmt: skip
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>|&$~])")
-_MARKDOWN_START = re.compile(r"^(\d*)([#+.)=-])(?=[#=-]*(?:\s|$))")
+_MARKDOWN = re.compile(r"([\\`*_\[\]|$~]|<(?=[A-Za-z/!?])|&(?=#?\w+;))")
+_MARKDOWN_START = re.compile(r"^(\d*)(>|[#+.)=-](?=[#=-]*(?:\s|$)))")
 
 
 @dataclass(frozen=True)
