@@ -416,7 +416,7 @@ def test_real_rewards_are_shown_in_their_unit(vectors):
     assert "target value" in headline(page)[0]
     assert 'id="figure-synthetic-value"' in page
     assert f"the best arm has {record['target_best_value']:.4f}" in page
-    assert f"the constant arm has {record['target_constant_value']:.4f}" in page
+    assert f"the best constant arm has {record['target_constant_value']:.4f}" in page
     table = re.search(r'id="table-synthetic-methods".*?</figure>', page, flags=re.DOTALL).group()
     assert "target regret" in table
     assert "1 - regret / N" not in table

@@ -101,7 +101,7 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
     else:
         best, constant = rows[0].best_value, rows[0].constant_value
         references = {
-            name: value for name, value in (("constant arm", constant), ("best arm", best)) if value is not None
+            name: value for name, value in (("best constant arm", constant), ("best arm", best)) if value is not None
         }
         told = " and ".join(
             f"the {name} has {value:,.{decimals(value, significant=4)}f}" for name, value in references.items()
