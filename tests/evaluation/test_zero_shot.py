@@ -150,3 +150,17 @@ def test_the_batch_size_changes_nothing(kind):
         assert other["accuracy"] == pytest.approx(first["accuracy"])
         assert other["constant_value"] == pytest.approx(first["constant_value"])
     assert min(first["arm_counts"]) > 0
+
+
+@pytest.mark.parametrize(("settings", "wanted"), [({}, "target"), ({"as_domain": "source"}, "source")])
+def test_the_policy_is_told_which_domain_it_decides_in(monkeypatch, settings, wanted):
+    pair, policy = trained()
+    told, decide = set(), policy.decide
+
+    def listening(contexts, domain=None, *arguments, **keywords):
+        told.add(domain)
+        return decide(contexts, domain, *arguments, **keywords)
+
+    monkeypatch.setattr(policy, "decide", listening)
+    daband.evaluate(policy, pair.target_test, **settings)
+    assert told == {wanted}

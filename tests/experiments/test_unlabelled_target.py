@@ -8,7 +8,8 @@ import pytest
 
 import daband
 from daband.experiments import Experiment
-from daband.experiments.run import conclude, prepare
+from daband.experiments.prepared import prepare
+from daband.experiments.run import conclude
 from daband.report import write_report
 
 TARGET = (

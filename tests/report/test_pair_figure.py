@@ -1,9 +1,10 @@
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from daband.domains import from_log
+from daband.domains import from_arrays, from_log
 from daband.report.pair_figure import draw_pair, pair_figure, shifted_features
 
 
@@ -17,6 +18,44 @@ def test_shift_is_told_in_deviations():
     np.testing.assert_allclose(difference, [3.0, -1.0, 0.0], atol=0.1)
 
 
+def texts(path):
+    """The texts of an SVG: matplotlib draws letters as shapes and says in a comment what they spell."""
+    return re.findall(r"<!-- (.*?) -->", path.read_text())
+
+
+def test_a_log_can_be_drawn_too(tmp_path):
+    contexts, labels = np.random.default_rng(0).random((30, 2)), np.arange(30) % 3
+    moved = contexts + np.array([0.0, 4.0 * contexts[:, 1].std()])
+    pair = from_log(
+        source=(contexts, labels, labels / 2, np.full(30, 0.5)), target=moved, target_test=(moved, labels), n_arms=3
+    )
+    found = texts(draw_pair(pair, tmp_path / "log.svg"))
+    assert {"feature 1  (+4.0)", "feature 0  (+0.0)"} <= set(found)
+    # The log does not say which arm was best, so the legend of best arms has the target alone; that of features both.
+    assert (found.count("source"), found.count("target")) == (1, 2)
+
+
+def test_examples_of_every_class_of_both_domains_are_drawn(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    labels = np.arange(40) % 4
+    names = ("stop", "yield", "merge", "turn")
+    pair = from_arrays(
+        source=(images, labels), target=images, target_test=(images, labels), n_arms=4, class_names=names
+    )
+    path = draw_pair(pair, tmp_path / "images.svg")
+    found = texts(path)
+    for name in names:
+        assert found.count(name) == 4 + 4 + 1  # four examples in each domain, and a bar
+    assert path.read_text().count("<image") == 32
+
+
+@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF-")])
+def test_the_ending_decides_about_the_format(tmp_path, ending, start):
+    contexts, labels = np.random.default_rng(0).random((30, 2)), np.arange(30) % 3
+    pair = from_arrays(source=(contexts, labels), target=contexts, target_test=(contexts, labels))
+    assert draw_pair(pair, tmp_path / f"pair.{ending}").read_bytes().startswith(start)
+
+
 def a_log(**changes):
     contexts, labels = np.random.default_rng(0).random((30, 2)), np.arange(30) % 3
     shifted = contexts + np.array([5.0, 0.0])
@@ -27,13 +66,6 @@ def a_log(**changes):
         n_arms=3,
     )
     return replace(pair, **changes)
-
-
-@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_a_figure_is_a_file_of_its_kind(tmp_path, ending, start):
-    path = draw_pair(a_log(), tmp_path / f"log.{ending}")
-    assert path.read_bytes().startswith(start)
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
 def heights(axes):

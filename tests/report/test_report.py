@@ -317,7 +317,7 @@ def test_latex_compiles(images, page, tmp_path):
             "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}" + text + "\\end{document}"
         )
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", document.name]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=3600, check=False)
         assert done.returncode == 0, done.stdout[-2000:]
 
 

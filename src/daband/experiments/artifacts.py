@@ -25,7 +25,7 @@ import warnings
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +34,10 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import LoggedDomain, Pair
 from daband.evaluation import best_arms
 from daband.experiments.methods import build_policy
+from daband.experiments.prepared import Prepared
 from daband.files import write_bytes, write_text
 from daband.linear import Decision
 from daband.policies import Policy
-
-if TYPE_CHECKING:
-    from daband.experiments.run import Prepared
 
 __all__ = ["ArtifactRecorder", "EvidenceWarning", "environment", "gather"]
 

@@ -6,46 +6,18 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from daband.domains import Pair, load
 from daband.errors import DataError
 from daband.evaluation import Evaluation, count_arms, evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
-from daband.experiments.methods import build_policy
+from daband.experiments.prepared import Prepared, prepare
 from daband.experiments.records import Record
 from daband.experiments.settings import RunSpec
 from daband.files import read_json, write_text
-from daband.policies import Policy
 from daband.training import Run, train
 
-__all__ = ["Prepared", "conclude", "execute", "finished_record", "prepare", "read_spec"]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A run that is ready to be trained."""
-
-    spec: RunSpec
-    pair: Pair
-    policy: Policy
-    folder: Path
-
-    def training(self) -> dict[str, Any]:
-        """What ``train`` is told besides the policy."""
-        spec, source = self.spec, self.pair.source
-        whole = max(1, source.rounds_available // spec.episode_length)
-        return {
-            "source": source,
-            "target": self.pair.target,
-            "episodes": whole if spec.episodes == "all" else spec.episodes,
-            "episode_length": spec.episode_length,
-            "seed": spec.seed,
-            "directory": self.folder,
-            "config": {"run": spec.model_dump(mode="json")},
-        }
+__all__ = ["conclude", "execute", "finished_record", "read_spec"]
 
 
 def finished_record(spec: RunSpec, out: Path) -> Record | None:
@@ -84,13 +56,6 @@ def execute(
     tell = None if progress is None else lambda record: progress({**record, "of": training["episodes"]})
     run = train(prepared.policy, **training, save_every=save_every, progress=tell)
     return conclude(prepared, run)
-
-
-def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
-    """Load the pair, unless it is given, and build the policy of a run."""
-    pair = load(spec.pair, **spec.pair_options) if pair is None else pair
-    policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
-    return Prepared(spec, pair, policy, out / spec.folder_name)
 
 
 def conclude(prepared: Prepared, run: Run) -> Record:

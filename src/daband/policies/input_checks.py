@@ -8,7 +8,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
-from daband.linear.kernels import packed
+from daband.linear.kernels import kernels
 
 __all__ = [
     "DOMAINS",
@@ -107,8 +107,8 @@ def checked_whole(name: str, value: int, *, least: int) -> int:
 def _check_sizes(contexts: AnyArray) -> None:
     flat = contexts.reshape(-1)
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
-    if packed is not None and flat.dtype == np.float64:
-        if packed.sum_of_squares(flat) < _SAFE_SQUARE["d"]:
+    if flat.dtype == np.float64:
+        if kernels.sum_of_squares(flat) < _SAFE_SQUARE["d"]:
             return
     else:
         with np.errstate(over="ignore", invalid="ignore"):
