@@ -20,7 +20,8 @@ from daband.errors import DabandError, DeviceOutOfMemory
 from daband.experiments.executors import Executor, Listener, Outcome, Work
 from daband.experiments.methods import policy_class
 from daband.experiments.prepared import Prepared, prepare
-from daband.experiments.run import Record, conclude, execute, finished_record
+from daband.experiments.records import Record
+from daband.experiments.run import conclude, execute, finished_record
 from daband.experiments.settings import RunSpec
 from daband.training import Run
 
