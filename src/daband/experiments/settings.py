@@ -30,8 +30,8 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
 Episodes = Count | Literal["all"]
 """How many episodes, or "all": as many whole ones as the source's contexts and ``passes`` give."""
-Rule = Literal["ucb", "greedy"]
-"""How the policy acts when it is judged in the target, as ``evaluate`` takes it."""
+DecisionRule = Literal["ucb", "greedy"]
+"""How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``."""
 
 
 class _Settings(BaseModel):
@@ -50,7 +50,7 @@ class RunSpec(_Settings):
     episodes: Episodes
     episode_length: int
     seed: int
-    rule: Rule
+    rule: DecisionRule
     selection: str
 
     @property
@@ -89,7 +89,7 @@ class Experiment(_Settings):
     components: Count = 64
     policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    rule: Rule = "ucb"
+    rule: DecisionRule = "ucb"
     selection: str = "none"
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 

@@ -34,6 +34,8 @@ from daband.policies.decisions import Played, joined
 from daband.policies.held_rounds import HeldRounds
 from daband.policies.input_checks import (
     DOMAINS,
+    LARGEST_NORM,
+    LARGEST_RAW_NORM,
     checked_arms,
     checked_contexts,
     checked_domain,
@@ -89,6 +91,9 @@ class Policy(Locked, ABC):
         if arms not in ("disjoint", "shared"):
             raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
         self.arms = arms
+        self._dimensions = math.prod(self.context_shape)
+        self.largest_norm = LARGEST_NORM
+        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
         self._scale = RewardScale(reward_range)
         if transform is not None and not isinstance(transform, PCA):
             raise InvalidInput(f"transform must be a daband.PCA or None, got {type(transform).__name__}")
@@ -458,7 +463,9 @@ class Policy(Locked, ABC):
 
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
         lead = (self.n_arms,) if self.arms == "shared" else ()
-        return checked_contexts(contexts, (*lead, *self.context_shape))
+        largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
+        shape = (*lead, *self.context_shape)
+        return checked_contexts(contexts, shape, dimensions=self._dimensions, largest_norm=largest)
 
     def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         array = checked_rewards(reward, shape)
