@@ -58,12 +58,12 @@ def test_steps_on_rounds_of_both_domains_without_target_contexts_are_recorded_to
 
 def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
     device = torch.device("cuda")
-    memory = ContextBuffer(context_shape=(3, 20, 20), capacity=200_000, seed=0, device=device)
-    memory.add(np.zeros((64, 3, 20, 20), np.uint8))
-    place = memory.contexts.data_ptr()
+    buffer = ContextBuffer(context_shape=(3, 20, 20), capacity=200_000, seed=0, device=device)
+    buffer.add(np.zeros((64, 3, 20, 20), np.uint8))
+    place = buffer.contexts.data_ptr()
     for _ in range(40):
-        memory.add(np.zeros((500, 3, 20, 20), np.uint8))
-    assert memory.contexts.data_ptr() == place
+        buffer.add(np.zeros((500, 3, 20, 20), np.uint8))
+    assert buffer.contexts.data_ptr() == place
 
 
 def test_a_saved_policy_goes_on_from_the_device(tmp_path):

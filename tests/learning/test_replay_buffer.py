@@ -11,20 +11,20 @@ def numbered(start, stop):
 
 
 def filled(pieces, capacity=10, seed=0):
-    memory = ContextBuffer(context_shape=(1,), capacity=capacity, seed=seed, device=CPU)
+    buffer = ContextBuffer(context_shape=(1,), capacity=capacity, seed=seed, device=CPU)
     for start, stop in pieces:
-        memory.add(numbered(start, stop))
-    return memory
+        buffer.add(numbered(start, stop))
+    return buffer
 
 
-def stored(memory):
-    return memory.contexts[: len(memory), 0].tolist()
+def stored(buffer):
+    return buffer.contexts[: len(buffer), 0].tolist()
 
 
 def test_everything_is_kept_in_order_up_to_the_capacity():
-    memory = filled([(0, 3), (3, 10)])
-    assert stored(memory) == list(range(10))
-    assert len(memory) == 10
+    buffer = filled([(0, 3), (3, 10)])
+    assert stored(buffer) == list(range(10))
+    assert len(buffer) == 10
 
 
 def test_what_is_kept_does_not_depend_on_how_items_arrive():
@@ -39,7 +39,7 @@ def test_beyond_the_capacity_every_item_is_kept_equally_often():
     assert abs(kept - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_a_restored_memory_goes_on_alike():
+def test_a_restored_buffer_goes_on_alike():
     whole = filled([(0, 30), (30, 80)])
     first = filled([(0, 30)])
     second = ContextBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
@@ -49,17 +49,17 @@ def test_a_restored_memory_goes_on_alike():
 
 
 def test_rounds_stay_together():
-    memory = RoundBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU)
+    buffer = RoundBuffer(context_shape=(1,), capacity=8, seed=1, device=CPU)
     for start in range(0, 60, 7):
         items = numbered(start, start + 7)
-        memory.add_rounds(items, items[:, 0].astype(np.int64), items[:, 0].astype(np.float64) / 100)
-    n = len(memory)
-    assert memory.contexts[:n, 0].long().tolist() == memory.arms[:n].tolist()
-    np.testing.assert_allclose(memory.rewards[:n].numpy() * 100, memory.arms[:n].numpy())
+        buffer.add_rounds(items, items[:, 0].astype(np.int64), items[:, 0].astype(np.float64) / 100)
+    n = len(buffer)
+    assert buffer.contexts[:n, 0].long().tolist() == buffer.arms[:n].tolist()
+    np.testing.assert_allclose(buffer.rewards[:n].numpy() * 100, buffer.arms[:n].numpy())
 
 
 def test_bytes_become_floats_when_floats_follow():
-    memory = ContextBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
-    memory.add(np.array([[255]], np.uint8))
-    memory.add(np.array([[0.5]], np.float64))
-    assert memory.contexts[:2, 0].tolist() == [1.0, 0.5]
+    buffer = ContextBuffer(context_shape=(1,), capacity=10, seed=0, device=CPU)
+    buffer.add(np.array([[255]], np.uint8))
+    buffer.add(np.array([[0.5]], np.float64))
+    assert buffer.contexts[:2, 0].tolist() == [1.0, 0.5]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from daband.errors import InvalidInput
 
-__all__ = ["finite", "whole"]
+__all__ = ["checked_class_names", "finite", "whole"]
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
@@ -25,3 +26,17 @@ def finite(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number, got {value!r}")
     return float(value)
+
+
+def checked_class_names(class_names: Sequence[str] | None, n_arms: int) -> tuple[str, ...]:
+    """A name per arm: those given, or "0", "1", ..."""
+    if class_names is None:
+        return tuple(str(arm) for arm in range(n_arms))
+    if isinstance(class_names, str) or not isinstance(class_names, Iterable):
+        raise InvalidInput(f"class_names must be a list with a name per arm, got {class_names!r}")
+    names = tuple(class_names)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"class_names must hold texts, got {class_names!r}")
+    if len(names) != n_arms:
+        raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+    return names

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 from torch import nn
 
 from daband.encoders.contract import Encoder, Features, LatentSettings, encoders
 from daband.encoders.custom import CustomFeatures
 from daband.encoders.images import image_layout
+from daband.errors import InvalidInput
+from daband.suggestions import did_you_mean
 
 __all__ = ["build_encoder"]
 
@@ -29,5 +33,13 @@ def build_encoder(
     else:
         if network == "auto":
             network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
-        features = encoders.get(network)(context_shape=context_shape, **options)
+        kind = encoders.get(network)
+        known = [option for option in inspect.signature(kind).parameters if option != "context_shape"]
+        for option in options:
+            if option not in known:
+                hint = did_you_mean(option, known)
+                raise InvalidInput(
+                    f"encoder {network!r} has no option {option!r}{hint} (its options: {', '.join(known)})"
+                )
+        features = kind(context_shape=context_shape, **options)
     return Encoder(features=features, latent=latent)

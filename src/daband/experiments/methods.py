@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 _PCA_SUFFIX = "-p"
+_WITHOUT_CONTEXTS = ("constant", "random")
+"""Policies that do not look at contexts: PCA in front of them means nothing."""
 _NOT_ONES_OWN = ("context_shape", "n_arms", "arms", "transform", "seed")
 """Arguments of policies that follow from the pair, the method's name and the run's seed."""
 _IMAGE, _VECTOR = (3, 32, 32), (8,)
@@ -32,13 +34,17 @@ _IMAGE, _VECTOR = (3, 32, 32), (8,)
 def method_names() -> list[str]:
     """Every method: each policy, and each policy that looks at contexts with PCA in front."""
     names = policies.names()
-    return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name not in ("constant", "random"))])
+    return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name not in _WITHOUT_CONTEXTS)])
 
 
 def checked_method(method: str) -> str:
     """The method's name, where there is such a method; else an error that suggests the nearest."""
-    known = method_names()
-    if method not in known:
+    # A look at all names imports every policy, and torch with them: a comparison of linear methods does without.
+    base = method.removesuffix(_PCA_SUFFIX)
+    if not policies.is_registered(base) or (base in _WITHOUT_CONTEXTS and method != base):
+        known = method_names()
+        if method in known:
+            return method
         hint = did_you_mean(method, known)
         raise InvalidInput(f"unknown method {method!r}{hint} (known: {', '.join(known)})")
     return method

@@ -1,24 +1,23 @@
-"""One run of an experiment, from its settings to a finished folder: prepare, train, evaluate."""
+"""One run of an experiment, from settings to a finished folder: prepare, train, evaluate."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from daband.errors import DataError
-from daband.evaluation import evaluate
+from daband.errors import DataError, FolderInUse
+from daband.evaluation import Evaluation, count_arms, evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.prepared import Prepared, prepare
+from daband.experiments.records import Record
 from daband.experiments.settings import RunSpec
-from daband.files import read_json, write_text
+from daband.files import locked, read_json, write_text
 from daband.training import Run, train
 
-__all__ = ["Record", "conclude", "execute", "finished_record", "read_spec"]
-
-Record = dict[str, Any]
+__all__ = ["conclude", "execute", "finished_record", "read_spec"]
 
 
 def finished_record(spec: RunSpec, out: Path) -> Record | None:
@@ -55,35 +54,59 @@ def execute(
     prepared = prepare(spec, out)
     training = prepared.training()
     tell = None if progress is None else lambda record: progress({**record, "of": training["episodes"]})
-    run = train(prepared.policy, **training, save_every=save_every, progress=tell)
-    return conclude(prepared, run)
+    while True:
+        try:
+            run = train(prepared.policy, **training, save_every=save_every, progress=tell)
+        except FolderInUse:  # another process has this run: its result will be this one's
+            with locked(prepared.folder, wait=True):
+                pass
+            known = finished_record(spec, out)
+            if known is not None:
+                return known
+        else:
+            return conclude(prepared, run)
 
 
 def conclude(prepared: Prepared, run: Run) -> Record:
-    """Evaluate a trained policy, write what is left to write, and mark the folder as done."""
-    spec, pair, folder = prepared.spec, prepared.pair, prepared.folder
+    """Evaluate a trained policy, write what is left to write, and mark the folder as done.
+
+    Where the target has no labels, every field that needs them is None.
+    """
+    spec, pair, folder, policy = prepared.spec, prepared.pair, prepared.folder, prepared.policy
     started = time.perf_counter()
     recorder = ArtifactRecorder(pair)
-    result = evaluate(prepared.policy, pair.target_test, rule=spec.rule, observe=recorder.see)
-    record = {
+    result: Evaluation | None = None
+    if pair.target_test is None:
+        arm_counts = count_arms(policy, pair.target, rule=spec.rule, seed=spec.seed, observe=recorder.see)
+    else:
+        result = evaluate(policy, pair.target_test, rule=spec.rule, observe=recorder.see)
+        arm_counts = result.arm_counts
+    record: Record = {
         "pair": spec.pair,
         "method": spec.method,
         "variant": spec.variant,
         "seed": spec.seed,
-        "target_accuracy": result.accuracy,
-        "target_accuracy_macro": result.accuracy_macro,
-        "target_regret": result.regret,
-        "per_class": result.per_class,
-        "source_regret": None if run.total_regret != run.total_regret else run.total_regret,
+        **_target_fields(result),
+        "target_arm_counts": arm_counts,
+        "target_contexts": sum(arm_counts),
+        "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
+        "source_reward": float(run.reward.mean()),
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - started,
         "selection": spec.selection,
         "config_hash": spec.config_hash,
         "class_names": list(pair.class_names),
-        "target_contexts": result.contexts,
+        "feedback": pair.feedback,
         "folder": spec.folder_name,
     }
     gather(prepared, recorder)
     write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
     write_text(folder / "done", "")
     return record
+
+
+def _target_fields(result: Evaluation | None) -> Record:
+    """What the evaluation says of the target; None throughout where there was none."""
+    names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
+    fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
+    return {**fields, "per_class": None if result is None else result.per_class}

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from daband.domains import load
-from daband.errors import DabandError, DeviceOutOfMemory
+from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse
 from daband.experiments.executors import Executor, Listener, Outcome, Work
 from daband.experiments.methods import policy_class
 from daband.experiments.prepared import Prepared, prepare
-from daband.experiments.run import Record, conclude, execute, finished_record
+from daband.experiments.records import Record
+from daband.experiments.run import conclude, execute, finished_record
 from daband.experiments.settings import RunSpec
 from daband.training import Run
 
@@ -107,7 +108,9 @@ def _execute_group(
             attempt(spec, partial(execute, spec, out, progress=progress))
             continue
         prepared, run = trained[spec.folder_name]
-        if isinstance(run, Exception):
+        if isinstance(run, FolderInUse):  # another process has it: waited for, alone
+            attempt(spec, partial(execute, spec, out, progress=progress))
+        elif isinstance(run, Exception):
             errors[spec.folder_name] = str(run)
         else:
             attempt(spec, partial(conclude, prepared, run))

@@ -29,8 +29,10 @@ class PCA:
     def __init__(self, n_components: int, *, seed: int = 0) -> None:
         if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
             raise InvalidInput(f"n_components must be a whole number >= 1, got {n_components!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise InvalidInput(f"seed must be a whole number >= 0, got {seed!r}")
         self.n_components = int(n_components)
-        self.seed = seed
+        self.seed = int(seed)
         self._centre: FloatArray | None = None
         self._axes: FloatArray | None = None
 

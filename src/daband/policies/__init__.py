@@ -76,18 +76,19 @@ def build(settings: dict[str, Any], *, encoder: Any = None) -> Policy:
 def load(path: str | Path, *, encoder: Any = None) -> Policy:
     """The policy that was saved at ``path``; it goes on where it stopped, to the last bit.
 
-    A policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file.
+    A file that is damaged, truncated, of another format or no policy at all is a ``CheckpointError`` that names it. A
+    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file.
     """
-    settings, arrays = read_checkpoint(path)
-    network = settings.get("recipe", {}).get("encoder", {})
+    saved = read_checkpoint(path)
+    network = saved.settings.get("recipe", {}).get("encoder", {})
     if encoder is None and network.get("name") == "custom":
         raise InvalidInput(
             f"{path} was saved with a custom encoder ({network['options'].get('module')}), of which a file holds the "
             "weights alone; pass the module: daband.load(path, encoder=module)"
         )
     try:
-        policy = build(settings, encoder=encoder)
-        policy.restore(arrays)
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        policy = build(saved.settings, encoder=encoder)
+        policy.restore(saved.arrays)
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
     return policy

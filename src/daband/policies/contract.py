@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -25,14 +26,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
 from daband.linear import PCA, Decision
-from daband.policies.checkpoint import write_checkpoint
+from daband.policies.checkpoint import checked_notes, write_checkpoint
 from daband.policies.decisions import Played, joined
 from daband.policies.held_rounds import HeldRounds
 from daband.policies.input_checks import (
     DOMAINS,
+    LARGEST_NORM,
+    LARGEST_RAW_NORM,
     checked_arms,
     checked_contexts,
     checked_domain,
@@ -83,9 +86,14 @@ class Policy(Locked, ABC):
         super().__init__()
         self.context_shape = checked_shape(context_shape)
         self.n_arms = checked_whole("n_arms", n_arms, least=1)
+        one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
+        check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         if arms not in ("disjoint", "shared"):
             raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
         self.arms = arms
+        self._dimensions = math.prod(self.context_shape)
+        self.largest_norm = LARGEST_NORM
+        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
         self._scale = RewardScale(reward_range)
         if transform is not None and not isinstance(transform, PCA):
             raise InvalidInput(f"transform must be a daband.PCA or None, got {type(transform).__name__}")
@@ -275,22 +283,35 @@ class Policy(Locked, ABC):
             self.n_arms += 1
             return self.n_arms - 1
 
-    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None) -> None:
+    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
         """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
 
-        ``notes`` are short texts of the caller's own, read back by ``daband.policies.read_notes``.
+        Args:
+            path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
+            notes: short texts of the caller's own, read back by ``daband.policies.read_notes``.
+            replay: whether the file holds what the policy was trained on: stored contexts, arms, rewards, and round
+                ids. Without them the loaded policy decides the same. It learns on from the rounds that it sees then;
+                rounds learned before the save are no longer recognised by their ids.
         """
+        checked = checked_notes(notes)
         with self._write_lock:  # no writer changes anything meanwhile, and those who select only read
+            if len(self._held) and not replay:
+                raise InvalidInput(
+                    f"replay=False would lose {len(self._held)} rounds: reward_range='auto' has not seen enough "
+                    "rewards to learn from them yet; update with more rounds first, or give the range"
+                )
             settings = {**self.settings(), "policy": self.name}
-            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in self._state().items()}
+            state = self._state(replay=replay)
+            ids = self._ids if replay else RoundIds(self._ids.window)
+            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in state.items()}
             arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
             arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
             arrays["reward_scale"] = self._scale.state()
-            arrays.update({f"ids/{name}": array for name, array in self._ids.state().items()})
+            arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
             arrays.update({f"held/{name}": array for name, array in self._held.state().items()})
             if self.transform is not None:
                 arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
-            write_checkpoint(Path(path), settings, arrays, dict(notes or {}))
+            write_checkpoint(path, settings, arrays, checked)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of a saved file; the settings must be those it was saved with."""
@@ -364,8 +385,8 @@ class Policy(Locked, ABC):
         """Make room for one more arm; ``n_arms`` is raised afterwards."""
 
     @abstractmethod
-    def _state(self) -> dict[str, AnyArray]:
-        """All that was learned, as arrays."""
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        """All that was learned, as arrays; without ``replay`` no context, arm or reward of a round is among them."""
 
     @abstractmethod
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -442,7 +463,9 @@ class Policy(Locked, ABC):
 
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
         lead = (self.n_arms,) if self.arms == "shared" else ()
-        return checked_contexts(contexts, (*lead, *self.context_shape))
+        largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
+        shape = (*lead, *self.context_shape)
+        return checked_contexts(contexts, shape, dimensions=self._dimensions, largest_norm=largest)
 
     def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         array = checked_rewards(reward, shape)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.encoders.images import channels_first, channels_first_shape, image_layout
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.acting import ActingEncoder
@@ -24,6 +24,7 @@ from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuf
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
 from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
+from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
 from daband.policies.contract import Policy, policies
@@ -116,6 +117,7 @@ class NeuralLinUCB(Policy):
         self._layout = image_layout(self.feature_shape) if of_ours else None
         self._encoded_shape = channels_first_shape(self.feature_shape) if of_ours else self.feature_shape
         self._device = device_named(device)
+        check_head_memory(n_arms=self.n_arms, dim=self.recipe.encoder.latent.dimension, arms=arms, primal=True)
         self._learner = Learner(
             recipe=self.recipe,
             feature_shape=self._encoded_shape,
@@ -130,8 +132,12 @@ class NeuralLinUCB(Policy):
             n_arms=self.n_arms,
             dim=self._learner.encoder.dimension,
             arms=arms,
-            ridge=float(ridge),
-            exploration=Exploration(explore, float(self.recipe.alpha if alpha is None else alpha), float(epsilon)),
+            ridge=checked_number("ridge", ridge),
+            exploration=Exploration(
+                explore,
+                checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
+                checked_number("epsilon", epsilon),
+            ),
             seed=self.seed,
             form="primal",
         )
@@ -291,14 +297,24 @@ class NeuralLinUCB(Policy):
         self._learner.grow()
         self._published = self._published._replace(head=head)
 
-    def _state(self) -> dict[str, AnyArray]:
-        arrays = {f"head.{name}": array for name, array in self._head.state().items()}
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        arrays = {f"head.{name}": array for name, array in self._head.state(rounds=replay).items()}
         arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
-        for part, buffer in self._parts():
+        buffers = self._buffers if replay else self._fresh_buffers()
+        for part, buffer in self._parts(buffers):
             arrays.update({f"replay.{part}.{name}": array for name, array in buffer.state().items()})
         arrays["rate"] = np.array([self._rate])
-        arrays["refitted_at"] = np.array([self._refitted_at], np.int64)
+        arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
+
+    def _rounds_in_head(self) -> int:
+        """How many rounds the head rests on.
+
+        Written in place of the last refit where the replay buffers are left out, it makes the next refit wait for as
+        many new rounds: an earlier one would forget more than it mends.
+        """
+        shown = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
+        return shown if self._refitted_at <= shown else self._refitted_at + shown
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         def below(prefix: str) -> dict[str, AnyArray]:
@@ -307,7 +323,7 @@ class NeuralLinUCB(Policy):
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
         self._published = self._published._replace(encoder=self._learner.acting_copy())
-        for part, buffer in self._parts():
+        for part, buffer in self._parts(self._buffers):
             buffer.restore(below(f"replay.{part}."))
         self._rate = float(state["rate"][0])
         self._refitted_at = int(state["refitted_at"][0])
@@ -329,8 +345,7 @@ class NeuralLinUCB(Policy):
             target_rounds=RoundBuffer(**common, seed=3 * self.seed + 2),  # type: ignore[arg-type]
         )
 
-    def _parts(self) -> list[tuple[str, ContextBuffer]]:
-        buffers = self._buffers
+    def _parts(self, buffers: ReplayBuffers) -> list[tuple[str, ContextBuffer]]:
         return [
             ("source", buffers.source),
             ("target", buffers.target),
@@ -389,9 +404,11 @@ def device_named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(name) if isinstance(name, str) else None
     except RuntimeError:
-        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}") from None
+        device = None
+    if device is None or device.type == "meta":  # which holds no numbers
+        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
     return device

@@ -6,7 +6,8 @@ network, fewer steps, shorter ramps. Given to Neural-LinUCB, a name means that r
 the defaults were found, and on which data, stands in ``docs/results/recipe-research.md``.
 
 A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
-``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``.
+``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
+"default".
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def resolve_recipe(
     elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
         full = recipe_from(recipe)
     elif recipe is None or isinstance(recipe, str | Mapping):
-        changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": recipe or "default"}
+        changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": "default" if recipe is None else recipe}
         base = recipe_for(str(changes.pop("base", "default")), context_shape=context_shape)
         full = (base.source_alone() if source_terms_only else base).changed(changes)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.arguments import whole
+from daband.domains.arguments import checked_class_names, whole
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.errors import InvalidInput
 
@@ -129,7 +129,8 @@ def from_arrays(
     if arms not in ("disjoint", "shared"):
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
     for argument, value in (("source", source), ("target_test", target_test), ("target_labelled", target_labelled)):
-        if value is not None and not (isinstance(value, tuple) and len(value) == 2):
+        wanted = value is not None or argument != "target_labelled"
+        if wanted and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     per_arm = arms == "shared"
     pays = as_numpy(source[1], "source rewards")
@@ -158,9 +159,7 @@ def from_arrays(
         for what, contexts in held.items():
             if contexts.shape[1] != n_arms:
                 raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {contexts.shape}")
-    names = tuple(str(arm) for arm in range(n_arms)) if class_names is None else tuple(class_names)
-    if len(names) != n_arms:
-        raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+    names = checked_class_names(class_names, n_arms)
     return Pair(
         name=name,
         context_shape=paying.context_shape,

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.arguments import whole
+from daband.domains.arguments import checked_class_names, whole
 from daband.domains.contract import About, Contexts, Pair, RewardDomain
 from daband.domains.readers.arrays import ArrayEvaluation
 from daband.errors import InvalidInput
@@ -149,9 +149,7 @@ def from_callable(
     for what, domain in (("target", stream), ("target_test", test)):
         if domain.context_shape != paying.context_shape:
             raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {paying.context_shape}")
-    names = tuple(str(arm) for arm in range(n_arms)) if class_names is None else tuple(class_names)
-    if len(names) != n_arms:
-        raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+    names = checked_class_names(class_names, n_arms)
     return Pair(
         name=name,
         context_shape=paying.context_shape,

@@ -91,6 +91,8 @@ def from_table(
     The pair's ``feature_names`` tell what the numbers of a context are. Fit and save a transform of your own with
     ``TableTransform.fit(...)`` and ``save`` to use it elsewhere.
     """
+    if not isinstance(columns, Columns):
+        raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     source_frame, target_frame = read_table(source), read_table(target)
     if target_test is None:
         classes, strata = _classes(source_frame, columns), _strata(target_frame, columns)
