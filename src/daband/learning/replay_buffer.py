@@ -13,15 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.learning.settings import ReplaySettings
 from daband.linear.draws import uniforms
 
 __all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "as_float"]
 
+_NAMES = ("source", "target", "target_rounds")
 _FIRST_ROOM = 1024
 _FIRST_BYTES = 1 << 26
 """Allocated for contexts on a GPU at first: recorded steps hold addresses, and growth moves everything."""
@@ -191,9 +194,43 @@ class ReplayBuffers:
     target: ContextBuffer
     target_rounds: RoundBuffer
 
+    @classmethod
+    def empty(
+        cls, context_shape: tuple[int, ...], settings: ReplaySettings, *, seed: int, device: torch.device
+    ) -> ReplayBuffers:
+        """Buffers for contexts of this shape; with shared arms the contexts of a round are one of theirs."""
+        common: dict[str, Any] = {
+            "context_shape": context_shape,
+            "capacity": settings.capacity,
+            "device": device,
+            "place": settings.place,
+            "latest": settings.sampling == "last",
+        }
+        return cls(
+            source=RoundBuffer(**common, seed=3 * seed),
+            target=ContextBuffer(**common, seed=3 * seed + 1),
+            target_rounds=RoundBuffer(**common, seed=3 * seed + 2),
+        )
+
+    @property
+    def rounds_seen(self) -> int:
+        """How many rounds were ever added, of both domains."""
+        return self.source.n_seen + self.target_rounds.n_seen
+
     def parts(self) -> tuple[RoundBuffer, ContextBuffer, RoundBuffer]:
         """All three, in this order."""
         return self.source, self.target, self.target_rounds
+
+    def state(self) -> dict[str, AnyArray]:
+        """What is stored, as arrays."""
+        named = zip(_NAMES, self.parts(), strict=True)
+        return {f"{name}.{column}": array for name, part in named for column, array in part.state().items()}
+
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
+        """Restore what ``state`` returned."""
+        for name, part in zip(_NAMES, self.parts(), strict=True):
+            prefix = f"{name}."
+            part.restore({key.removeprefix(prefix): array for key, array in state.items() if key.startswith(prefix)})
 
 
 def as_float(contexts: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from daband.encoders.images import channels_first, channels_first_shape, image_l
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.acting import ActingEncoder
 from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
+from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
 from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
@@ -142,7 +142,7 @@ class NeuralLinUCB(Policy):
             form="primal",
         )
         self._published = _Published(self._learner.acting_copy(), head)
-        self._buffers = self._fresh_buffers()
+        self._buffers = self._fresh_buffers(self.n_arms)
         self._rate = 0.0
         self._refitted_at = 0
         self._warned_no_target = False
@@ -291,7 +291,7 @@ class NeuralLinUCB(Policy):
         if self.arms == "shared":
             # Stored rounds hold one context per arm, and the new arm has none in them. The head keeps what they taught
             # it: the next refit waits until there are as many rounds again, or it would forget more than it mends.
-            self._buffers = self._fresh_buffers(n_arms=self.n_arms + 1)
+            self._buffers = self._fresh_buffers(self.n_arms + 1)
         head = copy.deepcopy(self._head)
         head.add_arm()
         self._learner.grow()
@@ -300,9 +300,8 @@ class NeuralLinUCB(Policy):
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         arrays = {f"head.{name}": array for name, array in self._head.state(rounds=replay).items()}
         arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
-        buffers = self._buffers if replay else self._fresh_buffers()
-        for part, buffer in self._parts(buffers):
-            arrays.update({f"replay.{part}.{name}": array for name, array in buffer.state().items()})
+        buffers = self._buffers if replay else self._fresh_buffers(self.n_arms)
+        arrays.update({f"replay.{name}": array for name, array in buffers.state().items()})
         arrays["rate"] = np.array([self._rate])
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
@@ -313,7 +312,7 @@ class NeuralLinUCB(Policy):
         Written in place of the last refit where the replay buffers are left out, it makes the next refit wait for as
         many new rounds: an earlier one would forget more than it mends.
         """
-        shown = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
+        shown = self._buffers.rounds_seen
         return shown if self._refitted_at <= shown else self._refitted_at + shown
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
@@ -323,34 +322,17 @@ class NeuralLinUCB(Policy):
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
         self._published = self._published._replace(encoder=self._learner.acting_copy())
-        for part, buffer in self._parts(self._buffers):
-            buffer.restore(below(f"replay.{part}."))
+        self._buffers.restore(below("replay."))
         self._rate = float(state["rate"][0])
         self._refitted_at = int(state["refitted_at"][0])
 
     # Its own parts.
 
-    def _fresh_buffers(self, n_arms: int | None = None) -> ReplayBuffers:
-        lead = (self.n_arms if n_arms is None else n_arms,) if self.arms == "shared" else ()
-        common = {
-            "context_shape": (*lead, *self._encoded_shape),
-            "capacity": self.recipe.replay.capacity,
-            "device": self._device,
-            "place": self.recipe.replay.place,
-            "latest": self.recipe.replay.sampling == "last",
-        }
-        return ReplayBuffers(
-            source=RoundBuffer(**common, seed=3 * self.seed),  # type: ignore[arg-type]
-            target=ContextBuffer(**common, seed=3 * self.seed + 1),  # type: ignore[arg-type]
-            target_rounds=RoundBuffer(**common, seed=3 * self.seed + 2),  # type: ignore[arg-type]
+    def _fresh_buffers(self, n_arms: int) -> ReplayBuffers:
+        lead = (n_arms,) if self.arms == "shared" else ()
+        return ReplayBuffers.empty(
+            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
         )
-
-    def _parts(self, buffers: ReplayBuffers) -> list[tuple[str, ContextBuffer]]:
-        return [
-            ("source", buffers.source),
-            ("target", buffers.target),
-            ("target_rounds", buffers.target_rounds),
-        ]
 
     def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         self._warn_of_large_pixels(contexts)
@@ -375,7 +357,7 @@ class NeuralLinUCB(Policy):
 
     def _refit_is_due(self) -> bool:
         settings = self.recipe.replay
-        shown = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
+        shown = self._buffers.rounds_seen
         wait = max(settings.refit_after, int(settings.refit_growth * shown))
         # A young head rests on an encoder that changes fast: it is fitted anew more often, at little cost.
         wait = min(wait, max(1, shown // 8)) if shown < 8 * settings.refit_after else wait
@@ -390,7 +372,7 @@ class NeuralLinUCB(Policy):
                 latents.append(self._encode(encoder, buffer.contexts[:n], domain))
                 arms.append(buffer.arms[:n].cpu().numpy())
                 rewards.append(buffer.rewards[:n].cpu().numpy())
-        self._refitted_at = self._buffers.source.n_seen + self._buffers.target_rounds.n_seen
+        self._refitted_at = self._buffers.rounds_seen
         return self._fit_head(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
 
     def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray) -> RidgeHead:
