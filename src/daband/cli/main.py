@@ -30,6 +30,7 @@ from daband.experiments import (
     method_names,
     preset_names,
 )
+from daband.plugins import name_plugins
 from daband.report import MethodSummary, summarise, with_spread
 
 __all__ = ["app", "main"]
@@ -57,11 +58,16 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _common(
-    version: Annotated[
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", help="A module of yours that registers policies, pairs or terms, e.g. my.module."),
+    ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
     """Options before any command."""
+    name_plugins(plugin or ())
 
 
 @app.command()
@@ -167,7 +173,7 @@ def _compare(
     report: bool = True,
 ) -> None:
     specs = experiment.runs(chosen, seeds)
-    title += _settled(experiment, specs)
+    title += _resolved_options(experiment, specs)
 
     def show(records: Records) -> None:
         console.print(_table(title, summarise(records)))
@@ -181,7 +187,7 @@ def _compare(
         console.print(f"Run: {out / records[0]['folder']}", highlight=False, soft_wrap=True)
 
 
-def _settled(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
+def _resolved_options(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """What this machine's data decided of the options of the pair."""
     given = experiment.pair_options
     told = [f"{key} = {own}" for spec in specs[:1] for key, own in spec.pair_options.items() if given.get(key) != own]

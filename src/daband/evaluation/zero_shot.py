@@ -41,7 +41,7 @@ class Evaluation:
 
 def evaluate(
     policy: Policy,
-    domain: EvaluationDomain,
+    domain: EvaluationDomain | None,
     *,
     rule: str = "ucb",
     as_domain: str = "target",
@@ -59,7 +59,10 @@ def evaluate(
         observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
     """
     if not isinstance(domain, EvaluationDomain):
-        raise InvalidInput(f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}")
+        missing = ": this pair has no labels of the target to evaluate with" if domain is None else ""
+        raise InvalidInput(
+            f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"
+        )
     if domain.n_arms != policy.n_arms:
         raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
     if rule not in ("ucb", "greedy"):

@@ -69,7 +69,7 @@ class ArtifactRecorder:
         self.confusion: IntArray | None = None
         if self.arms_mean_something and pair.n_arms <= _MOST_ARMS:
             self.confusion = np.zeros((pair.n_arms, pair.n_arms), np.int64)
-        n = len(pair.target_test)
+        n = len(pair.require_target_test())
         self._sampled = np.unique(np.linspace(0, n - 1, min(n, _LATENTS)).round().astype(np.int64))
         self.contexts: list[AnyArray] = []
         self.best: list[IntArray] = []

@@ -98,7 +98,7 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     spec, pair, folder = prepared.spec, prepared.pair, prepared.folder
     started = time.perf_counter()
     recorder = ArtifactRecorder(pair)
-    result = evaluate(prepared.policy, pair.target_test, rule=spec.rule, observe=recorder.see)
+    result = evaluate(prepared.policy, pair.require_target_test(), rule=spec.rule, observe=recorder.see)
     record = {
         "pair": spec.pair,
         "method": spec.method,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 
@@ -27,9 +28,7 @@ class PCA:
     """
 
     def __init__(self, n_components: int, *, seed: int = 0) -> None:
-        if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
-            raise InvalidInput(f"n_components must be a whole number >= 1, got {n_components!r}")
-        self.n_components = int(n_components)
+        self.n_components = whole("n_components", n_components, least=1)
         self.seed = seed
         self._centre: FloatArray | None = None
         self._axes: FloatArray | None = None
@@ -41,6 +40,10 @@ class PCA:
     def fitted(self) -> bool:
         """Whether ``fit`` has been called."""
         return self._axes is not None
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:  # noqa: ARG002 - the same for every shape
+        """How many features a context becomes."""
+        return self.n_components
 
     @property
     def axes(self) -> FloatArray:
@@ -68,7 +71,7 @@ class PCA:
             raise InvalidInput("contexts have a NaN or infinite value")
         axes = self._exact(flat, centre) if dim <= _EXACT_UP_TO else self._randomised(flat, centre)
         largest = np.abs(axes).argmax(axis=1)
-        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # else the sign is the decomposition's whim
+        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # else the sign is up to the decomposition
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
         return self
 
@@ -93,7 +96,7 @@ class PCA:
         return {} if self._axes is None or self._centre is None else {"centre": self._centre, "axes": self._axes}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take over what ``state`` returned."""
+        """Take what ``state`` returned."""
         if state:
             centre = restored_array(state, "centre", np.zeros(state["centre"].shape))
             axes = restored_array(state, "axes", np.zeros((self.n_components, centre.size)))

@@ -6,8 +6,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daband.errors import CheckpointError
-from daband.linear import PCA, Decision
+from daband.errors import CheckpointError, InvalidInput
+from daband.linear import Decision, build_transform
 from daband.policies.checkpoint import read_checkpoint, read_notes
 from daband.policies.contract import Played, Policy, policies
 from daband.policies.linucb import LinUCB
@@ -53,23 +53,31 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def build(settings: dict[str, Any]) -> Policy:
-    """A policy from what ``settings()`` returned, with its registered name under "policy"."""
+def build(settings: dict[str, Any], *, transform: Any = None) -> Policy:
+    """A policy from what ``settings()`` returned, with its registered name under "policy".
+
+    ``transform`` is the one it was built with, where that is an object of another library.
+    """
     arguments = dict(settings)
     kind = policies.get(arguments.pop("policy"))
     arguments["context_shape"] = tuple(arguments["context_shape"])
     arguments["reward_range"] = tuple(arguments["reward_range"])
-    if arguments["transform"] is not None:
-        arguments["transform"] = PCA(**arguments["transform"])
+    arguments["transform"] = build_transform(arguments["transform"], transform)
     return kind(**arguments)
 
 
-def load(path: str | Path) -> Policy:
-    """The policy that was saved at ``path``; it goes on where it stopped, to the last bit."""
+def load(path: str | Path, *, transform: Any = None) -> Policy:
+    """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
+
+    ``transform`` is only for a policy whose transform is an object of another library: that object, fitted unless it
+    offers ``state`` and ``restore``.
+    """
     settings, arrays = read_checkpoint(path)
     try:
-        policy = build(settings)
+        policy = build(settings, transform=transform)
         policy.restore(arrays)
+    except InvalidInput as error:
+        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
     return policy

@@ -10,21 +10,21 @@ Whatever arrives is checked in full before anything changes, so an error leaves 
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
-from daband.linear import PCA, Decision
+from daband.linear import Decision, as_transform, transform_settings
 from daband.linear.kernels import packed
 from daband.policies.checkpoint import write_checkpoint
+from daband.policies.for_pair import policy_for_pair
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 
@@ -56,6 +56,8 @@ class Policy(ABC):
     """The registered name; ``policies.register`` sets it."""
     learns_by_gradients: ClassVar[bool] = False
     """Whether ``adapt`` takes gradient steps, for which a GPU may be of use."""
+    scale_matters: ClassVar[bool] = False
+    """Whether decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Policy(ABC):
         n_arms: int,
         arms: str,
         reward_range: tuple[float, float],
-        transform: PCA | None,
+        transform: Any,
         seed: int,
     ) -> None:
         self.context_shape = _checked_shape(context_shape)
@@ -73,12 +75,19 @@ class Policy(ABC):
             raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
         self.arms = arms
         self.reward_range = _checked_range(reward_range)
-        if transform is not None and not isinstance(transform, PCA):
-            raise InvalidInput(f"transform must be a daband.PCA or None, got {type(transform).__name__}")
-        self.transform = copy.copy(transform)  # fitted for this policy alone
+        self.transform = as_transform(transform)  # a copy, fitted for this policy alone
         self.seed = _checked_whole("seed", seed, least=0)
         self.rounds_decided = 0
         self._seen = RoundIds()
+
+    @classmethod
+    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+        """A policy for a ``daband.domains.Pair``: context shape, arms, feedback, reward range and a transform follow.
+
+        ``settings`` are this class's own keyword arguments; ``alpha``, ``device`` and ``feedback`` are dropped where it
+        has none, so that a loop over classes needs no special cases.
+        """
+        return policy_for_pair(cls, pair, settings)
 
     # What users call.
 
@@ -223,7 +232,7 @@ class Policy(ABC):
             "n_arms": self.n_arms,
             "arms": self.arms,
             "reward_range": list(self.reward_range),
-            "transform": None if self.transform is None else self.transform.settings(),
+            "transform": transform_settings(self.transform),
             "seed": self.seed,
         }
 
@@ -283,13 +292,13 @@ class Policy(ABC):
     def _transformed(self, contexts: AnyArray) -> AnyArray:
         if self.transform is None:
             return contexts
-        components = self.transform(contexts)
-        return components.reshape(*contexts.shape[: -len(self.context_shape)], -1)
+        lead = contexts.shape[: -len(self.context_shape)]
+        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
 
     @property
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of a context behind the transform."""
-        return self.context_shape if self.transform is None else (self.transform.n_components,)
+        return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
 
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
         array = as_numpy(contexts, "contexts")

@@ -18,7 +18,7 @@ from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import Recipe
-from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
+from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
 from daband.policies.contract import Played, Policy, policies
@@ -69,7 +69,7 @@ class NeuralLinUCB(Policy):
         explore: Literal["ucb", "greedy", "thompson"] = "ucb",
         epsilon: float = 0.0,
         reward_range: tuple[float, float] = (0.0, 1.0),
-        transform: PCA | None = None,
+        transform: Any = None,
         device: str = "auto",
         seed: int = 0,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
-from daband.domains import EvaluationDomain, LoggedDomain, Pair, RewardDomain
+from daband.domains import EvaluationDomain, Pair, RewardDomain
 from daband.report.style import COLOURS
 
 __all__ = ["draw_pair", "shifted_features"]
@@ -55,7 +55,7 @@ def shifted_features(source: AnyArray, target: AnyArray) -> tuple[FloatArray, Fl
 
 def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
     contexts, labels = _sample(pair.source, seed)
-    examples = [(contexts, labels), _sample(pair.target_test, seed)]
+    examples = [(contexts, labels), _sample(pair.target if pair.target_test is None else pair.target_test, seed)]
     upper, lower = figure.subfigures(2, 1, height_ratios=[2.6, 1.0])
     for side, title, (images, kinds) in zip(upper.subfigures(1, 2), ("source", "target"), examples, strict=True):
         side.suptitle(title)
@@ -72,7 +72,7 @@ def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
 
 def _draw_features(figure: Any, pair: Pair, seed: int) -> None:
     contexts, labels = _sample(pair.source, seed)
-    seen, kinds = _sample(pair.target_test, seed)
+    seen, kinds = _sample(pair.target if pair.target_test is None else pair.target_test, seed)
     if pair.arms == "shared":  # one context per arm: features are compared over all arms
         contexts, seen = (part.reshape(-1, *pair.context_shape) for part in (contexts, seen))
     here, there, difference = shifted_features(contexts, seen)
@@ -105,7 +105,7 @@ def _draw_frequencies(axes: Any, pair: Pair, labels: tuple[IntArray, IntArray]) 
 
 
 def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
-    """Contexts and the best arm of each, -1 where a log does not tell it."""
+    """Contexts and the best arm of each, -1 where a log or an unlabelled target does not tell it."""
     if isinstance(domain, EvaluationDomain):
         stop = min(len(domain), _SAMPLE)
         best = domain.read_expected(0, stop).argmax(axis=1)
@@ -115,7 +115,6 @@ def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
         rounds = domain.rounds(0, stop, seed=seed)
         table = rounds.rewards if rounds.expected is None else rounds.expected
         return rounds.contexts, table.argmax(axis=1)
-    assert isinstance(domain, LoggedDomain)
     return domain.batch(0, stop, seed=seed), np.full(stop, -1, dtype=np.int64)
 
 

@@ -1,0 +1,134 @@
+"""Contexts of any scale and offset, made alike: centred, scaled, clipped, with a constant added."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+
+from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
+from daband.errors import InvalidInput, NotFitted
+
+__all__ = ["OutlierWarning", "Standardise"]
+
+_CLIP = 5.0
+_OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen once in n contexts has
+_TAIL = 0.001
+_SMALLEST_SCALE = 1.0 / 7.0
+_COLUMNS = 64
+
+
+class OutlierWarning(UserWarning):
+    """A context lies so far from the others that it was clipped."""
+
+
+class Standardise:
+    """Standardises every number of a context by what source and target contexts show: ``transform=Standardise()``.
+
+    Each number loses its mean and is divided by its deviation, clipped at five deviations, and scaled by
+    ``max(1 / sqrt(d), 1 / 7)``, so that a typical context has norm 1 up to 49 dimensions and grows slowly beyond; a
+    constant 1 is appended. Against ridge 1 that leaves one ``alpha`` sensible for contexts of any unit, offset and
+    dimension. A number that never changes becomes 0.
+
+    Means and deviations are robust. The 0.1% smallest and largest values of each number, at least one on each side,
+    count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
+    a row is clipped like any other, with an ``OutlierWarning``.
+
+    ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
+    """
+
+    def __init__(self) -> None:
+        self._mean: FloatArray | None = None
+        self._deviation: FloatArray | None = None
+
+    def __repr__(self) -> str:
+        return "Standardise()"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ``fit`` has been called."""
+        return self._mean is not None
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:
+        """One more than a context has numbers: the constant."""
+        return math.prod(context_shape) + 1
+
+    def fit(self, *contexts: ArrayLike) -> Standardise:
+        """Fit on batches of contexts (n_i, *C), all together."""
+        batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
+        if any(batch.ndim < 2 for batch in batches):
+            raise InvalidInput("contexts must have shape (n, *C)")
+        flat = [batch.reshape(len(batch), -1) for batch in batches if len(batch)]
+        if not flat:
+            raise InvalidInput("Standardise needs at least one context")
+        dims = {batch.shape[1] for batch in flat}
+        if len(dims) != 1:
+            raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
+        dim = dims.pop()
+        mean, deviation = np.empty(dim), np.empty(dim)
+        for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
+            part = slice(start, start + _COLUMNS)
+            columns = np.concatenate([unit_scale(batch[:, part]) for batch in flat])
+            if not np.isfinite(columns).all():
+                raise InvalidInput("contexts have a NaN or infinite value")
+            mean[part], deviation[part] = _robust_moments(columns)
+        self._mean, self._deviation = mean, deviation
+        return self
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Contexts (B, *C) or (B, K, *C) to features, (B, d + 1) or (B * K, d + 1)."""
+        if self._mean is None or self._deviation is None:
+            raise NotFitted("Standardise is not fitted: give unlabelled contexts to policy.prepare(...)")
+        dim = len(self._mean)
+        values = unit_scale(contexts.reshape(-1, dim))
+        out = np.empty((len(values), dim + 1))
+        out[:, dim] = 1.0
+        inner = out[:, :dim]
+        np.subtract(values, self._mean, out=inner)
+        inner /= self._deviation
+        if max(inner.max(), -inner.min()) > _OUTLIER:
+            row, column = np.unravel_index(np.abs(inner).argmax(), inner.shape)
+            warnings.warn(
+                f"a context has {values[row, column]:.4g} in place {column}, {abs(inner[row, column]):.4g} deviations "
+                f"from the mean {self._mean[column]:.4g}; it counts as {_CLIP:g} deviations. Check where it comes from",
+                OutlierWarning,
+                stacklevel=4,
+            )
+        np.clip(inner, -_CLIP, _CLIP, out=inner)
+        inner *= max(1.0 / math.sqrt(dim), _SMALLEST_SCALE)
+        return out
+
+    def settings(self) -> dict[str, int]:
+        """What ``Standardise(**settings)`` needs to make the same, unfitted."""
+        return {}
+
+    def state(self) -> dict[str, AnyArray]:
+        """The fitted arrays; empty before ``fit``."""
+        if self._mean is None or self._deviation is None:
+            return {}
+        return {"mean": self._mean, "deviation": self._deviation}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take what ``state`` returned."""
+        if state:
+            mean = restored_array(state, "mean", np.zeros(state["mean"].shape))
+            deviation = restored_array(state, "deviation", np.zeros(mean.shape))
+            if not (deviation > 0).all():
+                raise ValueError("deviation must be positive")
+            self._mean, self._deviation = mean, deviation
+
+
+def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and deviation (d,) of columns (n, d) after winsorising; a deviation that rounding alone made becomes 1."""
+    n = len(columns)
+    tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, where there are three
+    ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
+    low, high = ordered[tail], ordered[n - 1 - tail]
+    spread = high - low
+    # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
+    kept = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
+    mean = kept.mean(axis=0)
+    deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
+    rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
+    return mean, np.where(deviation > rounding, deviation, 1.0)
