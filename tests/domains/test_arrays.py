@@ -50,7 +50,7 @@ def test_contexts_are_not_copied():
 
 def test_torch_tensors_are_welcome():
     torch = pytest.importorskip("torch")
-    pair = made(source=(torch.as_tensor(X), torch.as_tensor(Y)), target=torch.as_tensor(X_TARGET))
+    pair = made(source=(torch.as_tensor(X), torch.as_tensor(Y)), target=torch.as_tensor(X_TARGET), source_test=None)
     np.testing.assert_array_equal(pair.source.read(np.arange(30)), X)
 
 
@@ -101,5 +101,5 @@ def test_wrong_arrays_are_named(changed, message):
 
 
 def test_numpy_integers_are_whole_numbers():
-    pair = made(n_arms=np.int64(3), passes=np.int32(2))
+    pair = made(n_arms=np.int64(3), passes=np.int32(2), source_test=0)
     assert (type(pair.n_arms), pair.source.rounds_available, pair.target.rounds_available) == (int, 60, 40)

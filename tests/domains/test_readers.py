@@ -19,7 +19,8 @@ LOG = (CONTEXTS, LABELS, (LABELS == 1).astype(float), np.full(N, 0.5))
 
 
 def test_a_log_keeps_rows_together():
-    pair = from_log(source=LOG, target=CONTEXTS + 1, target_test=(CONTEXTS + 2, LABELS[::-1]), n_arms=3, passes=2)
+    test = (CONTEXTS + 2, LABELS[::-1])
+    pair = from_log(source=LOG, target=CONTEXTS + 1, target_test=test, n_arms=3, passes=2, source_test=0)
     check_pair(pair)
     rounds = pair.source.rounds(0, 2 * N, seed=4)
     order = pair.source.order(0, 2 * N, seed=4)
@@ -73,7 +74,7 @@ class Pictures(Dataset):
 def test_datasets_with_and_without_labels():
     labelled = TensorDataset(torch.as_tensor(CONTEXTS), torch.as_tensor(LABELS))
     shuffled = TensorDataset(torch.as_tensor(CONTEXTS[::-1].copy()), torch.as_tensor(LABELS[::-1].copy()))
-    pair = from_datasets(source=labelled, target=shuffled, target_test=shuffled)
+    pair = from_datasets(source=labelled, target=shuffled, target_test=shuffled, source_test=None)
     assert pair.n_arms == 3
     np.testing.assert_array_equal(pair.source.read(np.arange(N)), CONTEXTS)
     np.testing.assert_array_equal(pair.target_labelled.read_rewards(np.arange(N))[0].argmax(axis=1), LABELS[::-1])
@@ -155,7 +156,7 @@ def test_a_round_of_functions_is_the_same_whenever_it_is_asked_for():
         ({"target": lambda generator, n: np.zeros((n, 5))}, r"target contexts have shape \(5,\)"),
         ({"target": lambda generator, n: np.zeros((3, 2))}, "must return 256 contexts"),
         ({"target": lambda generator, n: np.full((n, 2), np.nan)}, "NaN"),
-        ({"length": 0}, "at least 1"),
+        ({"length": 0}, ">= 1, got 0"),
         ({"length": "9"}, "length must be a whole number >= [0-9], got '9'"),
         ({"n_arms": "3"}, "n_arms must be a whole number >= [0-9], got '3'"),
         ({"data_seed": 0.5}, "data_seed must be a whole number >= [0-9], got 0.5"),

@@ -57,7 +57,7 @@ def split_share(labels: IntArray, *, share: float, name: str) -> tuple[IntArray,
     several = shuffled[counts[2][counts[1][shuffled]] > 1]
     by_class = several[np.argsort(labels[several], kind="stable")]
     # Every 1/share-th of rows listed class by class: each class gives its part, to within one row.
-    ticks = np.floor((np.arange(len(by_class) + 1) + 0.5) * share)
+    ticks = np.floor(np.arange(len(by_class) + 1) * share + 0.5)
     held = np.zeros(len(labels), np.bool_)
     held[by_class[np.diff(ticks) > 0]] = True
     for label in counts[0][np.bincount(counts[1][held], minlength=len(counts[0])) == counts[2]]:
