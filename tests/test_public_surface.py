@@ -13,7 +13,8 @@ ROOMS = [
 ]  # fmt: skip
 SURFACE = {
     "DABand", "NeuralLinUCB", "Recipe", "TrainingDiverged", "recipe_for",
-    "PCA", "CheckpointError", "DabandError", "DataError", "Decision", "Evaluation", "InvalidInput", "LinUCB",
+    "PCA", "CheckpointError",
+    "Constant", "DabandError", "DataError", "Decision", "Evaluation", "InvalidInput", "LinUCB",
     "NotFitted", "Policy", "Random", "Run", "continue_on_target", "domains", "evaluate", "load", "train",
 }  # fmt: skip
 

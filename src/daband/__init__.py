@@ -13,7 +13,7 @@ from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
 from daband.evaluation import Evaluation, evaluate
 from daband.linear import PCA, Standardise
-from daband.policies import Decision, LinUCB, Policy, Random, load
+from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PCA",
     "CheckpointError",
+    "Constant",
     "DABand",
     "DabandError",
     "DataError",

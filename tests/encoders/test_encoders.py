@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from daband.encoders import LatentSettings, build_encoder, encoders
+from daband.encoders.conv import normalised_pixels
 from daband.encoders.unit_norm import unit_norm
 from daband.errors import InvalidInput
 
@@ -138,3 +139,23 @@ def test_unit_norm_is_that_of_the_framework_gradient_included():
     assert torch.equal(unit_norm(ours), nn.functional.normalize(theirs))
     assert torch.allclose(ours.grad, theirs.grad)
     assert torch.autograd.gradcheck(unit_norm, (ours.detach()[:5].requires_grad_(True),))
+
+
+def test_pixels_are_normalised_as_named():
+    image = torch.rand(2, 3, 20, 20)
+    symmetric, by_imagenet = (normalised_pixels(image, how) for how in ("symmetric", "imagenet"))
+    torch.testing.assert_close(symmetric, (image - 0.5) / 0.5)
+    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    torch.testing.assert_close(by_imagenet, (image - mean.view(3, 1, 1)) / deviation.view(3, 1, 1))
+    assert normalised_pixels(image, "unit") is image
+    stacked = torch.rand(4, 2, 3, 20, 20)  # (B, runs, channels, height, width)
+    torch.testing.assert_close(
+        normalised_pixels(stacked, "imagenet")[:, 1], normalised_pixels(stacked[:, 1], "imagenet")
+    )
+
+
+def test_pixels_that_make_no_sense_are_refused():
+    with pytest.raises(InvalidInput, match="pixels must be one of unit"):
+        build_encoder("conv", context_shape=(3, 20, 20), pixels="bright")
+    with pytest.raises(InvalidInput, match="three channels"):
+        build_encoder("conv", context_shape=(1, 20, 20), pixels="imagenet")

@@ -1,7 +1,7 @@
 """Every term against an independent account of it, and its gradient against finite differences."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from daband.objectives import Batch, Objective, Term, Weight, terms
 from daband.objectives.class_confusion import class_confusion
 from daband.objectives.coral import coral
 from daband.objectives.mmd import mmd
-from daband.objectives.predicted_reward import predicted_reward
 from daband.objectives.pseudo_labels import pseudo_label_loss
 from daband.objectives.regression_error import regression_error
 from daband.objectives.source_regret import cross_entropy_regret, known_rewards, squared_regret
@@ -96,14 +95,34 @@ def test_regression_error_by_hand():
     assert float(value) == pytest.approx((0.1 + 0.4) / 2)
 
 
-def test_predicted_reward_takes_the_policys_own_choice_and_both_indicators():
-    predicted, arm = torch.tensor([[0.2, 0.9], [-0.4, 0.1]]), torch.tensor([1, 0])
-    target = torch.tensor([[0.3, 0.2]])
-    arguments = {"target_predicted": target, "target_width": torch.tensor([[0.0, 0.5]])}
-    value = predicted_reward(predicted, arm, torch.tensor([1.0, 0.0]), feedback="one_hot", **arguments)
-    assert float(value) == pytest.approx(0.2 + 0.4 / 2)  # the bonus makes arm 1 the target's choice
-    value = predicted_reward(predicted, arm, torch.tensor([0.75, 0.5]), feedback="bandit", **arguments)
-    assert float(value) == pytest.approx(0.2 + (0.25 * 0.9 + 0.5 * 0.4) / 2)
+@pytest.mark.parametrize(
+    ("name", "in_target"),
+    [
+        ("predicted_reward", (0.2 + 0.6) / 2),  # the arms that were pulled in the source: 1, then 0
+        ("predicted_reward_own_choice", (0.2 + 0.6) / 2),  # the bonus makes them arms 1 and 0
+    ],
+)
+def test_predicted_reward_by_hand(name, in_target):
+    batch = make_batch(
+        predicted=torch.tensor([[0.2, 0.9], [-0.4, 0.1]]),
+        arm=torch.tensor([1, 0]),
+        target_predicted=torch.tensor([[0.3, 0.2], [-0.6, -0.7]]),
+        target_width=torch.tensor([[0.0, 0.5], [0.0, 0.0]]),
+    )
+    for feedback, reward, in_source in (
+        ("one_hot", [1.0, 0.0], 0.4 / 2),
+        ("bandit", [0.75, 0.5], (0.25 * 0.9 + 0.5 * 0.4) / 2),
+    ):
+        term = terms.get(name)(shape(n_arms=2, feedback=feedback))
+        assert float(term(replace(batch, reward=torch.tensor(reward)))) == pytest.approx(in_target + in_source)
+
+
+def test_predicted_reward_looks_at_the_sources_arm_in_the_target():
+    batch = make_batch(arm=torch.zeros(B, dtype=torch.int64), target_width=torch.zeros(T, K))
+    raised = replace(batch, target_predicted=batch.target_predicted + torch.tensor([0.0, *[5.0] * (K - 1)]))
+    by_formula, own_choice = (terms.get(name)(shape()) for name in ("predicted_reward", "predicted_reward_own_choice"))
+    assert float(by_formula(raised)) == float(by_formula(batch))
+    assert float(own_choice(raised)) > float(own_choice(batch)) + 3
 
 
 def test_coral_against_numpy():

@@ -99,7 +99,7 @@ def test_a_newer_format(saved):
         daband.load(saved)
 
 
-@pytest.mark.parametrize("lost", ["rounds_decided", "policy/primal.inverse", "seen/integers"])
+@pytest.mark.parametrize("lost", ["rounds", "policy/primal.inverse", "ids/integers"])
 def test_an_array_is_missing(saved, lost):
     _rewritten(saved, lambda _, arrays: arrays.pop(lost))
     with pytest.raises(CheckpointError, match="does not hold"):

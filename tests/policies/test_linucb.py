@@ -195,12 +195,12 @@ def test_single_rounds_go_on_to_the_last_bit_after_loading(dim, tmp_path):
 
 
 def test_contexts_too_large_for_the_dual_form_change_nothing(tmp_path):
-    policy = make(form="dual", context_shape=(4,), n_arms=2)
+    policy = make(form="dual", context_shape=(4,), n_arms=2, ridge=1e-6)
     rng = np.random.default_rng(0)
     policy.update(rng.normal(size=(300, 4)), [0, 1] * 150, rng.random(300))
     policy.save(tmp_path / "before")
-    with pytest.raises(InvalidInput, match=r"contexts are too large against ridge=1"):
-        policy.update(np.r_[rng.normal(size=(299, 4)), np.full((3, 4), 1e9)], [0] * 299 + [1] * 3, np.ones(302))
+    with pytest.raises(InvalidInput, match=r"contexts are too large against ridge=1e-06"):
+        policy.update(np.r_[rng.normal(size=(299, 4)), np.full((3, 4), 4e6)], [0] * 299 + [1] * 3, np.ones(302))
     policy.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
 
@@ -244,3 +244,16 @@ def test_regret_is_sublinear_on_a_linear_problem():
     arms = make(alpha=0.3).play(contexts, rewards).arm
     regret = expected.max(axis=1) - expected[np.arange(4000), arms]
     assert regret[2000:].sum() < 0.5 * regret[:2000].sum()
+
+
+def test_one_huge_row_among_many_is_refused_and_changes_nothing(tmp_path):
+    policy = make(context_shape=(4,), n_arms=2)
+    contexts = np.random.default_rng(0).normal(size=(2000, 4))
+    policy.update(contexts, [0, 1] * 1000, np.ones(2000))
+    policy.save(tmp_path / "before")
+    contexts[1234] *= 1e9
+    for call in (lambda: policy.update(contexts, [0, 1] * 1000, np.ones(2000)), lambda: policy.select(contexts)):
+        with pytest.raises(InvalidInput, match=r"norm of [0-9.]+e\+09 in row 1234.*scale the features"):
+            call()
+    policy.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()

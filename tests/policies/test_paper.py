@@ -63,10 +63,7 @@ def by_hand(walked):
                 regret = regret + (predicted[i, a] - (reward[i] if a == arm[i] else 0.0)) ** 2 / H
     chosen = predicted[torch.arange(H), arm]
     error = (reward - chosen).abs().mean()
-    inverse = torch.from_numpy(head.inverse).float()
-    width = torch.stack([(z_target @ inverse[a] * z_target).sum(1).sqrt() for a in range(K)], dim=1)
-    best = (promised + ALPHA * width).argmax(dim=1)
-    reg = promised[torch.arange(H), best].abs().mean() + ((reward < 1).float() * chosen.abs()).mean()
+    reg = promised[torch.arange(H), arm].abs().mean() + ((reward < 1).float() * chosen.abs()).mean()
     domain = torch.cat([torch.zeros(H), torch.ones(H)])
     logits = discriminator(torch.cat([z_source, z_target]))
     divergence = functional.binary_cross_entropy_with_logits(logits, domain)

@@ -11,7 +11,11 @@ from daband.encoders.normalisation import DomainNorm
 from daband.encoders.patches import convolved_patches, worth_patches
 from daband.errors import InvalidInput
 
-__all__ = ["ConvFeatures"]
+__all__ = ["PIXELS", "ConvFeatures", "normalised_pixels"]
+
+PIXELS = ("unit", "symmetric", "imagenet")
+"""How pixels in [0, 1] can be normalised."""
+_IMAGENET_MEAN, _IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 _SMALLEST_SIDE = 16
 _RUNS_PER_CONVOLUTION = 5
@@ -22,8 +26,10 @@ _ENOUGH_CHANNELS = 8
 class ConvFeatures(Features):
     """Convolution, norm, ReLU and 2x2 pooling, once per entry of ``channels``, over images (channels, height, width).
 
-    ``normalise=False`` is the plain network of the feasibility prototype. ``normalise_image`` subtracts each image's
-    own mean and divides by its spread, which takes brightness and contrast out before anything is learned.
+    ``normalise=False`` leaves out the batch norms. ``pixels`` says how pixels are normalised: "unit" leaves them in
+    [0, 1], "symmetric" maps them to [-1, 1], "imagenet" subtracts ImageNet's mean and divides by its deviation, channel
+    by channel. ``normalise_image`` subtracts each image's own mean and divides by its spread, which takes brightness
+    and contrast out before anything is learned.
     ``pooled_side`` caps the side of the last map by average pooling, so that larger images keep alignment features
     of sane width.
     """
@@ -36,6 +42,7 @@ class ConvFeatures(Features):
         context_shape: tuple[int, ...],
         channels: tuple[int, ...] = (64, 48),
         normalise: bool = True,
+        pixels: str = "unit",
         normalise_image: bool = False,
         pooled_side: int = 8,
     ) -> None:
@@ -45,9 +52,16 @@ class ConvFeatures(Features):
                 f"encoder 'conv' needs images (channels, height, width) of at least {_SMALLEST_SIDE} pixels a side, "
                 f"got contexts of shape {context_shape}; use encoder='mlp'"
             )
+        if pixels not in PIXELS:
+            raise InvalidInput(f"pixels must be one of {', '.join(PIXELS)}, got {pixels!r}")
+        if pixels == "imagenet" and context_shape[0] != len(_IMAGENET_MEAN):
+            raise InvalidInput(
+                f"pixels='imagenet' needs images of three channels, got contexts of shape {context_shape}"
+            )
         if not channels or min(channels) < 1:
             raise InvalidInput(f"channels must be positive, got {channels}")
         self.context_shape = tuple(context_shape)
+        self.pixels = pixels
         self.normalise_image = normalise_image
         self.pooled_side = pooled_side
         self.layers = nn.ModuleList()
@@ -67,7 +81,7 @@ class ConvFeatures(Features):
         self.width = inputs * height * width
 
     def forward(self, contexts: torch.Tensor, *, n_source: int, runs: int = 1) -> torch.Tensor:
-        maps = contexts
+        maps = normalised_pixels(contexts, self.pixels)
         if self.normalise_image:
             dims = (-3, -2, -1)
             mean = maps.mean(dim=dims, keepdim=True)
@@ -90,6 +104,17 @@ class ConvFeatures(Features):
         if self.pools:
             maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
         return maps.flatten(1)
+
+
+def normalised_pixels(images: torch.Tensor, how: str) -> torch.Tensor:
+    """Images (..., channels, height, width) in [0, 1], normalised as ``PIXELS`` names it; same shape out as in."""
+    if how == "symmetric":
+        return 2 * images - 1
+    if how == "imagenet":
+        # Channel by channel with plain numbers: a tensor of them would be sent to the device in every step.
+        moments = zip(images.unbind(-3), _IMAGENET_MEAN, _IMAGENET_DEVIATION, strict=True)
+        return torch.stack([(channel - mean) / deviation for channel, mean, deviation in moments], dim=-3)
+    return images
 
 
 def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:

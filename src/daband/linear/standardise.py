@@ -38,6 +38,9 @@ class Standardise:
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
     """
 
+    bounds_contexts = True
+    """However large a context is, its features are not: a policy then accepts contexts of any size."""
+
     def __init__(self) -> None:
         self._mean: FloatArray | None = None
         self._deviation: FloatArray | None = None
@@ -85,8 +88,9 @@ class Standardise:
         out = np.empty((len(values), dim + 1))
         out[:, dim] = 1.0
         inner = out[:, :dim]
-        np.subtract(values, self._mean, out=inner)
-        inner /= self._deviation
+        with np.errstate(over="ignore"):  # what overflows is clipped
+            np.subtract(values, self._mean, out=inner)
+            inner /= self._deviation
         if max(inner.max(), -inner.min()) > _OUTLIER:
             row, column = np.unravel_index(np.abs(inner).argmax(), inner.shape)
             warnings.warn(
@@ -128,7 +132,8 @@ def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
     spread = high - low
     # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
     kept = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
-    mean = kept.mean(axis=0)
-    deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
+    with np.errstate(over="ignore"):
+        mean = kept.mean(axis=0)
+        deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
     rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
-    return mean, np.where(deviation > rounding, deviation, 1.0)
+    return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)

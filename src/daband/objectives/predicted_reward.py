@@ -1,7 +1,9 @@
-"""P, the predicted reward: what the policy promises itself in the target, and where it was wrong in the source.
+"""P, the predicted reward: how large predictions are in the target, and in the source where the policy was wrong.
 
-As the paper writes it, at weight 1, this term collapses the target: the cheapest way to lower a predicted reward is to
-turn target features away from every arm. The weights of the presets are small for that reason.
+The paper's L_reg has one action, the one of the source round, in both of its parts. So the target context of a round is
+predicted for the arm that was pulled in the source. ``predicted_reward_own_choice`` takes the arm that the policy
+itself would choose in the target: a reading that collapses the target, because the cheapest way to lower the largest of
+all predicted rewards is to turn target features away from every arm.
 """
 
 from __future__ import annotations
@@ -10,45 +12,43 @@ import torch
 
 from daband.objectives.contract import Batch, Term, terms
 
-__all__ = ["PredictedReward", "predicted_reward"]
+__all__ = ["PredictedReward", "PredictedRewardOwnChoice", "source_part"]
 
 
-def predicted_reward(
-    predicted: torch.Tensor,
-    arm: torch.Tensor,
-    reward: torch.Tensor,
-    *,
-    target_predicted: torch.Tensor,
-    target_width: torch.Tensor,
-    feedback: str,
-) -> torch.Tensor:
-    """Mean ``|predicted|`` of the arm the policy would choose in the target, plus the source's share.
+def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
+    """Mean ``|predicted|`` of the pulled arm where it was not the best one.
 
-    The source's share is that of the pulled arm where it was not the best: ``reward < 1`` where one arm is right, the
-    shortfall ``1 - reward`` otherwise. ``target_width`` (T, K) is the scaled width by which the target's arm is chosen.
+    That is ``reward < 1`` where one arm pays 1 ("one_hot"), and the shortfall ``1 - reward`` otherwise.
     """
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     wrong = (reward < 1).to(reward.dtype) if feedback == "one_hot" else 1 - reward
-    source = (wrong * chosen.abs()).mean()
-    if len(target_predicted) == 0:
-        return source
-    best = (target_predicted.detach() + target_width).argmax(dim=1)
-    return target_predicted.gather(1, best[:, None]).abs().mean() + source
+    return (wrong * chosen.abs()).mean()
 
 
 @terms.register("predicted_reward")
 class PredictedReward(Term):
-    """P of the bound."""
+    """P of the bound: ``|predicted|`` of the source's arm in the target, plus the source's part."""
+
+    needs_target = True
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        source = source_part(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
+        pairs = min(len(batch.target_predicted), len(batch.arm))
+        if pairs == 0:
+            return source
+        return batch.target_predicted[:pairs].gather(1, batch.arm[:pairs, None]).abs().mean() + source
+
+
+@terms.register("predicted_reward_own_choice")
+class PredictedRewardOwnChoice(Term):
+    """P with the arm that the policy would choose in the target, by its predictions and widths."""
 
     needs_target = True
     needs_width = True
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return predicted_reward(
-            batch.predicted,
-            batch.arm,
-            batch.reward,
-            target_predicted=batch.target_predicted,
-            target_width=batch.target_width,
-            feedback=self.shape.feedback,
-        )
+        source = source_part(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
+        if len(batch.target_predicted) == 0:
+            return source
+        best = (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)
+        return batch.target_predicted.gather(1, best[:, None]).abs().mean() + source

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from daband.errors import CheckpointError, InvalidInput
 from daband.linear import Decision, build_transform
 from daband.policies.checkpoint import read_checkpoint, read_notes
-from daband.policies.contract import Played, Policy, policies
+from daband.policies.constant import Constant
+from daband.policies.contract import Policy, policies
+from daband.policies.decisions import Played
 from daband.policies.linucb import LinUCB
 from daband.policies.random import Random
+from daband.policies.reward_scale import RewardRange
 
 if TYPE_CHECKING:
     from daband.learning.settings import Recipe
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from daband.policies.recipes import recipe_for, recipe_names
 
 __all__ = [
+    "Constant",
     "DABand",
     "Decision",
     "LinUCB",
@@ -28,6 +32,7 @@ __all__ = [
     "Policy",
     "Random",
     "Recipe",
+    "RewardRange",
     "build",
     "load",
     "policies",
@@ -61,8 +66,10 @@ def build(settings: dict[str, Any], *, transform: Any = None) -> Policy:
     arguments = dict(settings)
     kind = policies.get(arguments.pop("policy"))
     arguments["context_shape"] = tuple(arguments["context_shape"])
-    arguments["reward_range"] = tuple(arguments["reward_range"])
-    arguments["transform"] = build_transform(arguments["transform"], transform)
+    if arguments["reward_range"] != "auto":
+        arguments["reward_range"] = tuple(arguments["reward_range"])
+    if "transform" in arguments:
+        arguments["transform"] = build_transform(arguments["transform"], transform)
     return kind(**arguments)
 
 

@@ -6,50 +6,58 @@ A policy of one's own derives from ``Policy``, fills in the hooks at the end of 
     class Mine(Policy): ...
 
 Whatever arrives is checked in full before anything changes, so an error leaves a policy exactly as it was.
+
+A policy may be shared by any number of threads. Two locks see to it. The *write lock* serialises everything that
+changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``, ``prepare``, ``save``. The *state
+lock* is held for the moment in which learned statistics are read or changed, by default around ``_decide``, ``_learn``
+and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits for it.
 """
 
 from __future__ import annotations
 
-import math
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
-from daband.linear.kernels import packed
 from daband.policies.checkpoint import write_checkpoint
+from daband.policies.decisions import Played, joined
 from daband.policies.for_pair import policy_for_pair
+from daband.policies.held_rounds import HeldRounds
+from daband.policies.input_checks import (
+    DOMAINS,
+    checked_arms,
+    checked_contexts,
+    checked_domain,
+    checked_mask,
+    checked_rewards,
+    checked_shape,
+    checked_whole,
+)
+from daband.policies.locks import Locked
+from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 
-__all__ = ["DOMAINS", "Played", "Policy", "policies"]
+__all__ = ["DOMAINS", "Policy", "policies"]
 
-DOMAINS = ("source", "target")
-
-_LARGEST_VALUE = 1e60
-_LARGEST_SQUARE = {"e": 1e4, "f": 1e30, "d": 1e120, "g": 1e120}
-"""By the letter of the floating-point type: below this, no value can be too large and no sum has overflowed."""
+_NO_LOCK = nullcontext()
 
 
-@dataclass(frozen=True, slots=True)
-class Played(Decision):
-    """The decisions of an episode, with the reward (B,) that each chosen arm paid."""
-
-    reward: FloatArray
-
-
-class Policy(ABC):
+class Policy(Locked, ABC):
     """Chooses among ``n_arms`` arms by contexts of ``context_shape``.
 
     Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Numpy
     arrays or torch tensors go in, numpy arrays come out. ``uint8`` contexts are read as images, 0..255 scaled to
-    [0, 1].
+    [0, 1]. Rewards go in, and predicted rewards and widths come out, in the user's units: ``reward_range`` tells the
+    smallest and largest one, or is "auto".
     """
 
     name: ClassVar[str]
@@ -58,6 +66,11 @@ class Policy(ABC):
     """Whether ``adapt`` takes gradient steps, for which a GPU may be of use."""
     scale_matters: ClassVar[bool] = False
     """Whether decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them."""
+    locks_state: ClassVar[bool] = True
+    """Whether ``Policy`` holds the state lock around ``_decide``, ``_learn`` and ``_play``. A policy with long work in
+    them sets it to False and holds ``self._state_lock`` itself where it reads or changes what it has learned."""
+    id_window: ClassVar[int] = 1 << 18
+    """How many round ids are remembered: see ``update``."""
 
     def __init__(
         self,
@@ -65,20 +78,25 @@ class Policy(ABC):
         context_shape: Sequence[int],
         n_arms: int,
         arms: str,
-        reward_range: tuple[float, float],
+        reward_range: RewardRange,
         transform: Any,
         seed: int,
     ) -> None:
-        self.context_shape = _checked_shape(context_shape)
-        self.n_arms = _checked_whole("n_arms", n_arms, least=1)
+        super().__init__()
+        self.context_shape = checked_shape(context_shape)
+        self.n_arms = checked_whole("n_arms", n_arms, least=1)
         if arms not in ("disjoint", "shared"):
             raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
         self.arms = arms
-        self.reward_range = _checked_range(reward_range)
+        self._scale = RewardScale(reward_range)
         self.transform = as_transform(transform)  # a copy, fitted for this policy alone
-        self.seed = _checked_whole("seed", seed, least=0)
+        self.seed = checked_whole("seed", seed, least=0)
+        self.domain = "source"
+        """What ``domain=None`` means; ``deploy`` changes it."""
         self.rounds_decided = 0
-        self._seen = RoundIds()
+        self.rounds_learned = 0
+        self._ids = RoundIds(self.id_window)
+        self._held = HeldRounds()
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
@@ -91,26 +109,39 @@ class Policy(ABC):
 
     # What users call.
 
-    def select(self, contexts: ArrayLike, domain: str = "source", available: ArrayLike | None = None) -> Decision:
+    def select(self, contexts: ArrayLike, domain: str | None = None, available: ArrayLike | None = None) -> Decision:
         """Choose an arm for every context.
 
         Args:
             contexts: (B, *context_shape).
-            domain: which domain the contexts come from, "source" or "target".
+            domain: which domain the contexts come from, "source" or "target"; by default the one that ``deploy`` set,
+                "source" before.
             available: which arms may be chosen, (K,) or (B, K) of booleans; all by default.
 
         Returns:
             ``.arm`` (B,), ``.propensity`` (B,): the probability with which that arm was chosen, ``.mean`` (B, K):
-            predicted rewards, ``.width`` (B, K): their uncertainty before ``alpha`` scales it.
+            predicted rewards in the user's units, ``.width`` (B, K): their uncertainty before ``alpha`` scales it.
         """
-        decision = self.decide(contexts, domain, available)
-        self.rounds_decided += len(decision.arm)
-        return decision
+        with self._state_lock:
+            checked, where, mask = self._checked_request(contexts, domain, available)
+            first = self.rounds_decided
+            if self.locks_state:
+                decision = self._decide(self._transformed(checked), where, mask, first, None)
+            self.rounds_decided = first + len(checked)
+        if not self.locks_state:
+            try:
+                decision = self._decide(self._transformed(checked), where, mask, first, None)
+            except BaseException:
+                with self._state_lock:
+                    if self.rounds_decided == first + len(checked):  # nobody has decided in between
+                        self.rounds_decided = first
+                raise
+        return self._in_units(decision)
 
     def decide(
         self,
         contexts: ArrayLike,
-        domain: str = "source",
+        domain: str | None = None,
         available: ArrayLike | None = None,
         *,
         rule: str | None = None,
@@ -123,39 +154,65 @@ class Policy(ABC):
         """
         if rule not in (None, "ucb", "greedy"):
             raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
-        checked = self._checked_contexts(contexts)
-        self._check_domain(domain)
-        mask = None if available is None else self._checked_mask(available, len(checked))
-        return self._decide(self._transformed(checked), domain, mask, self.rounds_decided + ahead, rule)
+        with self._state_lock:
+            checked, where, mask = self._checked_request(contexts, domain, available)
+            first = self.rounds_decided + ahead
+            if self.locks_state:
+                decision = self._decide(self._transformed(checked), where, mask, first, rule)
+        if not self.locks_state:
+            decision = self._decide(self._transformed(checked), where, mask, first, rule)
+        return self._in_units(decision)
 
     def update(
         self,
         contexts: ArrayLike,
         arm: ArrayLike,
         reward: ArrayLike,
-        domain: str = "source",
+        domain: str | None = None,
         ids: Sequence[int | str] | IntArray | None = None,
-    ) -> None:
-        """Learn from a batch of rounds: late ones, some of them only, in any order.
+        on_duplicate: str = "refuse",
+    ) -> list[int | str]:
+        """Learn from a batch of rounds: late ones, some of them only, in any order, from any thread.
 
         Args:
             contexts: (B, *context_shape), as they were given to ``select``.
             arm: the arm that was pulled in each round, (B,).
             reward: what it paid, (B,), within ``reward_range``.
-            domain: where the rounds were played.
-            ids: a name per round, integers or strings. A round that was learned before is then refused.
+            domain: where the rounds were played; by default as in ``select``.
+            ids: a name per round, integers or strings. A round counts once: a name among the latest ``id_window``
+                that were learned (262,144), or twice in a batch, is a duplicate.
+            on_duplicate: "refuse" the whole batch with an error, or "skip" the duplicates and learn the rest.
+
+        Returns:
+            The ids that were skipped.
         """
-        checked = self._checked_contexts(contexts)
-        self._check_domain(domain)
-        pulled = self._checked_arms(arm, len(checked))
-        paid = self._checked_rewards(reward, (len(checked),))
-        names = None if ids is None else self._seen.checked(ids, len(checked))
-        self._learn(self._transformed(checked), pulled, paid, domain)
-        if names is not None:
-            self._seen.add(names)
+        if on_duplicate not in ("refuse", "skip"):
+            raise InvalidInput(f"on_duplicate must be 'refuse' or 'skip', got {on_duplicate!r}")
+        with self._write_lock:
+            checked = self._checked_contexts(contexts)
+            where = self._resolved_domain(domain)
+            pulled = checked_arms(arm, len(checked), self.n_arms)
+            paid = self._checked_rewards(reward, (len(checked),))
+            skipped: list[int | str] = []
+            if ids is not None:
+                names = self._ids.checked(ids, len(checked))
+                new = self._ids.unknown(names)
+                skipped = [name for name, is_new in zip(names, new, strict=True) if not is_new]
+                if skipped and on_duplicate == "refuse":
+                    raise InvalidInput(
+                        f"ids: the round {skipped[0]!r} was learned before; every round counts once. "
+                        "on_duplicate='skip' learns the others"
+                    )
+                if skipped:
+                    checked, pulled, paid = checked[new], pulled[new], paid[new]
+            if len(checked):
+                self._absorb(checked, pulled, paid, where)
+            if ids is not None:
+                self._ids.add(name for name, is_new in zip(names, new, strict=True) if is_new)
+            return skipped
 
     def play(
-        self, contexts: ArrayLike, rewards: ArrayLike, domain: str = "source", available: ArrayLike | None = None
+        self, contexts: ArrayLike, rewards: ArrayLike, domain: str | None = None, available: ArrayLike | None = None
     ) -> Played:
         """Play rounds one after the other, learning after each, where the environment can say what every arm pays.
 
@@ -164,66 +221,101 @@ class Policy(ABC):
         Args:
             contexts: (B, *context_shape).
             rewards: what each arm would pay, (B, K). The policy learns the reward of the arm it pulls.
-            domain: where the rounds are played.
+            domain: where the rounds are played; by default as in ``select``.
             available: as in ``select``.
         """
-        checked = self._checked_contexts(contexts)
-        self._check_domain(domain)
-        paid = self._checked_rewards(rewards, (len(checked), self.n_arms))
-        mask = None if available is None else self._checked_mask(available, len(checked))
-        played = self._play(self._transformed(checked), paid, domain, mask)
-        self.rounds_decided += len(checked)
-        return played
+        with self._write_lock:
+            checked = self._checked_contexts(contexts)
+            where = self._resolved_domain(domain)
+            paid = self._checked_rewards(rewards, (len(checked), self.n_arms))
+            mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
+            parts: list[Played] = []
+            start = 0
+            while start < len(checked) and not self._scale.known:  # one at a time until "auto" knows the range
+                part = slice(start, start + 1)
+                decision = self.select(checked[part], where, None if mask is None else mask[part])
+                reward = paid[part, decision.arm[0]]
+                self._absorb(checked[part], decision.arm, reward, where)
+                parts.append(Played(decision.arm, decision.propensity, decision.mean, decision.width, reward))
+                start += 1
+            if start < len(checked):
+                rest = None if mask is None else mask[start:]
+                parts.append(self._play_known(checked[start:], paid[start:], where, rest))
+            return joined(parts)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""
-        if self.transform is None:
-            return
-        if self.transform.fitted:
-            raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
-        checked = [self._checked_contexts(batch) for batch in contexts]
-        self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
+        with self._write_lock:
+            if self.transform is None:
+                return
+            if self.transform.fitted:
+                raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
+            checked = [self._checked_contexts(batch) for batch in contexts]
+            with self._state_lock:
+                self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
 
     def observe_target(self, contexts: ArrayLike) -> None:
         """Unlabelled contexts of the target, (B, *context_shape). Policies that do not adapt ignore them."""
-        self._observe(self._transformed(self._checked_contexts(contexts)))
+        with self._write_lock:
+            self._observe(self._transformed(self._checked_contexts(contexts)))
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
         if steps is not None:
-            _checked_whole("steps", steps, least=0)
-        return self._adapt(steps)
+            checked_whole("steps", steps, least=0)
+        with self._write_lock:
+            return self._adapt(steps)
+
+    def deploy(self, domain: str) -> None:
+        """Set what ``domain=None`` means in ``select``, ``update`` and ``play`` from now on; a saved file keeps it."""
+        checked = checked_domain(domain)
+        with self._write_lock:
+            self.domain = checked
 
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
-        self._grow()
-        self.n_arms += 1
-        return self.n_arms - 1
+        with self._write_lock, self._state_lock:
+            if len(self._held) and self.arms == "shared":
+                raise InvalidInput(
+                    "reward_range='auto' has not seen enough rewards yet, and the rounds it keeps back have no context "
+                    "for a new arm; add arms before the first update, or give the range"
+                )
+            self._grow()
+            self.n_arms += 1
+            return self.n_arms - 1
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None) -> None:
-        """Write everything to one safetensors file, all or nothing. ``daband.load`` goes on from it to the last bit.
+        """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
 
         ``notes`` are short texts of the caller's own, read back by ``daband.policies.read_notes``.
         """
-        settings = {**self.settings(), "policy": self.name}
-        arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in self._state().items()}
-        arrays["rounds_decided"] = np.array([self.rounds_decided], np.int64)
-        arrays.update({f"seen/{name}": array for name, array in self._seen.state().items()})
-        if self.transform is not None:
-            arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
-        write_checkpoint(Path(path), settings, arrays, dict(notes or {}))
+        with self._write_lock:  # no writer changes anything meanwhile, and those who select only read
+            settings = {**self.settings(), "policy": self.name}
+            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in self._state().items()}
+            arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
+            arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
+            arrays["reward_scale"] = self._scale.state()
+            arrays.update({f"ids/{name}": array for name, array in self._ids.state().items()})
+            arrays.update({f"held/{name}": array for name, array in self._held.state().items()})
+            if self.transform is not None:
+                arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
+            write_checkpoint(Path(path), settings, arrays, dict(notes or {}))
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Take over the arrays of a saved file; the settings must be those it was saved with."""
+        """Restore the arrays of a saved file; the settings must be those it was saved with."""
 
         def below(prefix: str) -> dict[str, AnyArray]:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
-        self.rounds_decided = int(arrays["rounds_decided"][0])
-        self._seen.restore(below("seen/"))
-        if self.transform is not None:
-            self.transform.restore(below("transform/"))
-        self._restore(below("policy/"))
+        with self._write_lock, self._state_lock:
+            self.rounds_decided, self.rounds_learned = (int(count) for count in arrays["rounds"])
+            self.domain = DOMAINS[int(arrays["domain"][0])]
+            self._scale.restore(arrays["reward_scale"])
+            self._ids.restore(below("ids/"))
+            self._held.restore(below("held/"))
+            if self.transform is not None:
+                self.transform.restore(below("transform/"))
+            self._restore(below("policy/"))
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""
@@ -231,16 +323,40 @@ class Policy(ABC):
             "context_shape": list(self.context_shape),
             "n_arms": self.n_arms,
             "arms": self.arms,
-            "reward_range": list(self.reward_range),
+            "reward_range": self._scale.setting,
             "transform": transform_settings(self.transform),
             "seed": self.seed,
         }
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and largest reward; with "auto" the estimate, (0, 1) before there is one."""
+        return self._scale.low, self._scale.high
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of a context behind the transform."""
+        return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
         """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""
         return []
 
-    # What a policy fills in. Contexts arrive checked and transformed.
+    def __repr__(self) -> str:
+        defaults = {name: own.default for name, own in inspect.signature(type(self)).parameters.items()}
+        shown = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
+        given = [f"{name}={value!r}" for name, value in shown.items() if value != defaults.get(name)]
+        low, high = self.reward_range
+        if (low, high) != (0.0, 1.0):
+            given.append(f"reward_range=({low:g}, {high:g})")
+        arguments = ", ".join([f"context_shape={self.context_shape}", *given])
+        counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
+        if len(self._held):
+            counts += f", {len(self._held)} kept back until the range of rewards is known"
+        return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
+
+    # What a policy fills in. Contexts arrive checked and transformed, rewards scaled to [0, 1]; means and widths are
+    # returned on that scale.
 
     @abstractmethod
     def _decide(
@@ -250,7 +366,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
-        """Absorb a batch of rounds."""
+        """Learn from a batch of rounds."""
 
     @abstractmethod
     def _grow(self) -> None:
@@ -262,30 +378,68 @@ class Policy(ABC):
 
     @abstractmethod
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        """Take over what ``_state`` returned."""
+        """Restore what ``_state`` returned."""
 
-    def _play(self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None) -> Played:
-        """Round by round; a policy whose rounds can be played in one go does better."""
+    def _play(
+        self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
+    ) -> Decision:
+        """Decide and learn round by round; a policy whose rounds can be played in one call does better."""
         decisions = []
         for i in range(len(contexts)):
             mask = None if available is None else available[i : i + 1]
-            decision = self._decide(contexts[i : i + 1], domain, mask, self.rounds_decided + i, None)
+            decision = self._decide(contexts[i : i + 1], domain, mask, first_round + i, None)
             self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain)
             decisions.append(decision)
-        arms = np.concatenate([decision.arm for decision in decisions])
-        return Played(
-            arms,
-            np.concatenate([decision.propensity for decision in decisions]),
-            np.concatenate([decision.mean for decision in decisions]),
-            np.concatenate([decision.width for decision in decisions]),
-            rewards[np.arange(len(arms)), arms],
-        )
+        return joined(decisions)
 
-    def _observe(self, contexts: AnyArray) -> None:  # noqa: B027 - ignoring the target is a policy too
+    def _observe(self, contexts: AnyArray) -> None:
         """See unlabelled target contexts."""
 
     def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
         return {}
+
+    def _check_unit_rewards(self, rewards: FloatArray) -> None:
+        """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""
+
+    # Between the two.
+
+    def _absorb(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+        """Learn checked rounds, or keep them back until the range of rewards is known."""
+        rounds = [(contexts, arms, rewards, domain)]
+        if not self._scale.known:
+            rounds = self._held.joined_with(contexts, arms, rewards, domain)
+            if not self._scale.estimate(np.concatenate([paid for _, _, paid, _ in rounds])):
+                self._held.add(contexts, arms, rewards, domain)
+                return
+        scaled = [self._scale.to_unit(paid) for _, _, paid, _ in rounds]
+        for unit in scaled:
+            self._check_unit_rewards(unit)
+        for (some, pulled, _, where), unit in zip(rounds, scaled, strict=True):
+            with self._state_lock if self.locks_state else _NO_LOCK:
+                self._learn(self._transformed(some), pulled, unit, where)
+            self.rounds_learned += len(pulled)
+        self._held.clear()
+
+    def _play_known(self, contexts: AnyArray, rewards: FloatArray, domain: str, mask: BoolArray | None) -> Played:
+        unit = self._scale.to_unit(rewards)
+        self._check_unit_rewards(unit)
+        with self._state_lock:
+            first = self.rounds_decided
+            self.rounds_decided += len(contexts)
+        try:
+            with self._state_lock if self.locks_state else _NO_LOCK:
+                decision = self._play(self._transformed(contexts), unit, domain, mask, first)
+        except BaseException:
+            with self._state_lock:
+                self.rounds_decided -= len(contexts)
+            raise
+        self.rounds_learned += len(contexts)
+        d = self._in_units(decision)
+        return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
+
+    def _in_units(self, decision: Decision) -> Decision:
+        mean, width = self._scale.predictions(decision.mean, decision.width)
+        return decision if mean is decision.mean else Decision(decision.arm, decision.propensity, mean, width)
 
     # The checks.
 
@@ -295,107 +449,26 @@ class Policy(ABC):
         lead = contexts.shape[: -len(self.context_shape)]
         return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
 
-    @property
-    def feature_shape(self) -> tuple[int, ...]:
-        """The shape of a context behind the transform."""
-        return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
-
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
-        array = as_numpy(contexts, "contexts")
-        shape = array.shape
-        wanted = (self.n_arms, *self.context_shape) if self.arms == "shared" else self.context_shape
-        if shape[1:] != wanted:
-            raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, wanted))}), got {shape}")
-        if shape[0] == 0:
-            raise InvalidInput("contexts is an empty batch")
-        if array.dtype.kind == "f":
-            _check_finite(array)
-        return array
-
-    def _check_domain(self, domain: str) -> None:
-        if domain not in DOMAINS:
-            raise InvalidInput(f"domain must be 'source' or 'target', got {domain!r}")
-
-    def _checked_mask(self, available: ArrayLike, n: int) -> BoolArray:
-        mask = as_numpy(available, "available")
-        if mask.dtype != np.bool_ and not np.isin(mask, (0, 1)).all():
-            raise InvalidInput("available must hold booleans")
-        if mask.shape not in ((self.n_arms,), (n, self.n_arms)):
-            raise InvalidInput(f"available must have shape ({self.n_arms},) or ({n}, {self.n_arms}), got {mask.shape}")
-        full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask.astype(np.bool_), (n, self.n_arms)))
-        if not full.any(axis=1).all():
-            raise InvalidInput(f"available leaves no arm to choose in row {int(np.argmin(full.any(axis=1)))}")
-        return full
-
-    def _checked_arms(self, arm: ArrayLike, n: int) -> IntArray:
-        array = as_numpy(arm, "arm")
-        if array.shape != (n,):
-            raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
-        if array.dtype.kind not in "iu":
-            raise InvalidInput(f"arm must hold integers, got {array.dtype}")
-        arms: IntArray = array.astype(np.int64, copy=False)
-        if n == 1 and 0 <= arms.item() < self.n_arms:  # a loop of single rounds should not pay for reductions
-            return arms
-        if arms.min() < 0 or arms.max() >= self.n_arms:
-            row = int(np.argmax((arms < 0) | (arms >= self.n_arms)))
-            raise InvalidInput(f"arm {int(arms[row])} in row {row} is outside 0..{self.n_arms - 1}")
-        return arms
+        lead = (self.n_arms,) if self.arms == "shared" else ()
+        bounded = getattr(self.transform, "bounds_contexts", False)
+        return checked_contexts(contexts, (*lead, *self.context_shape), any_size=bounded)
 
     def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-        array: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
-        if array.shape != shape:
-            raise InvalidInput(f"reward must have shape {shape}, got {array.shape}")
-        low, high = self.reward_range
-        if array.size == 1 and low <= array.item() <= high:
-            return array
-        if not (array.min() >= low and array.max() <= high):  # false for NaN as well
-            wrong = array[~((array >= low) & (array <= high))][0]
-            raise InvalidInput(f"reward {wrong} is outside reward_range [{low}, {high}]")
+        array = checked_rewards(reward, shape)
+        self._scale.check(array)
         return array
 
+    def _resolved_domain(self, domain: str | None) -> str:
+        return self.domain if domain is None else checked_domain(domain)
 
-def _check_finite(contexts: AnyArray) -> None:
-    flat = contexts.reshape(-1)
-    # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
-    if packed is not None and flat.dtype == np.float64:
-        if packed.sum_of_squares(flat) < _LARGEST_SQUARE["d"]:
-            return
-    else:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.dot(flat, flat) < _LARGEST_SQUARE[flat.dtype.char]:
-                return
-    if not np.isfinite(contexts).all():
-        row = int(np.argwhere(~np.isfinite(contexts))[0][0])
-        raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
-    largest = float(np.abs(contexts).max())
-    if largest > _LARGEST_VALUE:
-        raise InvalidInput(f"contexts has a value of {largest:g}; squares of such numbers overflow: scale them down")
-
-
-def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    try:
-        dims = tuple(shape)
-    except TypeError:
-        raise InvalidInput(f"context_shape must be a tuple of whole numbers, got {shape!r}") from None
-    if not dims or not all(isinstance(dim, int | np.integer) and dim >= 1 for dim in dims):
-        raise InvalidInput(f"context_shape must hold whole numbers >= 1, got {shape!r}")
-    return tuple(int(dim) for dim in dims)
-
-
-def _checked_whole(name: str, value: int, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
-    return int(value)
-
-
-def _checked_range(reward_range: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = (float(bound) for bound in reward_range)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"reward_range must be two numbers (low, high), got {reward_range!r}") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InvalidInput(f"reward_range must be finite with low < high, got {reward_range!r}")
-    return low, high
+    def _checked_request(
+        self, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
+    ) -> tuple[AnyArray, str, BoolArray | None]:
+        checked = self._checked_contexts(contexts)
+        where = self._resolved_domain(domain)
+        mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
+        return checked, where, mask
 
 
 class _PolicyRegistry(Registry[type[Policy]]):

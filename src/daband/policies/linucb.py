@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
-from daband.policies.contract import Played, Policy, policies
+from daband.policies.contract import Policy, policies
+from daband.policies.reward_scale import RewardRange
 
 __all__ = ["LinUCB"]
 
@@ -32,7 +31,7 @@ class LinUCB(Policy):
         arms: "disjoint" (one context a round, a regression per arm) or "shared" (one context per arm, one regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability with which an arm is drawn evenly instead, so that logs serve off-policy evaluation.
-        reward_range: the smallest and largest reward; others are refused.
+        reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         transform: put in front of the regression: a ``daband.Standardise()``, a ``daband.PCA(64)``, or anything with
             ``fit`` and ``transform``; fitted by ``prepare``.
         form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
@@ -51,7 +50,7 @@ class LinUCB(Policy):
         arms: ArmModel = "disjoint",
         explore: Literal["ucb", "greedy", "thompson"] = "ucb",
         epsilon: float = 0.0,
-        reward_range: tuple[float, float] = (0.0, 1.0),
+        reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
         form: Literal["auto", "primal", "dual"] = "auto",
         seed: int = 0,
@@ -112,9 +111,9 @@ class LinUCB(Policy):
         rewards: FloatArray,
         domain: str,  # noqa: ARG002
         available: BoolArray | None,
-    ) -> Played:
-        d = self._head.play(self._flat(contexts), rewards, first_round=self.rounds_decided, available=available)
-        return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
+        first_round: int,
+    ) -> Decision:
+        return self._head.play(self._flat(contexts), rewards, first_round=first_round, available=available)
 
     def _grow(self) -> None:
         self._head.add_arm()

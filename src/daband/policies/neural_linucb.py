@@ -21,8 +21,10 @@ from daband.learning.settings import Recipe
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
-from daband.policies.contract import Played, Policy, policies
+from daband.policies.contract import Policy, policies
+from daband.policies.input_checks import checked_domain
 from daband.policies.recipes import resolve_recipe
+from daband.policies.reward_scale import RewardRange
 
 __all__ = ["NeuralLinUCB", "device_named"]
 
@@ -47,7 +49,7 @@ class NeuralLinUCB(Policy):
         arms: "disjoint" (one context a round, a regression per arm) or "shared" (one context per arm, one regression).
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability with which an arm is drawn evenly instead.
-        reward_range: the smallest and largest reward; the objective sees rewards scaled to [0, 1].
+        reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
@@ -68,7 +70,7 @@ class NeuralLinUCB(Policy):
         arms: ArmModel = "disjoint",
         explore: Literal["ucb", "greedy", "thompson"] = "ucb",
         epsilon: float = 0.0,
-        reward_range: tuple[float, float] = (0.0, 1.0),
+        reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
         device: str = "auto",
         seed: int = 0,
@@ -119,7 +121,7 @@ class NeuralLinUCB(Policy):
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the head works on: (B, d), or (B, K, d) with shared arms."""
         checked = self._checked_contexts(contexts)
-        self._check_domain(domain)
+        checked_domain(domain)
         return self._learner.encode(self._transformed(checked), domain)
 
     def settings(self) -> dict[str, Any]:
@@ -151,12 +153,13 @@ class NeuralLinUCB(Policy):
         self._head.learn(self._learner.encode(contexts, domain), arms, rewards)
         self._remember(contexts, arms, rewards, domain)
 
-    def _play(self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None) -> Played:
+    def _play(
+        self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
+    ) -> Decision:
         latents = self._learner.encode(contexts, domain)
-        d = self._head.play(latents, rewards, first_round=self.rounds_decided, available=available)
-        paid = rewards[np.arange(len(contexts)), d.arm]
-        self._remember(contexts, d.arm, paid, domain)
-        return Played(d.arm, d.propensity, d.mean, d.width, paid)
+        d = self._head.play(latents, rewards, first_round=first_round, available=available)
+        self._remember(contexts, d.arm, rewards[np.arange(len(contexts)), d.arm], domain)
+        return d
 
     def _observe(self, contexts: AnyArray) -> None:
         if self._learner.objective.needs_target:
@@ -267,12 +270,10 @@ class NeuralLinUCB(Policy):
 
     def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         memory = self._memories.source if domain == "source" else self._memories.target_rounds
-        low, high = self.reward_range
-        memory.add_rounds(contexts, arms, (rewards - low) / (high - low))
+        memory.add_rounds(contexts, arms, rewards)
         if domain == "source":
-            scaled = (rewards - low) / (high - low)
-            fading = _RATE_MEMORY ** np.arange(len(scaled) - 1, -1, -1)
-            self._rate = float(self._rate * _RATE_MEMORY ** len(scaled) + (1 - _RATE_MEMORY) * (fading @ scaled))
+            fading = _RATE_MEMORY ** np.arange(len(rewards) - 1, -1, -1)
+            self._rate = float(self._rate * _RATE_MEMORY ** len(rewards) + (1 - _RATE_MEMORY) * (fading @ rewards))
 
     def _refit_is_due(self) -> bool:
         settings = self.recipe.memory
@@ -284,14 +285,13 @@ class NeuralLinUCB(Policy):
 
     def _refit(self) -> None:
         """Fit the head to every stored round, each once, with the features of the present encoder."""
-        low, high = self.reward_range
         latents, arms, rewards = [], [], []
         for domain, memory in (("source", self._memories.source), ("target", self._memories.target_rounds)):
             n = len(memory)
             if n:
                 latents.append(self._learner.encode(memory.contexts[:n], domain))
                 arms.append(memory.arms[:n].cpu().numpy())
-                rewards.append(memory.rewards[:n].cpu().numpy() * (high - low) + low)
+                rewards.append(memory.rewards[:n].cpu().numpy())
         self._head.refit(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
         self._refitted_at = self._memories.source.n_seen + self._memories.target_rounds.n_seen
 

@@ -10,7 +10,8 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision
 from daband.linear.kernels import kernels
-from daband.policies.contract import Played, Policy, policies
+from daband.policies.contract import Policy, policies
+from daband.policies.reward_scale import RewardRange
 
 __all__ = ["Random"]
 
@@ -28,7 +29,7 @@ class Random(Policy):
         context_shape: Sequence[int],
         n_arms: int,
         arms: str = "disjoint",
-        reward_range: tuple[float, float] = (0.0, 1.0),
+        reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
         seed: int = 0,
     ) -> None:
@@ -52,8 +53,7 @@ class Random(Policy):
     ) -> Decision:
         n = len(contexts)
         mask = np.ones((n, self.n_arms), np.bool_) if available is None else available
-        low, high = self.reward_range
-        mean, width = np.full((n, self.n_arms), 0.5 * (low + high)), np.full((n, self.n_arms), 0.5 * (high - low))
+        mean, width = np.full((n, self.n_arms), 0.5), np.full((n, self.n_arms), 0.5)
         arm, propensity = np.empty(n, np.int64), np.empty(n)
         draws = kernels.uniforms(self._key, first_round, n, 2)
         kernels.choose_batch(mean, width, np.zeros_like(mean), mask, 0.0, draws, arm, propensity)
@@ -62,9 +62,15 @@ class Random(Policy):
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         """Nothing is learned."""
 
-    def _play(self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None) -> Played:
-        d = self._decide(contexts, domain, available, self.rounds_decided, None)
-        return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
+    def _play(
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,  # noqa: ARG002
+        domain: str,
+        available: BoolArray | None,
+        first_round: int,
+    ) -> Decision:
+        return self._decide(contexts, domain, available, first_round, None)
 
     def _grow(self) -> None:
         """The next choice is among one more."""
@@ -73,4 +79,4 @@ class Random(Policy):
         return {}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        """There is nothing to take over."""
+        """There is nothing to restore."""

@@ -1,7 +1,7 @@
 """Recipes: every setting of a neural policy in frozen groups, and the named ones.
 
-``paper`` is Algorithm 1 as printed. ``default`` is what works, ``default-rpd`` the same with R, P and D all on, so that
-leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower network, fewer steps,
+``paper`` is Algorithm 1 with the paper's settings. ``default`` is what works, ``default-rpd`` the same with R, P and D
+all on, so that leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower network, fewer steps,
 shorter ramps. ``nlinucb``, ``small-nlinucb`` and ``paper-nlinucb`` are these with the source regret alone. How the
 defaults were found, and what was looked at for that, stands in ``docs/results/recipe-research.md``.
 
@@ -121,7 +121,11 @@ def _small_vector() -> Recipe:
 
 
 def _paper(image: bool) -> Recipe:
-    """Algorithm 1 as printed: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda."""
+    """Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
+
+    The paper normalises images, which is read as [-1, 1] here, and sums L_RS over all arms, which is read as those that
+    bandit feedback reveals.
+    """
     return Recipe(
         weights={
             "source_squared": Weight(1.0),
@@ -131,7 +135,7 @@ def _paper(image: bool) -> Recipe:
         },
         encoder=EncoderSettings(
             name="conv" if image else "mlp",
-            options={"channels": (32, 48), "normalise": False}
+            options={"channels": (32, 48), "normalise": False, "pixels": "symmetric"}
             if image
             else {"widths": (256,), "normalise_input": False, "normalise_hidden": False},
             latent=LatentSettings(dimension=64, hidden=128, alignment="latent"),

@@ -1,0 +1,98 @@
+"""The best constant arm: the baseline that any use of contexts must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
+from daband.linear import Decision, Exploration, RidgeHead
+from daband.policies.contract import Policy, policies
+from daband.policies.reward_scale import RewardRange
+
+__all__ = ["Constant"]
+
+
+@policies.register("constant")
+class Constant(Policy):
+    """Learns every arm's mean reward and ignores contexts: LinUCB on a constant.
+
+    Args:
+        context_shape: the shape of one context, which is not looked at.
+        n_arms: how many arms there are; more can be added later.
+        alpha: how much of the width is added to the mean reward of an arm.
+        arms: "disjoint" or "shared": how contexts arrive.
+        reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
+        seed: decides ties.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_shape: Sequence[int],
+        n_arms: int,
+        alpha: float = 1.0,
+        arms: str = "disjoint",
+        reward_range: RewardRange = (0.0, 1.0),
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=None, seed=seed
+        )
+        self._head = RidgeHead(
+            n_arms=self.n_arms,
+            dim=1,
+            arms="disjoint",
+            ridge=1.0,
+            exploration=Exploration("ucb", checked_number("alpha", alpha)),
+            seed=self.seed,
+            form="primal",
+        )
+
+    @property
+    def counts(self) -> IntArray:
+        """How many rounds each arm's mean rests on, (K,)."""
+        return self._head.statistics.counts
+
+    def settings(self) -> dict[str, Any]:
+        settings = {**super().settings(), "alpha": self._head.exploration.alpha}
+        del settings["transform"]
+        return settings
+
+    def _decide(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002 - a constant is the same in both
+        available: BoolArray | None,
+        first_round: int,
+        rule: str | None,
+    ) -> Decision:
+        return self._head.decide(_ones(contexts), first_round=first_round, available=available, rule=rule)
+
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
+        self._head.learn(_ones(contexts), arms, rewards)
+
+    def _play(
+        self,
+        contexts: AnyArray,
+        rewards: FloatArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        first_round: int,
+    ) -> Decision:
+        return self._head.play(_ones(contexts), rewards, first_round=first_round, available=available)
+
+    def _grow(self) -> None:
+        self._head.add_arm()
+
+    def _state(self) -> dict[str, AnyArray]:
+        return self._head.state()
+
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        self._head.restore(state)
+
+
+def _ones(contexts: AnyArray) -> FloatArray:
+    return np.ones((len(contexts), 1))

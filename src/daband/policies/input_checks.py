@@ -1,0 +1,131 @@
+"""Checks of what users pass to a policy. Each returns the checked value or raises an error that names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband.errors import InvalidInput
+from daband.linear.kernels import packed
+
+__all__ = [
+    "DOMAINS",
+    "checked_arms",
+    "checked_contexts",
+    "checked_domain",
+    "checked_mask",
+    "checked_rewards",
+    "checked_shape",
+    "checked_whole",
+]
+
+DOMAINS = ("source", "target")
+
+LARGEST_NORM = 1e7
+"""Contexts of a larger Euclidean norm are refused: one of them would swamp every other row of a regression, whose
+arithmetic keeps some sixteen digits."""
+_SAFE_SQUARE = {"e": 1e4, "f": LARGEST_NORM**2, "d": LARGEST_NORM**2}
+"""By the letter of the floating-point type: a batch whose squares sum up to less has no context that is too large."""
+
+
+def checked_contexts(contexts: ArrayLike, shape: tuple[int, ...], *, any_size: bool = False) -> AnyArray:
+    """Contexts (B, *shape) as an array of finite numbers, of any size where a transform will bound them."""
+    array = as_numpy(contexts, "contexts")
+    if array.shape[1:] != shape:
+        raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, shape))}), got {array.shape}")
+    if array.shape[0] == 0:
+        raise InvalidInput("contexts is an empty batch")
+    if array.dtype.kind == "f":
+        _check_sizes(array, any_size)
+    return array
+
+
+def checked_domain(domain: str) -> str:
+    """The domain's name."""
+    if domain not in DOMAINS:
+        raise InvalidInput(f"domain must be 'source' or 'target', got {domain!r}")
+    return domain
+
+
+def checked_mask(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
+    """Which arms may be chosen, (n, n_arms), at least one a row."""
+    mask = as_numpy(available, "available")
+    if mask.dtype != np.bool_ and not np.isin(mask, (0, 1)).all():
+        raise InvalidInput("available must hold booleans")
+    if mask.shape not in ((n_arms,), (n, n_arms)):
+        raise InvalidInput(f"available must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
+    full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask.astype(np.bool_), (n, n_arms)))
+    if not full.any(axis=1).all():
+        raise InvalidInput(f"available leaves no arm to choose in row {int(np.argmin(full.any(axis=1)))}")
+    return full
+
+
+def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
+    """Arms (n,) of 0..n_arms - 1."""
+    array = as_numpy(arm, "arm")
+    if array.shape != (n,):
+        raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise InvalidInput(f"arm must hold integers, got {array.dtype}")
+    arms: IntArray = array.astype(np.int64, copy=False)
+    if n == 1 and 0 <= arms.item() < n_arms:  # a loop of single rounds should not pay for reductions
+        return arms
+    if arms.min() < 0 or arms.max() >= n_arms:
+        row = int(np.argmax((arms < 0) | (arms >= n_arms)))
+        raise InvalidInput(f"arm {int(arms[row])} in row {row} is outside 0..{n_arms - 1}")
+    return arms
+
+
+def checked_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    """Rewards of this shape; whether they lie within the policy's range is the reward scale's to check."""
+    array: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
+    if array.shape != shape:
+        raise InvalidInput(f"reward must have shape {shape}, got {array.shape}")
+    return array
+
+
+def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a context: whole numbers >= 1, at least one."""
+    try:
+        dims = tuple(shape)
+    except TypeError:
+        raise InvalidInput(f"context_shape must be a tuple of whole numbers, got {shape!r}") from None
+    if not dims or not all(isinstance(dim, int | np.integer) and dim >= 1 for dim in dims):
+        raise InvalidInput(f"context_shape must hold whole numbers >= 1, got {shape!r}")
+    return tuple(int(dim) for dim in dims)
+
+
+def checked_whole(name: str, value: int, *, least: int) -> int:
+    """A whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
+    return int(value)
+
+
+def _check_sizes(contexts: AnyArray, any_size: bool) -> None:
+    flat = contexts.reshape(-1)
+    # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
+    if packed is not None and flat.dtype == np.float64:
+        if packed.sum_of_squares(flat) < _SAFE_SQUARE["d"]:
+            return
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.dot(flat, flat) < _SAFE_SQUARE.get(flat.dtype.char, 0.0):
+                return
+    if not np.isfinite(contexts).all():
+        row = int(np.argwhere(~np.isfinite(contexts))[0][0])
+        raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
+    if any_size:
+        return
+    rows = np.abs(contexts.reshape(len(contexts), -1).astype(np.float64))
+    largest = rows.max(axis=1)
+    with np.errstate(over="ignore"):
+        norms = largest * np.sqrt(((rows / np.maximum(largest, 1e-300)[:, None]) ** 2).sum(axis=1))
+    if norms.max() > LARGEST_NORM:
+        row = int(np.argmax(norms))
+        raise InvalidInput(
+            f"contexts has a norm of {norms[row]:g} in row {row}, the largest that is accepted is {LARGEST_NORM:g}; "
+            "leave the row out if it is a mistake, or let transform=daband.Standardise() scale and clip contexts"
+        )

@@ -1,0 +1,29 @@
+"""The locks of an object that threads share; copies and pickles get locks of their own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+__all__ = ["Locked"]
+
+_LOCKS = ("_write_lock", "_state_lock")
+
+
+class Locked:
+    """Has ``_write_lock``, held by whoever changes the object, and ``_state_lock``, held for moments only.
+
+    Where both are held, the write lock was taken first.
+    """
+
+    def __init__(self) -> None:
+        self._write_lock = threading.RLock()
+        self._state_lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._write_lock:
+            return {name: value for name, value in self.__dict__.items() if name not in _LOCKS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        Locked.__init__(self)

@@ -1,0 +1,98 @@
+"""A policy that threads share. The long stress is benchmarks/threads.py."""
+
+import importlib.util
+import threading
+from pathlib import Path
+
+import numpy as np
+
+import daband
+from daband.policies import Policy
+
+
+def load_benchmark():
+    path = Path(__file__).parents[2] / "benchmarks" / "threads.py"
+    spec = importlib.util.spec_from_file_location("benchmark_threads", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_short_stress():
+    found = load_benchmark().stress(calls=20_000)
+    assert found["rounds"] == found["learned"] == found["taken"] == found["counted"] == 5000
+    assert found["largest_error"] < 1e-9
+
+
+class Slow(daband.LinUCB):
+    """Adapts until it is told to stop."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.begun, self.stop = threading.Event(), threading.Event()
+
+    def _adapt(self, steps):
+        self.begun.set()
+        assert self.stop.wait(60)
+        return {}
+
+
+def test_select_does_not_wait_for_adapt_and_update_does():
+    policy = Slow(context_shape=(3,), n_arms=2)
+    adapting = threading.Thread(target=policy.adapt)
+    updating = threading.Thread(target=policy.update, args=(np.ones((1, 3)), [0], [1.0]))
+    adapting.start()
+    assert policy.begun.wait(60)
+    updating.start()
+    assert policy.select(np.ones((1, 3))).arm.shape == (1,)  # would hang here
+    assert policy.rounds_learned == 0
+    policy.stop.set()
+    adapting.join(60)
+    updating.join(60)
+    assert policy.rounds_learned == 1
+
+
+def test_saving_sees_one_state(tmp_path):
+    """Rounds of two learned in one update are both in a file or both not."""
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2)
+    running = threading.Event()
+    running.set()
+
+    def learn():
+        while running.is_set():
+            policy.update(np.ones((2, 3)), [0, 1], [1.0, 0.0])
+
+    learning = threading.Thread(target=learn)
+    learning.start()
+    try:
+        for _ in range(20):
+            policy.save(tmp_path / "p.safetensors")
+            loaded = daband.load(tmp_path / "p.safetensors")
+            assert loaded.counts[0] == loaded.counts[1]
+            assert loaded.counts.sum() == loaded.rounds_learned
+    finally:
+        running.clear()
+        learning.join(60)
+
+
+def test_arms_added_while_others_select():
+    policy: Policy = daband.LinUCB(context_shape=(3,), n_arms=2)
+    errors = []
+
+    def choose():
+        try:
+            for _ in range(300):
+                decision = policy.select(np.ones((4, 3)))
+                assert decision.arm.max() < decision.mean.shape[1]
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=choose) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        policy.add_arm()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert policy.n_arms == 22
