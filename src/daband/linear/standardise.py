@@ -133,7 +133,7 @@ def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
     # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
     kept = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
     with np.errstate(over="ignore"):
-        mean = kept.mean(axis=0)
+        mean = low + (kept - low).mean(axis=0)  # rounding goes by the spread of a column, not by its offset
         deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
     rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
     return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)

@@ -45,7 +45,7 @@ class LinUCB(Policy):
         *,
         context_shape: Sequence[int],
         n_arms: int,
-        alpha: float = 1.0,
+        alpha: float = Exploration.alpha,
         ridge: float = 1.0,
         arms: ArmModel = "disjoint",
         explore: Literal["ucb", "greedy", "thompson"] = "ucb",
