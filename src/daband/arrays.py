@@ -79,7 +79,10 @@ def checked_number(name: str, value: Any) -> float:
 
 
 def unit_scale(contexts: AnyArray) -> FloatArray:
-    """Contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
+    """Contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1].
+
+    ``daband.encoders.unit_range`` does the same for tensors.
+    """
     if contexts.dtype == np.float64 and contexts.flags.c_contiguous:
         return contexts
     if contexts.dtype == np.uint8:

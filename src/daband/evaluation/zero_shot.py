@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains import EvaluationDomain
+from daband.domains import EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.policies import Policy
@@ -41,7 +41,7 @@ class Evaluation:
 
 def evaluate(
     policy: Policy,
-    domain: EvaluationDomain | None,
+    domain: EvaluationDomain | LoggedDomain | None,
     *,
     rule: str = "ucb",
     as_domain: str = "target",
@@ -60,6 +60,8 @@ def evaluate(
     """
     if not isinstance(domain, EvaluationDomain):
         missing = ": this pair has no labels of the target to evaluate with" if domain is None else ""
+        if isinstance(domain, LoggedDomain):
+            missing = ": a log holds the reward of the logged arm alone, which takes an off-policy estimate"
         raise InvalidInput(
             f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"
         )
