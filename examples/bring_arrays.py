@@ -2,8 +2,8 @@
 
 Run it with ``python examples/bring_arrays.py``; it takes ten seconds. The data are made up: three kinds of customers,
 described by twelve features. In the new market the features are measured on another scale and with another offset, and
-nobody has told us yet which offer pays for whom: there is not a single label of it. Only because the data are made up can
-the example say at its end how well that went.
+nobody has told us yet which offer pays for whom: there is not a single label of it. Only because the data are made up
+can the example say at its end how well that went.
 """
 
 from __future__ import annotations

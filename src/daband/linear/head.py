@@ -34,12 +34,12 @@ class Exploration:
     ``rule`` "ucb" adds ``alpha`` times the width to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
     the width times a normal draw. With probability ``epsilon`` the arm is drawn evenly instead.
 
-    The default ``alpha`` is that of every linear policy, preset and command. It is meant for contexts as ``Standardise``
-    makes them and rewards in [0, 1]: docs/data.md has the measurement.
+    The default ``alpha`` is that of every linear policy, preset and command. It is meant for contexts as
+    ``Standardise`` makes them and rewards in [0, 1]; docs/data.md has the measurement.
     """
 
     rule: str = "ucb"
-    alpha: float = 0.3
+    alpha: float = 0.15
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:

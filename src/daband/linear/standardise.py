@@ -7,15 +7,17 @@ import warnings
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
+from daband.linear.pca import PCA
 
 __all__ = ["OutlierWarning", "Standardise"]
 
 _CLIP = 5.0
 _OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen once in n contexts has
 _TAIL = 0.001
-_SMALLEST_SCALE = 1.0 / 7.0
+_SMALLEST_SCALE = 1.0 / 4.0
 _COLUMNS = 64
 
 
@@ -27,9 +29,10 @@ class Standardise:
     """Standardises every number of a context by what source and target contexts show: ``transform=Standardise()``.
 
     Each number loses its mean and is divided by its deviation, clipped at five deviations, and scaled by
-    ``max(1 / sqrt(d), 1 / 7)``, so that a typical context has norm 1 up to 49 dimensions and grows slowly beyond; a
+    ``max(1 / sqrt(d), 1 / 4)``, so that a typical context has norm 1 up to 16 dimensions and grows slowly beyond; a
     constant 1 is appended. Against ridge 1 that leaves one ``alpha`` sensible for contexts of any unit, offset and
-    dimension. A number that never changes becomes 0.
+    dimension. A number that never changes becomes 0. With ``components``, only so many leading principal components of
+    the standardised numbers are kept, besides the constant.
 
     Means and deviations are robust. The 0.1% smallest and largest values of each number, at least one on each side,
     count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
@@ -41,12 +44,14 @@ class Standardise:
     bounds_contexts = True
     """However large a context is, its features are not: a policy then accepts contexts of any size."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, components: int | None = None) -> None:
+        self.components = None if components is None else whole("components", components, least=1)
         self._mean: FloatArray | None = None
         self._deviation: FloatArray | None = None
+        self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
-        return "Standardise()"
+        return "Standardise()" if self.components is None else f"Standardise(components={self.components})"
 
     @property
     def fitted(self) -> bool:
@@ -54,8 +59,8 @@ class Standardise:
         return self._mean is not None
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """One more than a context has numbers: the constant."""
-        return math.prod(context_shape) + 1
+        """One more than a context has numbers, or than there are components: the constant."""
+        return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
         """Fit on batches of contexts (n_i, *C), all together."""
@@ -76,42 +81,32 @@ class Standardise:
             if not np.isfinite(columns).all():
                 raise InvalidInput("contexts have a NaN or infinite value")
             mean[part], deviation[part] = _robust_moments(columns)
-        self._mean, self._deviation = mean, deviation
+        axes = None
+        if self.components is not None:
+            axes = PCA(self.components).fit(*[_standardised(unit_scale(batch), mean, deviation) for batch in flat]).axes
+        self._mean, self._deviation, self._axes = mean, deviation, axes
         return self
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Contexts (B, *C) or (B, K, *C) to features, (B, d + 1) or (B * K, d + 1)."""
+        """Features (n, d + 1) of contexts (n, *C)."""
         if self._mean is None or self._deviation is None:
             raise NotFitted("Standardise is not fitted: give unlabelled contexts to policy.prepare(...)")
-        dim = len(self._mean)
-        values = unit_scale(contexts.reshape(-1, dim))
-        out = np.empty((len(values), dim + 1))
-        out[:, dim] = 1.0
-        inner = out[:, :dim]
-        with np.errstate(over="ignore"):  # what overflows is clipped
-            np.subtract(values, self._mean, out=inner)
-            inner /= self._deviation
-        if max(inner.max(), -inner.min()) > _OUTLIER:
-            row, column = np.unravel_index(np.abs(inner).argmax(), inner.shape)
-            warnings.warn(
-                f"a context has {values[row, column]:.4g} in place {column}, {abs(inner[row, column]):.4g} deviations "
-                f"from the mean {self._mean[column]:.4g}; it counts as {_CLIP:g} deviations. Check where it comes from",
-                OutlierWarning,
-                stacklevel=4,
-            )
-        np.clip(inner, -_CLIP, _CLIP, out=inner)
-        inner *= max(1.0 / math.sqrt(dim), _SMALLEST_SCALE)
-        return out
+        values = unit_scale(contexts.reshape(-1, len(self._mean)))
+        inner = _standardised(values, self._mean, self._deviation, warn=True)
+        if self._axes is not None:
+            inner = inner @ self._axes.T
+        return np.concatenate([inner, np.ones((len(inner), 1))], axis=1)
 
-    def settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, int | None]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
-        return {}
+        return {"components": self.components}
 
     def state(self) -> dict[str, AnyArray]:
         """The fitted arrays; empty before ``fit``."""
         if self._mean is None or self._deviation is None:
             return {}
-        return {"mean": self._mean, "deviation": self._deviation}
+        fitted = {"mean": self._mean, "deviation": self._deviation}
+        return fitted if self._axes is None else {**fitted, "axes": self._axes}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
@@ -120,7 +115,27 @@ class Standardise:
             deviation = restored_array(state, "deviation", np.zeros(mean.shape))
             if not (deviation > 0).all():
                 raise ValueError("deviation must be positive")
-            self._mean, self._deviation = mean, deviation
+            axes = None
+            if self.components is not None:
+                axes = restored_array(state, "axes", np.zeros((self.components, len(mean))))
+            self._mean, self._deviation, self._axes = mean, deviation, axes
+
+
+def _standardised(values: FloatArray, mean: FloatArray, deviation: FloatArray, *, warn: bool = False) -> FloatArray:
+    """Values (n, d), centred, divided by deviations, clipped and scaled."""
+    with np.errstate(over="ignore"):  # what overflows is clipped
+        out: FloatArray = (values - mean) / deviation
+    if warn and max(out.max(), -out.min()) > _OUTLIER:
+        row, column = np.unravel_index(np.abs(out).argmax(), out.shape)
+        warnings.warn(
+            f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from the "
+            f"mean {mean[column]:.4g}; it counts as {_CLIP:g} deviations. Check where it comes from",
+            OutlierWarning,
+            stacklevel=5,
+        )
+    np.clip(out, -_CLIP, _CLIP, out=out)
+    out *= max(1.0 / math.sqrt(len(mean)), _SMALLEST_SCALE)
+    return out
 
 
 def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:

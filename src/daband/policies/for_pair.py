@@ -46,10 +46,10 @@ def sensible_transform(kind: type, pair: Any, *, components: int | None = None) 
 
     A linear policy takes contexts as they are, and its widths grow with their scale: it gets ``Standardise``, unless
     contexts are images (``uint8``), whose scale is known. A network normalises its input itself. With ``components``
-    it is a PCA to so many dimensions, or as many as there are.
+    contexts are reduced to so many principal components, or as many as there are.
     """
-    if components is not None:
-        return PCA(min(components, math.prod(pair.context_shape)))
-    if not getattr(kind, "scale_matters", False):
-        return None
-    return None if pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8 else Standardise()
+    reduced = None if components is None else min(components, math.prod(pair.context_shape))
+    images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
+    if getattr(kind, "scale_matters", False) and not images:
+        return Standardise(components=reduced)
+    return None if reduced is None else PCA(reduced)
