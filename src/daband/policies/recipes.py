@@ -1,9 +1,10 @@
 """Recipes: every setting of a neural policy in frozen groups, and the named ones.
 
 ``paper`` is Algorithm 1 with the paper's settings. ``default`` is what works, ``default-rpd`` the same with R, P and D
-all on, so that leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower network, fewer steps,
-shorter ramps. ``nlinucb``, ``small-nlinucb`` and ``paper-nlinucb`` are these with the source regret alone. How the
-defaults were found, and what was looked at for that, stands in ``docs/results/recipe-research.md``.
+all on, so that leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower
+network, fewer steps, shorter ramps. ``nlinucb``, ``small-nlinucb`` and ``paper-nlinucb`` are these with the source
+regret alone. How the defaults were found, and what was looked at for that, stands in
+``docs/results/recipe-research.md``.
 
 A recipe can also be said as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``.
