@@ -15,7 +15,7 @@ SURFACE = {
     "DABand", "NeuralLinUCB", "Recipe", "TrainingDiverged", "recipe_for",
     "PCA", "CheckpointError",
     "Constant", "DabandError", "DataError", "Decision", "Evaluation", "InvalidInput", "LinUCB",
-    "NotFitted", "Policy", "Random", "Run", "continue_on_target", "domains", "evaluate", "load", "train",
+    "NotFitted", "Policy", "Random", "Run", "Standardise", "continue_on_target", "domains", "evaluate", "load", "train",
 }  # fmt: skip
 
 

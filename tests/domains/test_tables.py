@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -73,6 +75,38 @@ def test_a_saved_transform_does_the_same(tmp_path):
     pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, transform=again, source_test=None)
     np.testing.assert_array_equal(pair.source.read(np.arange(40)), fitted.apply(frame()))
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_the_pair_has_its_transform_and_raw_rows_become_contexts():
+    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, source_test=0)
+    rows = frame().to_dicts()
+    np.testing.assert_array_equal(pair.table.contexts(rows), pair.source.read(np.arange(40)))
+    np.testing.assert_array_equal(pair.table.contexts(rows[3]), pair.source.read(np.array([3])))
+    again = TableTransform.from_state(json.loads(json.dumps(pair.table.state())))
+    assert again == pair.table
+    odd = {**rows[0], "income": float("nan"), "city": "Atlantis"}
+    np.testing.assert_array_equal(again.contexts(odd)[:, 1:5], [[1.0, 0.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"income": "much"}, "'income' must be a finite number or None, got 'much'"),
+        ({"income": float("inf")}, "'income' must be a finite number"),
+        ({"city": None, "income": None}, None),
+    ],
+)
+def test_wrong_raw_rows_are_named(change, message):
+    table = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS).table
+    row = {**frame().to_dicts()[0], **change}
+    if message is None:
+        assert table.contexts(row).shape == (1, len(table.feature_names))
+    else:
+        with pytest.raises(InvalidInput, match=message):
+            table.contexts(row)
+    del row["income"]
+    with pytest.raises(InvalidInput, match="row 0 has no 'income'"):
+        table.contexts(row)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": "daband table transform", "version": 2}'])

@@ -128,8 +128,8 @@ def _standardised(values: FloatArray, mean: FloatArray, deviation: FloatArray, *
     if warn and max(out.max(), -out.min()) > _OUTLIER:
         row, column = np.unravel_index(np.abs(out).argmax(), out.shape)
         warnings.warn(
-            f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from the "
-            f"mean {mean[column]:.4g}; it counts as {_CLIP:g} deviations. Check where it comes from",
+            f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from "
+            f"the mean {mean[column]:.4g}; it counts as {_CLIP:g} deviations. Check where it comes from",
             OutlierWarning,
             stacklevel=5,
         )
