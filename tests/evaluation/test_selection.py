@@ -70,7 +70,9 @@ def trained():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(int)
-    pair = daband.domains.from_arrays(source=(x, y), target=x[:500] + 0.1, target_test=(x[:50], y[:50]))
+    pair = daband.domains.from_arrays(
+        source=(x, y), source_test=None, target=x[:500] + 0.1, target_test=(x[:50], y[:50])
+    )
     policy = daband.LinUCB(context_shape=(4,), n_arms=2, seed=0)
     run = daband.train(policy, source=pair.source, target=pair.target, episodes=10, episode_length=50)
     return pair, policy, run
