@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PEERS := mabwiser contextualbandits river vowpalwabbit "obp>=0.4.1,<0.5"
 
-.PHONY: setup demo test check bench docs clean
+.PHONY: setup demo test test-portable check bench docs clean
 
 setup: $(READY)
 
@@ -22,6 +22,27 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadscope
+
+# The tests that calculate, as other processors would round: nudged numbers, numpy's loops in place of compiled ones,
+# PyTorch's own in place of oneDNN's, two threads (`make test` has one), and the products of an older processor. Every
+# variant runs, also after one that fails. A part: make test-portable VARIANTS=numpy PORTABLE=tests/linear
+PORTABLE ?= tests/linear tests/encoders tests/objectives tests/learning tests/policies tests/training tests/evaluation \
+	tests/experiments tests/checks tests/test_benchmarks.py
+VARIANTS ?= nudge-1 nudge-2 numpy mkldnn threads coretype
+OLDER_CORE := $(if $(filter aarch64 arm64,$(shell uname -m)),ARMV8,NEHALEM)
+variant-nudge-1: export DABAND_TEST_NUDGE = 1
+variant-nudge-2: export DABAND_TEST_NUDGE = 2
+variant-numpy: export DABAND_KERNELS = numpy
+variant-threads: export OMP_NUM_THREADS = 2
+variant-threads: export OPENBLAS_NUM_THREADS = 2
+variant-mkldnn: export DABAND_TEST_MKLDNN = 0
+variant-coretype: export OPENBLAS_CORETYPE = $(OLDER_CORE)
+variant-%: $(READY)
+	@echo "== variant $* on $$(uname -m) =="
+	$(BIN)/python -m pytest -q -n auto --dist loadscope $(PORTABLE)
+
+test-portable: $(READY)
+	$(MAKE) --keep-going $(addprefix variant-,$(VARIANTS))
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 import daband
-from daband.evaluation.selection import Training as Trained
-from daband.evaluation.selection import criteria
+from daband.evaluation.selection import SourceHistory, criteria
 from daband.training import Training, train_stacked
 
 LETTERS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}
@@ -93,7 +92,7 @@ def run_group(
             raise run
         assert pair.target_test is not None
         found = daband.evaluate(policy, pair.target_test)
-        chosen = criteria(policy, source=pair.source, target=pair.target, training=Trained(run.reward, seed))
+        chosen = criteria(policy, source=pair.source, target=pair.target, history=SourceHistory(run.reward, seed))
         records.append(
             {
                 "study": study,

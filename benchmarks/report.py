@@ -94,7 +94,8 @@ def fabricate(out: Path, n: int) -> None:
             record = {
                 **like, "pair": pair, "method": method, "variant": variant, "seed": seed, "folder": name,
                 "config_hash": name, "per_class": shares.tolist(), "target_accuracy": float(shares.mean()),
-                "target_accuracy_macro": float(shares.mean()), "rounds": EPISODES * LENGTH,
+                "target_accuracy_macro": float(shares.mean()), "target_value": float(shares.mean()),
+                "rounds": EPISODES * LENGTH,
             }  # fmt: skip
             ignored = shutil.ignore_patterns("policy.safetensors")  # the large file, which no report reads
             shutil.copytree(Path(place) / like["folder"], out / name, ignore=ignored)

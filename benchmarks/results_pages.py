@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from daband.evaluation import compare_paired, holm
-from daband.evaluation.selection import RULES
+from daband.evaluation.selection import CRITERIA
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
@@ -104,7 +104,9 @@ def paper_digit(records: Sequence[Record]) -> str:
         "",
     ]
     by_lambda = {"1": full, **_by_variant(records, "lambda")}
-    shown = [name for name in RULES if all(r["criteria"][name] is not None for own in by_lambda.values() for r in own)]
+    shown = [
+        name for name in CRITERIA if all(r["criteria"][name] is not None for own in by_lambda.values() for r in own)
+    ]
     values = {
         name: {value: float(np.mean([r["criteria"][name] for r in own])) for value, own in by_lambda.items()}
         for name in shown
@@ -114,7 +116,7 @@ def paper_digit(records: Sequence[Record]) -> str:
         f"| ---: | ---: |{' ---: |' * len(shown)}",
     ]
     picks = {
-        name: (max if RULES[name].highest else min)(by_lambda, key=lambda value, name=name: values[name][value])  # type: ignore[misc]
+        name: (max if CRITERIA[name].highest else min)(by_lambda, key=lambda value, name=name: values[name][value])  # type: ignore[misc]
         for name in shown
     }
     for value, own in by_lambda.items():
@@ -148,7 +150,7 @@ def paper_digit(records: Sequence[Record]) -> str:
         _paragraph(
             f"Released MNIST-M, {first['rounds']:,} rounds, {len(records)} runs on an {first['device']} (torch",
             f"{first['torch']}), commit `{first['commit']}`. Means and sample standard deviations over seeds.",
-            f"The source",
+            "The source",
             "is the first 19,200 images of MNIST, so that no round was held out for `source-validation`, which",
             "falls back",
             "on rewards while training.",

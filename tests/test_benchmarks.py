@@ -1,16 +1,24 @@
 """The benchmark scripts must not rot: each runs at a tiny size, without the peers."""
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def run(script: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *arguments], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, str(BENCHMARKS / script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -22,10 +30,34 @@ def test_linear_writes_every_metric(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert {comparison["metric"] for comparison in document["comparisons"]} == set(document["results"])
     assert "bare numpy loop" in printed
-    # The bare loop is LinUCB too: but for ties in the first rounds the two must earn the same.
+    for metric, result in document["results"].items():
+        assert result["values"]["daband LinUCB"], metric
+        assert min(result["values"]["daband LinUCB"]) > 0, metric
     reward = document["results"]["cumulative reward"]["values"]
-    for ours, bare in zip(reward["daband LinUCB"], reward["bare numpy loop"], strict=True):
-        assert abs(ours - bare) < 0.05
+    for name in ("daband LinUCB", "bare numpy loop"):
+        for earned, best in zip(reward[name], reward["best arm in hindsight"], strict=True):
+            assert earned < best
+
+
+def test_the_bare_loop_is_linucb_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learned from the same rounds, the two give the same scores; who wins a tie in the first rounds is chance."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    peers = importlib.import_module("peers")
+    rng = np.random.default_rng(0)
+    ours, bare = (adapter(8, 3, 0.3, 0) for adapter in (peers.Daband, peers.BareNumpy))
+    contexts, arms, rewards = rng.normal(size=(60, 8)), rng.integers(0, 3, 60), rng.random(60)
+    for context, arm, reward in zip(contexts, arms, rewards, strict=True):
+        for policy in (ours, bare):
+            policy.update(policy.encode(context), int(arm), float(reward))
+    fresh = rng.normal(size=(20, 8))
+    decision = ours.policy.decide(fresh)
+    np.testing.assert_allclose(decision.mean, fresh @ bare.theta.T, rtol=1e-8, atol=1e-10)
+    squares = np.einsum("bd,kde,be->bk", fresh, bare.inverse, fresh)
+    np.testing.assert_allclose(decision.width, np.sqrt(squares), rtol=1e-8)
+    scores = np.sort(decision.mean + 0.3 * decision.width, axis=1)
+    clear = scores[:, -1] - scores[:, -2] > 1e-6
+    assert clear.any()
+    np.testing.assert_array_equal(np.asarray(ours.score(fresh))[clear], bare.score(fresh)[clear])
 
 
 def test_dual_learns(tmp_path: Path) -> None:
@@ -37,7 +69,7 @@ def test_dual_learns(tmp_path: Path) -> None:
     assert result["target_accuracy"] > 0.5
 
 
-def test_training_writes_shares_that_add_up(tmp_path: Path) -> None:
+def test_training_writes_rates_and_shares(tmp_path: Path) -> None:
     path = tmp_path / "training.json"
     printed = run(
         "training.py", "--device", "cpu", "--encoders", "mlp", "--episodes", "1", "--repeats", "1", "--eager",
@@ -45,7 +77,10 @@ def test_training_writes_shares_that_add_up(tmp_path: Path) -> None:
     )  # fmt: skip
     document = json.loads(path.read_text())
     (result,) = document["results"]
-    assert abs(sum(result["shares"].values()) - 1) < 1e-9
+    assert set(result["shares"]) == {"step", "features", "head", "host"}
+    assert all(0 < share < 1 for share in result["shares"].values())
+    assert result["outside_steps"] == pytest.approx(1 - result["shares"]["step"])
+    assert result["images_per_second"] == pytest.approx(128 * result["steps_per_second"])
     assert result["flops_per_step"] > 1e8
     assert result["share_of_product"] > 0
     assert document["against_plain"][0]["threads"] == 1
@@ -83,4 +118,5 @@ def test_training_of_visda_shape_runs_and_says_how_busy_the_machine_is(tmp_path:
     )  # fmt: skip
     found = json.loads(path.read_text())["visda"]
     assert found["decoded_images_per_second_at_best"] > 0
-    assert abs(sum(found["shares"].values()) - 1) < 0.05
+    assert set(found["shares"]) >= {"step"}
+    assert all(0 <= share < 1 for share in found["shares"].values())

@@ -1,5 +1,7 @@
 """The names other people's code relies on, and what importing them costs."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
@@ -7,30 +9,53 @@ import pytest
 
 import daband
 
-ROOMS = [
-    "linear", "encoders", "objectives", "policies", "domains", "training", "evaluation", "experiments", "report",
-    "cli", "checks",
-]  # fmt: skip
-SURFACE = {
-    "DABand", "NeuralLinUCB", "Recipe", "TrainingDiverged", "recipe_for",
-    "PCA", "CheckpointError",
-    "Constant", "DabandError", "DataError", "Decision", "Evaluation", "InvalidInput", "LinUCB",
-    "NotFitted", "Policy", "Random", "Run", "Standardise", "continue_on_target", "domains", "evaluate", "load", "train",
-}  # fmt: skip
+ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path__) if found.ispkg]
+SURFACE = """
+CheckpointError
+Constant
+DABand
+DabandError
+DataError
+Decision
+Evaluation
+InvalidInput
+LinUCB
+NeuralLinUCB
+NotFitted
+PCA
+Policy
+Random
+Recipe
+Run
+Standardise
+TrainingDiverged
+continue_on_target
+domains
+evaluate
+load
+recipe_for
+train
+"""
+"""A name a line, so that two changes that add one merge without a conflict."""
 
 
 def test_the_surface_is_what_the_docs_promise():
-    assert set(daband.__all__) == SURFACE
-    for name in daband.__all__:
-        assert hasattr(daband, name), name
+    assert set(daband.__all__) == set(SURFACE.split())
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_says_what_it_offers(room):
-    module = __import__(f"daband.{room}", fromlist=["__all__"])
-    assert module.__doc__
-    for name in getattr(module, "__all__", []):
-        assert hasattr(module, name), name
+def test_every_room_is_found():
+    assert {"daband.linear", "daband.policies", "daband.domains", "daband.cli"} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("name", ["daband", *ROOMS])
+def test_every_room_says_what_it_offers(name):
+    room = importlib.import_module(name)
+    assert room.__doc__
+    assert "__all__" in vars(room), f"{name} does not say what it offers"
+    assert len(room.__all__) == len(set(room.__all__))
+    for offered in room.__all__:
+        assert not offered.startswith("_")
+        assert hasattr(room, offered), offered
 
 
 def test_every_public_thing_is_documented():

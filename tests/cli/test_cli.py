@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from daband.cli.main import _table, main
+from daband.cli.main import main
+from daband.cli.tables import comparison_table
 from daband.report import summarise
 
 
@@ -58,18 +59,70 @@ def test_bench_then_report(daband, tmp_path):
     assert "<table>" in (folder / "report.html").read_text()
 
 
-def test_pairs_of_a_data_set_are_named_in_eighty_columns():
-    numbers = {"target_accuracy_macro": 0.5, "source_regret": 1234.5, "rounds": 19200, "wall_seconds": 60.0}
+def record(**changes):
+    """What a run leaves in results.json, as far as tables show it."""
+    return {
+        "pair": "digit", "method": "linucb", "variant": "default", "seed": 0, "selection": "none",
+        "feedback": "one_hot",
+        "target_accuracy": 0.5, "target_accuracy_macro": 0.5, "target_value": 0.5, "target_best_value": 1.0,
+        "target_constant_value": 0.25, "target_regret": 1000.5, "target_arm_counts": [1, 3], "source_regret": 1234.5,
+        "source_reward": 0.75, "rounds": 19200, "wall_seconds": 3600.0, "class_names": ["a", "b"], **changes,
+    }  # fmt: skip
+
+
+def printed(title, records):
+    console = Console(width=80, file=io.StringIO())
+    console.print(comparison_table(title, summarise(records), arms=records[0]["class_names"]))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("unlabelled", [False, True])
+@pytest.mark.parametrize(("feedback", "unit"), [("one_hot", 1.0), ("bandit", 0.01), ("bandit", 1000.0)])
+def test_a_table_of_all_methods_fits_eighty_columns(feedback, unit, unlabelled):
+    methods = ("constant", "random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
     records = [
-        {"pair": f"office_caltech/{pair}", "method": method, "variant": "default", "seed": seed}
-        | {"target_accuracy": 0.1 * seed, "selection": "none", **numbers}
+        record(
+            method=method, seed=seed, feedback=feedback, target_value=unit * (0.5 + 0.1 * seed),
+            target_regret=unit * (1000.0 + seed), source_regret=unit * (1234.5 + 17 * seed), source_reward=unit * 0.7,
+            target_best_value=unit, target_constant_value=0.3 * unit,
+        )
+        for method in methods
+        for seed in range(5)
+    ]  # fmt: skip
+    if unlabelled:
+        names = [name for name in records[0] if name.startswith("target_") and name != "target_arm_counts"]
+        records = [{**one, **dict.fromkeys(names), "per_class": None} for one in records]
+    table = printed("demo", records)
+    assert "…" not in table
+    assert all(method in table for method in methods)
+    assert "19,200 rounds; seeds 0-4" in table
+    if unlabelled:
+        assert "the target has no labels" in " ".join(table.split())
+        assert "b (75%)" in table
+        assert "accuracy" not in table
+    elif feedback == "one_hot":
+        assert "0.500 ± 0.000" in table
+        assert "by class" in table
+    else:
+        assert "target value" in table
+        assert "target regret" in table
+        assert "value of the best constant arm" in " ".join(table.split())
+
+
+def test_methods_of_other_seeds_or_budgets_are_told_apart():
+    table = printed("digit", [record(), record(seed=1), record(method="daband", rounds=64)])
+    assert "┃ rounds ┃ seeds ┃" in table
+    assert "19,200 │     2 │" in table
+
+
+def test_pairs_of_a_data_set_are_named_in_eighty_columns():
+    records = [
+        record(pair=f"office_caltech/{pair}", method=method, seed=seed, target_accuracy=0.1 * seed)
         for pair in ("amazon-caltech10", "caltech10-webcam")
         for method in ("linucb-p", "nlinucb-p")
         for seed in (0, 1)
     ]
-    console = Console(width=80, file=io.StringIO())
-    console.print(_table("office_caltech", summarise(records)))
-    table = console.file.getvalue()
+    table = printed("office_caltech", records)
     for words in ("│ amazon-caltech10 │ linucb-p  │ 0.050 ± 0.071 │", "│ mean of pairs    │ nlinucb-p │"):
         assert " ".join(words.split()) in " ".join(table.split())
 
@@ -86,7 +139,7 @@ def test_a_profiled_run_says_where_its_time_went_and_leaves_a_trace(daband, tmp_
     command = ("run", "synthetic", "--method", "nlinucb", "--profile", "--out", "runs", *SMALL)
     done = daband(*command)
     assert done.returncode == 0, done.stderr
-    for word in ("step", "features", "head", "host", "Trace:", "target accuracy"):
+    for word in ("step", "features", "head", "host", "Trace:", "target value"):
         assert word in done.stdout
     (trace,) = (tmp_path / "runs").glob("*/trace.json")
     assert json.loads(trace.read_text())["traceEvents"]
@@ -101,7 +154,7 @@ def test_presets_and_methods_and_version(daband):
     for name in ("demo", "digit", "visda17", "s2rda49", "signs", "amazon", "office_caltech", "warfarin", "paper-digit"):
         assert f"\n{name} " in presets
     methods = daband("methods").stdout.split()
-    assert methods == ["daband", "daband-p", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "random"]
+    assert methods == ["constant", "daband", "daband-p", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "random"]
     assert daband("--version").stdout.startswith("daband 0.")
 
 

@@ -1,10 +1,5 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -15,17 +10,11 @@ def places(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-_GIVEN = os.environ.get("DABAND_DATA")
-
-
 @pytest.fixture
-def shared_data(monkeypatch):
-    """The real data, where there are any: DABAND_DATA as given from outside, else ../shared/data."""
-    for folder in (Path(_GIVEN) if _GIVEN else None, REPOSITORY.parent / "shared" / "data"):
-        if folder is not None and (folder / "mnist").is_dir():
-            monkeypatch.setenv("DABAND_DATA", str(folder))
-            return folder
-    pytest.skip("needs the real data: set DABAND_DATA, or put them at ../shared/data")
+def shared_data(real_data, monkeypatch):
+    """The real data, where there are any, in the place that the library looks at."""
+    monkeypatch.setenv("DABAND_DATA", str(real_data))
+    return real_data
 
 
 @pytest.fixture

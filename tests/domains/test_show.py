@@ -2,6 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from daband.cli.data import app
+from daband.domains import load
 from daband.errors import InvalidInput
 
 
@@ -16,7 +17,18 @@ def test_a_picture_of_an_unknown_kind_is_refused_before_anything_is_written(tmp_
     assert not (tmp_path / "below").exists()
 
 
-@pytest.mark.parametrize("name", ["x.png", "x.SVG", "x.pdf", "x.jpg"])
+KINDS = {"x.png": b"\x89PNG\r\n", "x.SVG": b"<?xml", "x.pdf": b"%PDF-", "x.jpg": b"\xff\xd8\xff"}
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_every_known_kind_of_picture_is_written(tmp_path, name):
-    assert show("--out", str(tmp_path / name)).exit_code == 0
-    assert (tmp_path / name).stat().st_size > 0
+    path = tmp_path / "below" / name
+    shown = show("--out", str(path))
+    assert shown.exit_code == 0
+    assert path.read_bytes().startswith(KINDS[name])
+    assert [entry.name for entry in path.parent.iterdir()] == [name]
+    said = " ".join(shown.output.split())
+    pair = load("synthetic", tiny=True)
+    assert f"{len(pair.source):,} source contexts, {len(pair.target):,} target contexts" in said
+    assert f"{pair.n_arms} arms" in said
+    assert f"wrote {path}" in said

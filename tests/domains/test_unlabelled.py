@@ -88,7 +88,7 @@ def test_every_reader_makes_a_sound_pair_that_trains(made):
 def test_what_needs_labels_says_so():
     pair = by_arrays()
     policy = daband.Random.for_pair(pair)
-    with pytest.raises(InvalidInput, match="no labels of the target to evaluate with"):
+    with pytest.raises(InvalidInput, match="no labels of the target, so nothing can be evaluated there"):
         daband.evaluate(policy, pair.target_test)
     with pytest.raises(InvalidInput, match="no rewards of the target to continue on"):
         daband.continue_on_target(policy, target=pair.target_labelled)

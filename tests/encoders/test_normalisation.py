@@ -30,6 +30,32 @@ def test_running_statistics_are_kept_apart_and_follow_torch_batch_norm():
     torch.testing.assert_close(norm(b, n_source=0), target(b))
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("domain", [0, 1])
+def test_folded_scale_and_shift_are_the_norm_itself(affine, domain):
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=3, affine=affine)
+    if affine:
+        torch.nn.init.uniform_(norm.weight, 0.5, 2.0)
+        torch.nn.init.uniform_(norm.bias, -1.0, 1.0)
+    norm(torch.cat([1 + torch.randn(16, 3), 5 + 4 * torch.randn(24, 3)]), n_source=16)
+    norm.eval()
+    features = torch.randn(7, 3)
+    scale, shift = norm.folded(domain)
+    torch.testing.assert_close(features * scale + shift, norm(features, n_source=7 if domain == 0 else 0))
+
+
+def test_a_gated_target_keeps_the_running_statistics_of_torch_batch_norm():
+    torch.manual_seed(0)
+    norm, reference = DomainNorm(channels=4, statistics="gated"), torch.nn.BatchNorm2d(4)
+    for _ in range(3):
+        target = 2 + 3 * torch.randn(3, 4, 2, 2)
+        norm(torch.cat([torch.randn(8, 4, 2, 2), target]), n_source=8)
+        reference(target)
+    torch.testing.assert_close(norm.running_mean[1], reference.running_mean)
+    torch.testing.assert_close(norm.running_variance[1], reference.running_var)
+
+
 def test_a_batch_equals_its_singles_at_evaluation():
     torch.manual_seed(0)
     norm = DomainNorm(channels=5)

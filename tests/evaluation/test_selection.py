@@ -6,8 +6,8 @@ import pytest
 import daband
 from daband.errors import InvalidInput
 from daband.evaluation.selection import (
-    RULES,
-    Training,
+    CRITERIA,
+    SourceHistory,
     criteria,
     deep_embedded_risk,
     mutual_information,
@@ -80,18 +80,18 @@ def trained():
 
 def test_the_held_out_reward_is_that_of_rounds_not_trained_on(trained):
     pair, policy, run = trained
-    values = criteria(policy, source=pair.source, target=pair.target, training=Training(run.reward, 0))
+    values = criteria(policy, source=pair.source, target=pair.target, history=SourceHistory(run.reward, 0))
     rounds = pair.source.rounds(500, 900, seed=0)
     arm = policy.decide(rounds.contexts, "source", rule="greedy").arm
     assert values["source-validation"] == pytest.approx(rounds.pay(arm).mean())
     assert values["dev"] is None  # LinUCB has no latent
-    assert set(values) == set(RULES)
+    assert set(values) == set(CRITERIA)
 
 
 def test_without_rounds_left_the_reward_is_progressive(trained):
     pair, policy, run = trained
     used_up = np.concatenate([run.reward, np.linspace(0, 1, 350)])
-    values = criteria(policy, source=pair.source, target=pair.target, training=Training(used_up, 0))
+    values = criteria(policy, source=pair.source, target=pair.target, history=SourceHistory(used_up, 0))
     assert values["source-validation"] == pytest.approx(used_up[-212:].mean())
 
 
@@ -105,7 +105,7 @@ def test_a_log_counts_by_propensity():
     log = pair.source
     policy = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
     run = daband.train(policy, source=log, episodes=4, episode_length=50)
-    values = criteria(policy, source=log, target=pair.target, training=Training(run.reward, 0))
+    values = criteria(policy, source=log, target=pair.target, history=SourceHistory(run.reward, 0))
     rounds = log.rounds(200, 600, seed=0)
     agrees = policy.decide(rounds.contexts, "source", rule="greedy").arm == rounds.arms
     share = agrees / rounds.propensities
@@ -118,7 +118,9 @@ def test_neural_policies_have_an_embedded_risk():
     policy = daband.DABand(context_shape=pair.context_shape, n_arms=pair.n_arms, seed=0, device="cpu", recipe="small")
     run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
     before = policy.decide(pair.target.batch(0, 8, seed=0), "target").mean
-    values = criteria(policy, source=pair.source, target=pair.target, training=Training(run.reward, 0), contexts=300)
+    values = criteria(
+        policy, source=pair.source, target=pair.target, history=SourceHistory(run.reward, 0), contexts=300
+    )
     assert all(value is not None and math.isfinite(value) for value in values.values())
     np.testing.assert_array_equal(policy.decide(pair.target.batch(0, 8, seed=0), "target").mean, before)
 
@@ -127,4 +129,4 @@ def test_target_rewards_cannot_be_given(trained):
     pair, policy, run = trained
     for domain in (pair.source, pair.target_test, pair.target_labelled):
         with pytest.raises(InvalidInput, match="target contexts without rewards"):
-            criteria(policy, source=pair.source, target=domain, training=Training(run.reward, 0))
+            criteria(policy, source=pair.source, target=domain, history=SourceHistory(run.reward, 0))

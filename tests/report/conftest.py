@@ -13,7 +13,7 @@ def copied(folder, record, out, *, accuracy=None, **changes):
     new = {**record, **changes}
     if accuracy is not None:
         shift = accuracy - record["target_accuracy"]
-        new["target_accuracy"] = accuracy
+        new["target_accuracy"] = new["target_value"] = accuracy
         new["per_class"] = [None if v is None else v + shift for v in record["per_class"]]
     new["folder"] = "-".join(str(new[name]).replace("/", "_") for name in ("pair", "method", "variant", "seed"))
     new["config_hash"] = new["folder"]

@@ -75,7 +75,7 @@ def opened(chromium, page, folder, *options, width, dark):
         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=10000",
         "--enable-logging=stderr", *options, page.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 

@@ -1,4 +1,5 @@
 import html.parser
+import itertools
 import json
 import re
 import shutil
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from daband.errors import DataError, InvalidInput
-from daband.report import markdown_table, read_records, summarise, write_report
+from daband.report import compare, markdown_table, read_records, summarise, write_report
+from daband.report.tables import markdown_text
 from tests.report.conftest import copied, write_results
 
 
@@ -45,10 +47,12 @@ def read(page):
 def test_summary_is_mean_and_sample_deviation(vectors):
     rows = summarise(read_records(vectors))
     assert [row.method for row in rows] == ["random", "linucb", "linucb-p"]
-    values = [r["target_accuracy"] for r in read_records(vectors) if r["method"] == "linucb"]
-    mean = sum(values) / 3
-    assert rows[1].accuracy == pytest.approx(mean)
-    assert rows[1].accuracy_spread == pytest.approx((sum((v - mean) ** 2 for v in values) / 2) ** 0.5)
+    for name in ("accuracy", "value", "regret"):
+        values = [r[f"target_{name}"] for r in read_records(vectors) if r["method"] == "linucb"]
+        mean = sum(values) / 3
+        assert getattr(rows[1], name).value == pytest.approx(mean)
+        assert getattr(rows[1], name).spread == pytest.approx((sum((v - mean) ** 2 for v in values) / 2) ** 0.5)
+    assert rows[1].score == rows[1].value  # the pair pays real numbers
     assert rows[1].seeds == (0, 1, 2)
 
 
@@ -134,7 +138,7 @@ def test_markdown_and_latex_say_the_same(images, page):
 
 def test_the_comparison_is_offered_as_markdown(vectors):
     lines = markdown_table(summarise(read_records(vectors))).splitlines()
-    assert lines[0].startswith("| method | target accuracy |")
+    assert lines[0].startswith("| method | target value | target regret | accuracy |")
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| Random", "| LinUCB", "| LinUCB-P"]
 
 
@@ -247,7 +251,7 @@ def test_a_sweep_is_a_table_with_what_each_rule_picks(images, tmp_path):
         rule = "target-entropy" if weight == 10 else "none"
         records.append(copied(images, record, tmp_path, variant=f"lambda={weight}", accuracy=accuracy, selection=rule))
     write_results(tmp_path, records)
-    choice = {"pair": "digit", "rule": "target-entropy", "variant": "lambda=10", "accuracy": 0.5, "below_best": 0.1}
+    choice = {"pair": "digit", "rule": "target-entropy", "variant": "lambda=10", "score": 0.5, "below_best": 0.1}
     (tmp_path / "sweep.json").write_text(json.dumps({"choices": [{**choice, "rank_correlation": 0.5}]}))
     page = write_report(tmp_path, formats=()).read_text()
     assert "lambda=5 is best" in headline(page)[0]
@@ -259,24 +263,51 @@ def test_a_sweep_is_a_table_with_what_each_rule_picks(images, tmp_path):
 
 def test_names_are_escaped(images, tmp_path):
     record = next(r for r in read_records(images) if r["method"] == "daband")
-    names = ["<b>&_0", "100%", "#3", "a|b", r"$\frac$ and $", *record["class_names"][5:]]  # no formulas, please
-    changed = copied(images, record, tmp_path, variant="50%_&<x>", class_names=names)
+    names = ["<b>&_0", "100%", "#3", "a|b", r"$\frac$ and $", "*bold*", "`code`", "two\nlines", "[x](y)", "&lt;"]
+    changed = copied(images, record, tmp_path, variant="50%_&<x>|`$a$*\n# y", class_names=names)
     write_results(tmp_path, [changed])
     page = write_report(tmp_path, formats=("png",)).read_text()
     assert "<b>&_0" not in page
     assert "&lt;b&gt;&amp;_0" in page
+    assert "&amp;lt;" in page
+    assert "<code>" not in page
     tables = (tmp_path / "report" / "tables.tex").read_text()
     assert r"100\%" in tables
     assert r"\#3" in tables
     assert not re.search(r"(?<!\\)[#]", tables)
-    assert r"a\|b" in (tmp_path / "report.md").read_text()
+    assert not re.search(r"^[*\[]", tables, re.MULTILINE)  # after a line's end these would be arguments of it
+    markdown = (tmp_path / "report.md").read_text()
+    for name in (r"a\|b", r"\<b>&\_0", r"\*bold\*", r"\`code\`", "two lines", r"\[x\](y)", r"\&lt;", r"\$a\$\* # y"):
+        assert name in markdown
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    for heading, sides in itertools.pairwise(rows):
+        if set(sides) <= set("|-: "):  # every row of a table has its columns
+            assert len(re.findall(r"(?<!\\)\|", heading)) == sides.count("|")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("# no heading", r"\# no heading"),
+        ("- no list", r"\- no list"),
+        ("1. no list", r"1\. no list"),
+        ("> no quote", r"\> no quote"),
+        ("--- ", r"\---"),
+        ("-0.25", "-0.25"),
+        ("0.25", "0.25"),
+        ("< 0.0001", "< 0.0001"),
+        ("a\r\n\x00b", "a b"),
+    ],
+)
+def test_markdown_at_the_start_of_a_line(given, shown):
+    assert markdown_text(given) == shown
 
 
 def test_latex_compiles(images, page, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("no pdflatex here")
     record = next(r for r in read_records(images) if r["method"] == "daband")
-    names = ["<b>&_0", "100%", "#3", r"a|b\c", "{x}~^$", *record["class_names"][5:]]
+    names = ["<b>&_0", "100%", "#3", r"a|b\c", "{x}~^$", "[1]", "*", "`", "a\nb", *record["class_names"][9:]]
     write_results(tmp_path, [copied(images, record, tmp_path, variant="50%_&<x>", class_names=names)])
     write_report(tmp_path, formats=())
     for folder in (images, tmp_path):
@@ -286,7 +317,7 @@ def test_latex_compiles(images, page, tmp_path):
             "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}" + text + "\\end{document}"
         )
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", document.name]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=3600, check=False)
         assert done.returncode == 0, done.stdout[-2000:]
 
 
@@ -366,3 +397,64 @@ def test_a_damaged_file_is_named(images, tmp_path, name, content, message):
     write_results(tmp_path, [new])
     with pytest.raises(DataError, match=message):
         write_report(tmp_path)
+
+
+def test_an_unknown_divergence_is_missing_and_there_is_no_sum(images, page):
+    table = re.search(r'id="table-digit-bound".*?</figure>', page, flags=re.DOTALL).group()
+    rows = {row[0]: row[1:] for row in (re.findall(r">([^<]*)</t[hd]>", line) for line in table.split("<tr>")) if row}
+    nlinucb, daband = ([heading.startswith(name) for heading in rows["term"]].index(True) for name in ("NLin", "DAB"))
+    for name in ("divergence", "sum, without psi"):
+        assert rows[name][nlinucb] == "unknown"
+        assert float(rows[name][daband]) >= 0
+    assert float(rows["regression error"][nlinucb]) > 0
+
+
+def test_real_rewards_are_shown_in_their_unit(vectors):
+    page = write_report(vectors, formats=()).read_text()
+    record = next(r for r in read_records(vectors) if r["method"] == "linucb")
+    assert "Value in the target" in [text for _, text in read(page).headings]
+    assert "target value" in headline(page)[0]
+    assert 'id="figure-synthetic-value"' in page
+    assert f"the best arm has {record['target_best_value']:.4f}" in page
+    assert f"the best constant arm has {record['target_constant_value']:.4f}" in page
+    table = re.search(r'id="table-synthetic-methods".*?</figure>', page, flags=re.DOTALL).group()
+    assert "target regret" in table
+    assert "1 - regret / N" not in table
+
+
+TARGET = (
+    "target_accuracy", "target_accuracy_macro", "target_value", "target_best_value", "target_constant_value",
+    "target_regret", "per_class",
+)  # fmt: skip
+
+
+def test_a_target_without_labels_gives_a_page_of_what_is_known(images, tmp_path):
+    new = []
+    for record in read_records(images):
+        changed = copied(images, record, tmp_path, **dict.fromkeys(TARGET))
+        kept = dict(np.load(tmp_path / changed["folder"] / "artifacts.npz"))
+        kept = {name: column for name, column in kept.items() if name.startswith("latent")}
+        np.savez(tmp_path / changed["folder"] / "artifacts.npz", **kept)
+        shutil.rmtree(tmp_path / changed["folder"] / "continued", ignore_errors=True)
+        new.append(changed)
+    write_results(tmp_path, new)
+    page = write_report(tmp_path, formats=()).read_text()
+    assert "how good they are in the target is not known" in headline(page)[0]
+    headings = [text for _, text in read(page).headings]
+    assert "What is known without target labels" in headings
+    assert "Learning in the source" in headings
+    drawn = set(re.findall(r'id="figure-digit-([\w-]+)"', page))
+    assert {"source-regret", "bound", "map-DABand"} <= drawn
+    assert not {"accuracy", "gain", "confusion", "wrong"} & drawn
+    arms = re.search(r'id="table-digit-arms".*?</figure>', page, flags=re.DOTALL).group()
+    shares = [float(cell) for cell in re.findall(r"<td[^>]*>([.\d]+)</td>", arms)]
+    assert len(shares) == 30
+    assert sum(shares) == pytest.approx(3.0, abs=0.02)
+    assert compare(tmp_path)["accuracy"].null_count() == 3
+
+
+@pytest.mark.parametrize("variants", [("paper:none", "paper:RPD"), ("lambda=1", "lambda=2")])
+def test_variants_without_target_labels_give_a_page(images, tmp_path, variants):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    write_results(tmp_path, [copied(images, record, tmp_path, variant=v, **dict.fromkeys(TARGET)) for v in variants])
+    assert "not known" in headline(write_report(tmp_path, formats=()).read_text())[0]

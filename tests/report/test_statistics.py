@@ -19,6 +19,7 @@ def test_an_exponent_is_of_the_later_half_and_needs_positive_values():
     bent = np.where(rounds < 200, rounds.astype(float), 200.0 * (rounds / 200.0) ** 0.5)
     assert growth_exponent(rounds, bent) == pytest.approx(0.5, abs=0.01)
     assert np.isnan(growth_exponent(rounds, np.zeros(400)))
+    assert f"{growth_exponent(rounds, np.full(400, 8.7)):.2f}" == "0.00"
     assert np.isnan(growth_exponent(rounds[:2], bent[:2]))
 
 
@@ -65,7 +66,7 @@ def test_labels_are_moved_apart_in_order_and_kept_inside():
 
 
 def test_a_method_looks_the_same_everywhere_and_unlike_the_others():
-    methods = ["daband", "nlinucb", "nlinucb-p", "linucb", "linucb-p", "random"]
+    methods = ["daband", "nlinucb", "nlinucb-p", "linucb", "linucb-p", "random", "constant"]
     assert len({style_of(method).colour for method in methods}) == len(methods)
     assert len({style_of(method).marker for method in methods}) == len(methods)
     assert style_of("mine") == style_of("mine")

@@ -19,7 +19,7 @@ def test_the_next_episode_is_read_by_another_thread_while_this_one_is_in_use():
 
     ahead = Prefetcher(read, episodes=3, wanted=True)
     assert ahead.take(0) == 0
-    assert begun.wait(5)
+    assert begun.wait(600)
     assert [ahead.take(1), ahead.take(2)] == [10, 20]
     assert readers[0] is threading.main_thread()
     assert threading.main_thread() not in (readers[1], readers[2])
@@ -76,5 +76,5 @@ def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
     with pytest.raises(KeyboardInterrupt) as caught:  # held, and with it all that the run had in hand
         daband.train(policy, **settings) if how == "alone" else train_stacked([Training(policy, **settings)])
     for thread in set(threading.enumerate()) - others:
-        thread.join(5)
+        thread.join(600)
     assert set(threading.enumerate()) <= others, caught

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
-from daband.cli.running import Records, report_hint, run_all
+from daband.cli.running import report_hint, run_all
 from daband.experiments import load_experiment
 from daband.experiments.ablation import BASES, AblationRow, ablation_rows, ablation_runs, write_ablation
-from daband.report import with_spread
+from daband.experiments.records import Records
+from daband.report import Mean
 
 __all__ = ["ablate"]
 
@@ -51,25 +53,28 @@ def ablate(
 
 def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
     table = Table(
-        title=f"{pair}: R, P and D of the recipe {base}", caption="difference: to RPD, the full method, by seed"
+        title=f"{escape(pair)}: R, P and D of the recipe {escape(base)}",
+        caption="difference: to RPD, the full method, by seed",
     )
     table.add_column("on", no_wrap=True)
-    for heading in ("accuracy", "to RPD", "95% interval", "p", "p (Holm)", "seeds"):
+    metric = rows[0].metric
+    digits = metric.digits(*(row.score for row in rows))
+    for heading in (metric.name.removeprefix("target "), "to RPD", "95% interval", "p", "p (Holm)", "seeds"):
         table.add_column(heading, justify="right", no_wrap=True)
-    best = max(row.accuracy for row in rows)
+    best = max((row.score for row in rows if row.score is not None), default=None)
     for row in rows:
         cells = ["", "", "", ""]
         if row.paired is not None:
             known = row.paired.n > 1
             cells = [
-                f"{row.paired.difference:+.3f}",
-                f"{row.paired.low:+.3f} to {row.paired.high:+.3f}" if known else "",
+                f"{row.paired.difference:+,.{digits}f}",
+                f"{row.paired.low:+,.{digits}f} to {row.paired.high:+,.{digits}f}" if known else "",
                 p_text(row.paired.p_value) if known else "",
                 "" if row.p_holm is None else p_text(row.p_holm),
             ]
-        accuracy = with_spread(row.accuracy, row.accuracy_spread, len(row.seeds), 3)
-        style = "bold" if row.accuracy == best else ""
-        table.add_row(row.letters, accuracy, *cells, str(len(row.seeds)), style=style)
+        score = Mean(row.score, row.score_spread, len(row.seeds)).text(digits)
+        style = "bold" if best is not None and row.score == best else ""
+        table.add_row(row.letters, score, *cells, str(len(row.seeds)), style=style)
     return table
 
 

@@ -1,26 +1,27 @@
-"""``daband continue``: what finished runs do once the target pays."""
+"""``daband continue``: finished runs continued in the target, with its rewards."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.interrupts import interruptible
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
-from daband.cli.running import Records, report_hint, said_when_interrupted, warnings_on
+from daband.cli.running import report_hint, said_when_interrupted, warnings_on
 from daband.experiments import BenchError, continue_bench, finished_runs
+from daband.experiments.records import TARGET_ACCURACY, Records, decimals, metric_of
 from daband.experiments.run import read_spec
-from daband.report import with_spread
+from daband.report import Mean
 
 __all__ = ["continue_command"]
 
-_CAPTION = "continued: in the rounds played now, with rewards; zero-shot: before, on the contexts it was judged by"
+_CAPTION = "continued: in the rounds played now, with rewards; zero-shot: before, on the evaluation contexts"
 
 
 def continue_command(
@@ -50,21 +51,22 @@ def _table(records: Records) -> Table:
     groups: dict[tuple[str, str, str], Records] = {}
     for record in records:
         groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
+    several = len({pair for pair, _, _ in groups}) > 1
+    fields = {"continued": "continued_regret", "zero-shot": "zero_shot_regret", "total": "total_regret"}
+    if metric_of(records) is not TARGET_ACCURACY:  # rewards in the user's unit: what a round pays, too
+        fields = {"reward a round": "continued_reward", **fields}
+    digits = {
+        name: 1 if metric_of(records) is TARGET_ACCURACY else decimals(*(record[field] for record in records))
+        for name, field in fields.items()
+    }
     table = Table(title="cumulative regret in the target", caption=_CAPTION)
     table.add_column("method", overflow="fold")
-    for heading in ("rounds", "continued", "zero-shot", "total", "seeds"):
+    for heading in ("rounds", *fields, "seeds"):
         table.add_column(heading, justify="right", no_wrap=True)
-    several = len({pair for pair, _, _ in groups}) > 1
     for (pair, method, variant), group in groups.items():
         name = " ".join([*([pair] if several else []), method, *([] if variant == "default" else [variant])])
-        cells = [_cell(group, field) for field in ("continued_regret", "zero_shot_regret", "total_regret")]
-        table.add_row(name, f"{group[0]['rounds']:,}", *cells, str(len(group)))
+        cells = [
+            Mean.of([record[field] for record in group]).text(digits[heading]) for heading, field in fields.items()
+        ]
+        table.add_row(escape(name), f"{group[0]['rounds']:,}", *cells, str(len(group)))
     return table
-
-
-def _cell(records: Records, field: str) -> str:
-    values = [record[field] for record in records]
-    if None in values:
-        return "unknown"
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return with_spread(float(np.mean(values)), spread, len(values), 1)

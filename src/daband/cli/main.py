@@ -20,8 +20,9 @@ from daband.cli.continued import continue_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
-from daband.cli.running import Records, run_all
+from daband.cli.running import run_all
 from daband.cli.sweep import sweep
+from daband.cli.tables import comparison_table
 from daband.errors import DabandError
 from daband.experiments import (
     Experiment,
@@ -30,8 +31,9 @@ from daband.experiments import (
     method_names,
     preset_names,
 )
+from daband.experiments.records import Records
 from daband.plugins import name_plugins
-from daband.report import MethodSummary, summarise, with_spread
+from daband.report import summarise
 
 __all__ = ["app", "main"]
 
@@ -46,7 +48,6 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 console = Console()
 
-_HEADINGS = ("target accuracy", "by class", "source regret", "rounds", "seeds", "s")
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
 
 
@@ -173,10 +174,10 @@ def _compare(
     report: bool = True,
 ) -> None:
     specs = experiment.runs(chosen, seeds)
-    title += _resolved_options(experiment, specs)
+    title += _resolved(experiment, specs)
 
     def show(records: Records) -> None:
-        console.print(_table(title, summarise(records)))
+        console.print(comparison_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
     records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
     show(records)
@@ -187,8 +188,8 @@ def _compare(
         console.print(f"Run: {out / records[0]['folder']}", highlight=False, soft_wrap=True)
 
 
-def _resolved_options(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
-    """What this machine's data decided of the options of the pair."""
+def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
+    """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
     told = [f"{key} = {own}" for spec in specs[:1] for key, own in spec.pair_options.items() if given.get(key) != own]
     return f" ({', '.join(told)})" if told else ""
@@ -199,47 +200,6 @@ def _written(folder: Path, pair: str | None = None) -> Path:
 
     with console.status("Drawing the report ..."):
         return write_report(folder, pair=pair)
-
-
-def _table(title: str, rows: list[MethodSummary]) -> Table:
-    """Methods by pair. Several pairs need the room of some columns, which are in the report and in results.json."""
-    table = Table(title=f"{title}: target, zero-shot, after source rewards alone")
-    names = _short({row.pair for row in rows})
-    several = len(names) > 1
-    if several:
-        table.add_column("pair", overflow="fold", min_width=min(20, max(map(len, names.values()))))
-    table.add_column("method", no_wrap=True)
-    left_out = ("by class", "rounds", "s") if several else ()
-    for heading in _HEADINGS:
-        if heading not in left_out:
-            table.add_column(heading, justify="right", no_wrap=True)
-    for pair in dict.fromkeys(row.pair for row in rows):
-        mine = [row for row in rows if row.pair == pair]
-        best = max(row.accuracy for row in mine)
-        for row in mine:
-            cells = (
-                with_spread(row.accuracy, row.accuracy_spread, len(row.seeds), 3),
-                f"{row.accuracy_macro:.3f}",
-                with_spread(row.source_regret, row.source_regret_spread, len(row.seeds), 0),
-                f"{row.rounds:,}",
-                str(len(row.seeds)),
-                f"{row.seconds:.1f}",
-            )
-            shown = [cell for heading, cell in zip(_HEADINGS, cells, strict=True) if heading not in left_out]
-            name = [names[pair]] if several else []
-            table.add_row(*name, row.method, *shown, style="bold" if row.accuracy == best and len(mine) > 1 else "")
-        table.add_section()
-    if several:
-        for method in dict.fromkeys(row.method for row in rows):
-            mean = [row.accuracy for row in rows if row.method == method]
-            table.add_row("mean of pairs", method, f"{sum(mean) / len(mean):.3f}", "", "")
-    return table
-
-
-def _short(pairs: set[str]) -> dict[str, str]:
-    """What pairs are called in a table: of one data set, without its name in front."""
-    of_one = len({pair.partition("/")[0] for pair in pairs}) == 1 and len(pairs) > 1
-    return {pair: pair.partition("/")[2] or pair if of_one else pair for pair in pairs}
 
 
 def main() -> None:

@@ -13,52 +13,61 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from daband.experiments import Event, RunSpec
+from daband.experiments.records import metric_of
+from daband.report.summary import UNKNOWN
 
-__all__ = ["CONTINUING", "TRAINING", "Phase", "watch"]
+__all__ = ["CONTINUING", "TRAINING", "Stage", "watch"]
 
 _QUIET = 60.0
 """Seconds between two lines of one run in a log."""
 
 
 @dataclass(frozen=True)
-class Phase:
-    """What runs are at: whose regret is shown on the way, and which number is said at the end."""
+class Stage:
+    """What runs are doing: whose regret is shown on the way, and which result at the end."""
 
     regret_of: str
-    result: str
-    name: str
-    digits: int
-
-    def ended(self, record: Mapping[str, Any]) -> str:
-        """What is said of a finished run."""
-        value = record[self.result]
-        return f"{self.name} {'unknown' if value is None else format(value, f'.{self.digits}f')}"
+    ended: Callable[[Mapping[str, Any]], str]
 
     def regret(self, value: float | None) -> str:
-        """What is said of a run under way."""
-        return f"{self.regret_of} regret {'unknown' if value is None else format(value, '.0f')}"
+        """The regret of a run under way."""
+        return f"{self.regret_of} regret {_number(value, 0)}"
 
 
-TRAINING = Phase("source", "target_accuracy", "target accuracy", 4)
-CONTINUING = Phase("target", "continued_regret", "target regret", 1)
+def _trained(record: Mapping[str, Any]) -> str:
+    metric = metric_of([dict(record)])
+    score = record[metric.field]
+    return f"{metric.name} {_number(score, metric.digits(score, significant=4))}"
+
+
+def _continued(record: Mapping[str, Any]) -> str:
+    return f"target regret {_number(record['continued_regret'], 1)}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+TRAINING = Stage("source", _trained)
+CONTINUING = Stage("target", _continued)
 
 
 @contextmanager
-def watch(specs: Sequence[RunSpec], console: Console, phase: Phase = TRAINING) -> Iterator[Callable[[Event], None]]:
+def watch(specs: Sequence[RunSpec], console: Console, stage: Stage = TRAINING) -> Iterator[Callable[[Event], None]]:
     """A listener that draws what it hears.
 
     On a terminal there is a live line for every run under way (episode, source regret, time left) and one for all. In
     a log a run has a line when it ends, and one a minute until then.
     """
     if console.is_terminal:
-        with _live(specs, console, phase) as hear:
+        with _live(specs, console, stage) as hear:
             yield hear
     else:
-        yield _Plain(specs, console, phase).hear
+        yield _Plain(specs, console, stage).hear
 
 
 @contextmanager
-def _live(specs: Sequence[RunSpec], console: Console, phase: Phase) -> Iterator[Callable[[Event], None]]:
+def _live(specs: Sequence[RunSpec], console: Console, stage: Stage) -> Iterator[Callable[[Event], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -82,7 +91,7 @@ def _live(specs: Sequence[RunSpec], console: Console, phase: Phase) -> Iterator[
                 shares[key] = state.share
                 if key not in lines:  # what a resumed run has behind it says nothing about its pace
                     lines[key] = bar.add_task(name, total=state.episodes, completed=state.episode, count="", note="")
-                line, note = lines[key], phase.regret(state.regret)
+                line, note = lines[key], stage.regret(state.regret)
                 bar.update(line, total=state.episodes, completed=state.episode, count=state.count, note=note)
             elif event.kind == "again":
                 console.print(f"[yellow]again[/yellow]  {name}: {escape(event.detail['reason'])}", highlight=False)
@@ -108,8 +117,8 @@ def _live(specs: Sequence[RunSpec], console: Console, phase: Phase) -> Iterator[
 class _Plain:
     """Lines for a log."""
 
-    def __init__(self, specs: Sequence[RunSpec], console: Console, phase: Phase) -> None:
-        self._specs, self._console, self._phase = specs, console, phase
+    def __init__(self, specs: Sequence[RunSpec], console: Console, stage: Stage) -> None:
+        self._specs, self._console, self._stage = specs, console, stage
         self._began: dict[str, tuple[float, int]] = {}
         self._spoke: dict[str, float] = {}
         self._over = 0
@@ -125,7 +134,7 @@ class _Plain:
                 if state.episodes is not None and state.episode > first:
                     pace = (now - began) / (state.episode - first)
                     left = f", about {pace * (state.episodes - state.episode) / 60:.0f} min left"
-                self._say(f"running   {name}: episode {state.count}, {self._phase.regret(state.regret)}{left}")
+                self._say(f"running   {name}: episode {state.count}, {self._stage.regret(state.regret)}{left}")
             return
         if event.kind == "again":
             self._say(f"again     {name}: {event.detail['reason']}")
@@ -135,7 +144,7 @@ class _Plain:
         if event.kind == "failed":
             self._say(f"failed    {place} {name}: {event.detail['error']}")
         else:
-            self._say(f"{event.kind:<9} {place} {name}: {self._phase.ended(event.detail)}")
+            self._say(f"{event.kind:<9} {place} {name}: {self._stage.ended(event.detail)}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -17,10 +17,9 @@ from daband.cli.interrupts import interruptible
 from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
 from daband.experiments.cluster import on_ray
+from daband.experiments.records import Records
 
 __all__ = ["report_hint", "run_all", "said_when_interrupted", "warnings_on"]
-
-Records = list[dict[str, Any]]
 
 
 def run_all(

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
-from daband.cli.running import Records, report_hint, run_all, said_when_interrupted
+from daband.cli.running import report_hint, run_all, said_when_interrupted
 from daband.errors import InvalidInput
 from daband.experiments import load_experiment
+from daband.experiments.records import TARGET_ACCURACY, TARGET_VALUE, Metric, Records
 from daband.experiments.sweep import (
     SELECTION_RULES,
     Choice,
@@ -26,7 +28,7 @@ from daband.experiments.sweep import (
     sweep_runs,
     write_sweep,
 )
-from daband.report import with_spread
+from daband.report import Mean
 
 __all__ = ["sweep"]
 
@@ -63,7 +65,8 @@ def sweep(
         picked = choices(points)
         for pair in dict.fromkeys(point.pair for point in points):
             console.print(_points_table(pair, [point for point in points if point.pair == pair]))
-            console.print(_choices_table([choice for choice in picked if choice.pair == pair], select))
+            metric = _metric([point for point in points if point.pair == pair])
+            console.print(_choices_table([choice for choice in picked if choice.pair == pair], select, metric))
         return points, picked
 
     def show_alone(records: Records) -> None:
@@ -87,29 +90,38 @@ def _measured(records: Records, folder: Path, console: Console) -> dict[str, dic
 
 
 def _points_table(pair: str, points: list[Point]) -> Table:
-    table = Table(title=f"{pair}: what the rules see, and the target accuracy they do not")
+    metric = _metric(points)
+    digits = metric.digits(*(point.score for point in points))
+    table = Table(title=f"{escape(pair)}: what the rules see, and the {metric.name} they do not")
     table.add_column("settings", overflow="fold")
     rules = list(points[0].criteria)
-    for heading in ("accuracy", *(_SHORT.get(rule, rule) for rule in rules)):
+    for heading in (metric.name.removeprefix("target "), *(_SHORT.get(rule, rule) for rule in rules)):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in points:
         cells = [point.criteria[rule] for rule in rules]
         table.add_row(
-            point.variant,
-            with_spread(point.accuracy, point.accuracy_spread, len(point.seeds), 3),
+            escape(point.variant),
+            Mean(point.score, point.score_spread, len(point.seeds)).text(digits),
             *("" if value is None else f"{value:.3f}" for value in cells),
         )
     return table
 
 
-def _choices_table(picked: list[Choice], select: str) -> Table:
-    table = Table(title="what each rule picks", caption="ranks: Spearman's correlation of the rule with the accuracy")
+def _metric(points: list[Point]) -> Metric:
+    return next(metric for metric in (TARGET_ACCURACY, TARGET_VALUE) if metric.field == points[0].metric)
+
+
+def _choices_table(picked: list[Choice], select: str, metric: Metric) -> Table:
+    name, digits = metric.name.removeprefix("target "), metric.digits(*(choice.score for choice in picked))
+    table = Table(title="what each rule picks", caption=f"ranks: Spearman's correlation of the rule with the {name}")
     table.add_column("rule", no_wrap=True)
     table.add_column("picks", overflow="fold")
-    for heading in ("accuracy", "below best", "ranks"):
+    for heading in (name, "below best", "ranks"):
         table.add_column(heading, justify="right", no_wrap=True)
     for choice in picked:
         ranks = "" if choice.rank_correlation is None else f"{choice.rank_correlation:+.2f}"
-        numbers = (f"{choice.accuracy:.3f}", f"{choice.below_best:.3f}", ranks)
-        table.add_row(choice.rule, choice.variant, *numbers, style="bold" if choice.rule == select else "")
+        numbers = (Mean(value, 0.0, 1).text(digits) for value in (choice.score, choice.below_best))
+        table.add_row(
+            choice.rule, escape(choice.variant), *numbers, ranks, style="bold" if choice.rule == select else ""
+        )
     return table

@@ -1,9 +1,8 @@
-"""Evaluation: zero-shot regret and accuracy of a fixed policy, paired tests, the bound's terms, signs of collapse."""
+"""Evaluation: value, regret and accuracy of a fixed policy, paired tests, the bound's terms, signs of collapse."""
 
 from daband.evaluation.bound import (
     BoundTerms,
     LiveBound,
-    Seen,
     best_joint_error,
     discriminator_divergence,
     hypothesis_divergence,
@@ -11,7 +10,7 @@ from daband.evaluation.bound import (
 )
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
 from daband.evaluation.paired import Paired, compare_paired, holm
-from daband.evaluation.zero_shot import Evaluation, evaluate
+from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate
 
 __all__ = [
     "BoundTerms",
@@ -20,9 +19,10 @@ __all__ = [
     "Evaluation",
     "LiveBound",
     "Paired",
-    "Seen",
+    "best_arms",
     "best_joint_error",
     "compare_paired",
+    "count_arms",
     "discriminator_divergence",
     "evaluate",
     "holm",

@@ -1,4 +1,4 @@
-"""Watching adversarial training for the three ways in which it goes wrong, and saying what to try."""
+"""Detecting collapse of adversarial training from what an episode measures, without target labels."""
 
 from __future__ import annotations
 
@@ -50,26 +50,27 @@ _SIGNS = (
         0.995,
         None,
         "the discriminator tells the domains apart without error ({value:.1%} for {n} episodes), so the encoder learns "
-        "nothing from it. Raise the adversarial weight, or align wider features (LatentSettings(alignment='features'))",
+        "nothing from it. Raise the adversarial weight, or align the encoder's wider features (the recipe's setting "
+        "latent.alignment = 'features')",
     ),
 )
 
 
 class CollapseWatch:
-    """Looks at every episode's record; says once per way of collapsing that it has shown for ``patience`` episodes."""
+    """Watches episode records and reports each kind of collapse once, after it has lasted ``patience`` episodes."""
 
     def __init__(self, *, patience: int = 10) -> None:
         self.patience = patience
         self._streaks = dict.fromkeys((sign.name for sign in _SIGNS), 0)
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def observe(self, record: Mapping[str, float]) -> list[str]:
-        """What is to be said after this episode; mostly nothing."""
+        """Messages to show after this episode; mostly none."""
         messages = []
         for sign in _SIGNS:
             self._streaks[sign.name] = self._streaks[sign.name] + 1 if sign.shows(record) else 0
-            if self._streaks[sign.name] >= self.patience and sign.name not in self._said:
-                self._said.add(sign.name)
+            if self._streaks[sign.name] >= self.patience and sign.name not in self._reported:
+                self._reported.add(sign.name)
                 text = sign.message.format(value=record[sign.key], n=self._streaks[sign.name])
                 messages.append(f"{sign.name}: {text}")
         return messages

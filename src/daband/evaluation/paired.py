@@ -1,7 +1,7 @@
 """Paired comparison: is one method better than another on the same seeds, and how sure is that?
 
-Methods of one seed see the same contexts in the same order and are paid from the same table, so their results are
-compared seed by seed: what a seed does to both drops out of the difference.
+Methods with one seed see the same contexts in the same order and are paid from the same table of rewards, so results
+are compared seed by seed: the effect of the seed on both cancels in the difference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Paired", "compare_paired", "holm"]
 class Paired:
     """How much ``first`` is above ``second``, over pairs of results with the same seed.
 
-    With a single pair nothing can be said of the spread: ``low``, ``high`` and ``p_value`` are then NaN.
+    With a single pair the spread is unknown: ``low``, ``high`` and ``p_value`` are then NaN.
     """
 
     n: int
@@ -41,7 +41,7 @@ class Paired:
 
 
 def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
-    """Compare two lists of results, (n,) each, whose i-th entries belong together (the same seed).
+    """Compare two lists of results, (n,) each, whose i-th entries have the same seed.
 
     Differences that are all the same have no spread: the interval is that one number, and the p-value is 0 for a
     number other than 0 and 1 for 0.

@@ -1,11 +1,10 @@
-"""Choosing between trained policies without a reward of the target: criteria from the literature.
+"""Selecting among trained policies without target rewards: criteria from the literature.
 
-What may be looked at decides what a choice is worth. Source rewards and unlabelled target contexts are at hand when a
-policy is to be handed over; target rewards are not. So ``criteria`` takes a stream of target contexts, and a
-domain that could pay is refused.
+A criterion may use source rewards and unlabelled target contexts, which are available before the hand-over; target
+rewards are not. So ``criteria`` takes a stream of target contexts, and refuses a domain with rewards.
 
 * ``source-validation``: mean reward on source contexts that training did not use; where there are none left, the mean
-  reward of the last quarter of the first pass, every round of which was decided before it was learned from
+  reward of the last quarter of the first pass, each round of which was decided before it was learned from
   (progressive validation: Blum, Kalai, Langford, 1999).
 * ``entropy``: how undecided the predictions on the target are (Morerio, Cavazza, Murino: "Minimal-entropy correlation
   alignment for unsupervised deep domain adaptation", ICLR 2018). One that sends the whole target to one arm looks good.
@@ -31,9 +30,9 @@ from daband.errors import InvalidInput
 from daband.policies import Policy
 
 __all__ = [
-    "RULES",
-    "Rule",
-    "Training",
+    "CRITERIA",
+    "Criterion",
+    "SourceHistory",
     "criteria",
     "deep_embedded_risk",
     "mutual_information",
@@ -44,75 +43,80 @@ __all__ = [
 _SCALE = 10.0
 """Predicted rewards lie in [0, 1], too flat for a softmax: they are multiplied by this, as the objective does."""
 _FEWEST = 100
-"""Held-out source rounds below which a mean over them says too little."""
+"""With fewer held-out source rounds than this, their mean is too noisy to select by."""
 _BATCH = 512
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How to choose by one criterion."""
+class Criterion:
+    """How to select by one criterion."""
 
     highest: bool
-    """Whether the highest value is to be picked, or the lowest."""
+    """Whether the highest value is best, or the lowest."""
     label_free: bool
-    """Whether it does without any reward, of the source too."""
+    """Whether it needs no reward at all, not even of the source."""
     summary: str
 
 
-RULES: dict[str, Rule] = {
-    "source-validation": Rule(True, False, "mean reward on source rounds not trained on"),
-    "entropy": Rule(False, True, "entropy of target predictions"),
-    "mutual-information": Rule(True, True, "mutual information of target contexts and predictions"),
-    "snd": Rule(True, True, "soft neighbourhood density of target predictions"),
-    "dev": Rule(False, False, "source loss weighted to look like the target (DEV)"),
+CRITERIA: dict[str, Criterion] = {
+    "source-validation": Criterion(True, False, "mean reward on source rounds not trained on"),
+    "entropy": Criterion(False, True, "entropy of target predictions"),
+    "mutual-information": Criterion(True, True, "mutual information of target contexts and predictions"),
+    "snd": Criterion(True, True, "soft neighbourhood density of target predictions"),
+    "dev": Criterion(False, False, "source loss weighted to look like the target (DEV)"),
 }
-"""Every rule that does without target rewards."""
+"""Every selection criterion; none needs target rewards."""
 
 
 @dataclass(frozen=True)
-class Training:
-    """What a policy was trained on: the reward of each source round, (N,), and the seed that ordered the contexts."""
+class SourceHistory:
+    """The source rounds that a policy was trained on: their rewards, (N,), and the seed that ordered the contexts."""
 
     rewards: FloatArray
     seed: int
 
 
 def criteria(
-    policy: Policy, *, source: RewardDomain | LoggedDomain, target: Contexts, training: Training, contexts: int = 2000
+    policy: Policy,
+    *,
+    source: RewardDomain | LoggedDomain,
+    target: Contexts,
+    history: SourceHistory,
+    contexts: int = 2000,
 ) -> dict[str, float | None]:
-    """Every criterion's value for a trained policy, None where it cannot be had. The policy is the same afterwards.
+    """Every criterion's value for a trained policy, None where it cannot be computed. The policy is not changed.
 
     Args:
         policy: the policy.
         source: the domain it was trained in.
-        target: contexts of the target; a domain that pays is refused.
-        training: what it was trained on.
-        contexts: how many contexts of each domain are looked at, at the most.
+        target: contexts of the target; a domain with rewards is refused.
+        history: the rounds it was trained on there.
+        contexts: how many contexts of each domain are used at most.
     """
     if not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain):
         raise InvalidInput(
             f"criteria take target contexts without rewards, e.g. pair.target, got {type(target).__name__}"
         )
-    unlabelled = target.batch(0, min(contexts, len(target)), seed=training.seed)
+    unlabelled = target.batch(0, min(contexts, len(target)), seed=history.seed)
     probability = _softmax(_SCALE * _predicted(policy, unlabelled))
     values: dict[str, float | None] = {
         "entropy": prediction_entropy(probability),
         "mutual-information": mutual_information(probability),
         "snd": soft_neighbourhood_density(probability) if len(probability) > 2 else None,
     }
-    played = len(training.rewards)
+    played = len(history.rewards)
     stop = min(played + contexts, len(source))
     if stop - played >= _FEWEST:
-        held_out = source.batch(played, stop, seed=training.seed)
-        reward, weight = _rewards(policy, source, played, stop, training.seed)
+        held_out = source.batch(played, stop, seed=history.seed)
+        reward, weight = _rewards(policy, source, played, stop, history.seed)
         values["source-validation"] = float(np.average(reward, weights=weight)) if weight.any() else None
-        seen = source.batch(0, min(contexts, played), seed=training.seed)
+        seen = source.batch(0, min(contexts, played), seed=history.seed)
         values["dev"] = _dev(policy, seen, held_out, unlabelled, reward, weight)
     else:
-        first_pass = training.rewards[: len(source)]
+        first_pass = history.rewards[: len(source)]
         values["source-validation"] = float(first_pass[-max(1, len(first_pass) // 4) :].mean())
         values["dev"] = None
-    return {name: values[name] for name in RULES}
+    return {name: values[name] for name in CRITERIA}
 
 
 def prediction_entropy(probability: FloatArray) -> float:
@@ -172,16 +176,16 @@ def _dev(
     ratio = len(source) / len(target) * probability[:, 1] / np.maximum(probability[:, 0], 1e-12)
     low, high = policy.reward_range
     loss = 1.0 - (reward - low) / (high - low)
-    share = weight / weight.mean()  # of one where the source pays; a log's rounds count by their propensities
+    share = weight / weight.mean()  # 1 unless the source is a log
     return deep_embedded_risk(loss, ratio * share)
 
 
 def _rewards(
     policy: Policy, source: RewardDomain | LoggedDomain, start: int, stop: int, seed: int
 ) -> tuple[FloatArray, FloatArray]:
-    """What the policy's own choices pay in these rounds, (N,), and how much each counts, (N,).
+    """The rewards of the policy's own choices in these rounds, (N,), and the weight of each, (N,).
 
-    In a log only rounds whose logged arm is the policy's own count, by one over their propensity.
+    In a log only rounds whose logged arm the policy would choose count, weighted by one over their propensity.
     """
     if isinstance(source, LoggedDomain):
         log = source.rounds(start, stop, seed=seed)

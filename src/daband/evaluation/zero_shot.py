@@ -1,4 +1,4 @@
-"""Zero-shot evaluation: how a fixed policy does in a domain, by expected rewards that it never sees."""
+"""Evaluation of a fixed policy by expected rewards that it never sees; without them, which arms it chooses."""
 
 from __future__ import annotations
 
@@ -8,30 +8,42 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains import EvaluationDomain, LoggedDomain
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.domains import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.policies import Policy
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "best_arms", "count_arms", "evaluate"]
+
+_TIE = 1e-9
+"""Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms."""
+_ROUNDING = 8 * float(np.finfo(np.float64).eps)
+"""The same as a share of the largest reward, for arms that differ by rounding alone."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a fixed policy did.
+    """What a fixed policy is worth on some contexts, rewards in the unit in which the domain gives them."""
 
-    ``regret`` is R_T, the sum over contexts of the best arm's expected reward minus the chosen one's; ``accuracy`` is
-    1 - R_T / N, which for classification is the share of right answers. ``per_class`` is the same for the contexts
-    whose best arm is that class (None where there are none), ``accuracy_macro`` the mean of these.
-    """
-
-    accuracy: float
-    accuracy_macro: float
+    value: float
+    """The mean expected reward of the arms that the policy chose."""
+    best_value: float
+    """The mean expected reward of the best arm of each context."""
+    constant_value: float
+    """The mean expected reward of the best constant arm: the one that pays most over all these contexts."""
     regret: float
+    """R_T: the sum over contexts of the best arm's expected reward minus the chosen arm's."""
+    accuracy: float
+    """The share of contexts whose chosen arm is a best one. Where exactly one arm pays 1, this is 1 - R_T / N."""
+    accuracy_macro: float
+    """The mean of ``per_class`` over classes that have contexts."""
     per_class: list[float | None]
+    """For each arm, the accuracy on contexts of which it is a best arm, (K,); None where there are none."""
     contexts: int
+    """How many contexts there were, N."""
     arm_counts: list[int]
+    """How often each arm was chosen, (K,)."""
     rule: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,45 +66,109 @@ def evaluate(
         policy: the policy.
         domain: contexts with the expected reward of every arm, e.g. ``pair.target_test``.
         rule: "ucb" keeps the exploration bonus, as the paper's Definition of the policy does; "greedy" drops it.
-        as_domain: what the policy is told the contexts come from.
+        as_domain: which domain the policy takes the contexts for.
         batch_size: contexts at a time.
         observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
     """
+    _check(policy, rule, batch_size)
+    if domain is None:
+        raise InvalidInput(
+            "domain is None: this pair has no labels of the target, so nothing can be evaluated there; "
+            "give target_test=(contexts, labels or rewards) where some exist"
+        )
     if not isinstance(domain, EvaluationDomain):
-        missing = ": this pair has no labels of the target to evaluate with" if domain is None else ""
-        if isinstance(domain, LoggedDomain):
-            missing = ": a log holds the reward of the logged arm alone, which takes an off-policy estimate"
+        logged = isinstance(domain, LoggedDomain)
+        missing = (
+            ": a log holds the reward of the logged arm alone, which takes an off-policy estimate" if logged else ""
+        )
         raise InvalidInput(
             f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"
         )
     if domain.n_arms != policy.n_arms:
         raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
-    if rule not in ("ucb", "greedy"):
-        raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidInput(f"batch_size must be a whole number >= 1, got {batch_size!r}")
-    regrets: list[FloatArray] = []
-    classes: list[IntArray] = []
+    if len(domain) == 0:
+        raise InvalidInput("domain has no context to evaluate on")
     arms: list[IntArray] = []
+    chosen: list[FloatArray] = []
+    best: list[FloatArray] = []
+    right: list[BoolArray] = []
+    per_arm = np.zeros((3, domain.n_arms))  # expected rewards; contexts of which it is a best arm; of these, right ones
     for contexts, expected in domain.batches(batch_size):
         decision = policy.decide(contexts, as_domain, rule=rule, ahead=sum(map(len, arms)))
-        arm = decision.arm
-        regrets.append(expected.max(axis=1) - expected[np.arange(len(arm)), arm])
-        classes.append(expected.argmax(axis=1))
-        arms.append(arm)
+        rows = np.arange(len(decision.arm))
+        are_best = best_arms(expected)
+        arms.append(decision.arm)
+        chosen.append(expected[rows, decision.arm])
+        best.append(expected.max(axis=1))
+        right.append(are_best[rows, decision.arm])
+        per_arm += expected.sum(axis=0), are_best.sum(axis=0), are_best[right[-1]].sum(axis=0)
         if observe is not None:
             observe(contexts, expected, decision)
-    regret, best = np.concatenate(regrets), np.concatenate(classes)
-    per_class: list[float | None] = []
-    for arm_number in range(domain.n_arms):
-        rows = best == arm_number
-        per_class.append(float(1.0 - regret[rows].mean()) if rows.any() else None)
+    value, best_value = np.concatenate(chosen), np.concatenate(best)
+    paid, of_class, right_of_class = per_arm
+    per_class = [float(hits / n) if n else None for hits, n in zip(right_of_class, of_class, strict=True)]
     return Evaluation(
-        accuracy=float(1.0 - regret.mean()),
+        value=float(value.mean()),
+        best_value=float(best_value.mean()),
+        constant_value=float(paid.max() / len(value)),
+        regret=float((best_value - value).sum()),
+        accuracy=float(np.concatenate(right).mean()),
         accuracy_macro=float(np.mean([share for share in per_class if share is not None])),
-        regret=float(regret.sum()),
         per_class=per_class,
-        contexts=len(regret),
+        contexts=len(value),
         arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
         rule=rule,
     )
+
+
+def best_arms(expected: FloatArray) -> BoolArray:
+    """Which arms are best, (B, K), by expected rewards (B, K); ties count, rounding aside."""
+    highest, lowest = expected.max(axis=1, keepdims=True), expected.min(axis=1, keepdims=True)
+    slack = _TIE * (highest - lowest) + _ROUNDING * np.maximum(np.abs(highest), np.abs(lowest))
+    are_best: BoolArray = expected >= highest - slack
+    return are_best
+
+
+def count_arms(
+    policy: Policy,
+    target: Contexts,
+    *,
+    rule: str = "ucb",
+    seed: int = 0,
+    contexts: int = 2000,
+    batch_size: int = 1024,
+    observe: Callable[[AnyArray, None, Decision], None] | None = None,
+) -> list[int]:
+    """How often a policy chooses each arm, (K,), on target contexts whose rewards nobody knows. It is unchanged.
+
+    Args:
+        policy: the policy.
+        target: the target's contexts, e.g. ``pair.target``.
+        rule: "ucb" or "greedy", as in ``evaluate``.
+        seed: the order in which contexts are taken.
+        contexts: how many contexts at most.
+        batch_size: contexts at a time.
+        observe: called with every batch in turn: contexts (B, *C), None, and the decision on them.
+    """
+    _check(policy, rule, batch_size)
+    if not isinstance(target, Contexts):
+        raise InvalidInput(f"target must be a stream of contexts, e.g. pair.target, got {type(target).__name__}")
+    n = min(contexts, len(target))
+    counts = np.zeros(policy.n_arms, np.int64)
+    for start in range(0, n, batch_size):
+        batch = target.batch(start, min(start + batch_size, n), seed=seed)
+        decision = policy.decide(batch, "target", rule=rule, ahead=start)
+        counts += np.bincount(decision.arm, minlength=policy.n_arms)
+        if observe is not None:
+            observe(batch, None, decision)
+    found: list[int] = counts.tolist()
+    return found
+
+
+def _check(policy: Policy, rule: str, batch_size: int) -> None:
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
+    if rule not in ("ucb", "greedy"):
+        raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidInput(f"batch_size must be a whole number >= 1, got {batch_size!r}")

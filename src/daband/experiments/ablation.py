@@ -19,12 +19,12 @@ import numpy as np
 
 from daband.errors import InvalidInput
 from daband.evaluation import Paired, compare_paired, holm
+from daband.experiments.records import Metric, Record, metric_of
 from daband.experiments.settings import Experiment, RunSpec
 from daband.files import write_text
 
 __all__ = ["BASES", "COMBINATIONS", "AblationRow", "ablation_rows", "ablation_runs", "write_ablation"]
 
-Record = dict[str, Any]
 
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 """What is left on; the last is the full method."""
@@ -45,8 +45,11 @@ class AblationRow:
     base: str
     letters: str
     seeds: tuple[int, ...]
-    accuracy: float
-    accuracy_spread: float
+    metric: Metric
+    """What ``score`` is: the target accuracy where exactly one arm pays 1, else the target value."""
+    score: float | None
+    """The mean over seeds; None where the target has no labels."""
+    score_spread: float
     """The sample standard deviation over seeds, 0 for a single one."""
     source_regret: float | None
     paired: Paired | None
@@ -63,8 +66,9 @@ class AblationRow:
             "letters": self.letters,
             "variant": f"{self.base}:{self.letters}",
             "seeds": list(self.seeds),
-            "accuracy": self.accuracy,
-            "accuracy_spread": self.accuracy_spread,
+            "metric": self.metric.field,
+            "score": self.score,
+            "score_spread": self.score_spread,
             "source_regret": self.source_regret,
             **{name: paired.get(name) for name in ("difference", "low", "high", "p_value")},
             "p_holm": self.p_holm,
@@ -111,12 +115,13 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     rows = []
     for (pair, base), found in groups.items():
         full = found.get(COMBINATIONS[-1], {})
+        metric = metric_of([record for by_seed in found.values() for record in by_seed.values()])
         present = [letters for letters in COMBINATIONS if letters in found]
-        tests = {letters: _against(found[letters], full) for letters in present if letters != COMBINATIONS[-1]}
+        tests = {letters: _against(found[letters], full, metric) for letters in present if letters != COMBINATIONS[-1]}
         known = {letters: test for letters, test in tests.items() if test is not None}
         corrected = dict(zip(known, holm([test.p_value for test in known.values()]), strict=True))
         for letters in present:
-            accuracies = np.array([record["target_accuracy"] for record in found[letters].values()])
+            scores = metric.values(list(found[letters].values()))
             regrets = [record["source_regret"] for record in found[letters].values()]
             p_holm = corrected.get(letters, np.nan)
             rows.append(
@@ -125,8 +130,9 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
                     base=base,
                     letters=letters,
                     seeds=tuple(found[letters]),
-                    accuracy=float(accuracies.mean()),
-                    accuracy_spread=float(accuracies.std(ddof=1)) if len(accuracies) > 1 else 0.0,
+                    metric=metric,
+                    score=None if scores is None else float(scores.mean()),
+                    score_spread=0.0 if scores is None or len(scores) < 2 else float(scores.std(ddof=1)),
                     source_regret=None if None in regrets else float(np.mean(regrets)),
                     paired=tests.get(letters),
                     p_holm=None if np.isnan(p_holm) else float(p_holm),
@@ -135,13 +141,11 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
     return rows
 
 
-def _against(records: Mapping[int, Record], full: Mapping[int, Record]) -> Paired | None:
+def _against(records: Mapping[int, Record], full: Mapping[int, Record], metric: Metric) -> Paired | None:
     seeds = sorted(set(records) & set(full))
-    if not seeds:
-        return None
-    return compare_paired(
-        [records[seed]["target_accuracy"] for seed in seeds], [full[seed]["target_accuracy"] for seed in seeds]
-    )
+    here = metric.values([records[seed] for seed in seeds])
+    there = metric.values([full[seed] for seed in seeds])
+    return None if not seeds or here is None or there is None else compare_paired(here.tolist(), there.tolist())
 
 
 def write_ablation(out: str | Path, rows: Sequence[AblationRow]) -> Path:

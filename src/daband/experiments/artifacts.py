@@ -25,20 +25,19 @@ import warnings
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import daband
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import LoggedDomain, Pair
+from daband.evaluation import best_arms
 from daband.experiments.methods import build_policy
+from daband.experiments.prepared import Prepared
 from daband.files import write_bytes, write_text
 from daband.linear import Decision
 from daband.policies import Policy
-
-if TYPE_CHECKING:
-    from daband.experiments.run import Prepared
 
 __all__ = ["ArtifactRecorder", "EvidenceWarning", "environment", "gather"]
 
@@ -50,7 +49,6 @@ _PICTURE_SIDE = 64
 _LARGEST_VECTOR = 64
 _MOST_ARMS = 1000
 """Beyond it a table of arms by arms is too large to keep or to look at."""
-_ROUNDING = 1e-12
 
 
 class EvidenceWarning(UserWarning):
@@ -67,9 +65,9 @@ class ArtifactRecorder:
         self.arms_mean_something = pair.arms == "disjoint"  # with shared arms, arm 3 is another thing in every round
         self.n_arms = pair.n_arms
         self.confusion: IntArray | None = None
-        if self.arms_mean_something and pair.n_arms <= _MOST_ARMS:
+        if self.arms_mean_something and pair.target_test is not None and pair.n_arms <= _MOST_ARMS:
             self.confusion = np.zeros((pair.n_arms, pair.n_arms), np.int64)
-        n = len(pair.require_target_test())
+        n = len(pair.target if pair.target_test is None else pair.target_test)
         self._sampled = np.unique(np.linspace(0, n - 1, min(n, _LATENTS)).round().astype(np.int64))
         self.contexts: list[AnyArray] = []
         self.best: list[IntArray] = []
@@ -78,14 +76,18 @@ class ArtifactRecorder:
         self._wrong: list[dict[str, Any]] = []
         self._seen = 0
 
-    def see(self, contexts: AnyArray, expected: FloatArray, decision: Decision) -> None:
-        """Look at one batch of decisions."""
+    def see(self, contexts: AnyArray, expected: FloatArray | None, decision: Decision) -> None:
+        """Look at one batch of decisions; without expected rewards, contexts alone are kept."""
         if not self.arms_mean_something:
             return
         rows = np.arange(len(contexts))
-        regret = expected.max(axis=1) - expected[rows, decision.arm]
-        wrong = regret > _ROUNDING
-        right = np.where(wrong, expected.argmax(axis=1), decision.arm)  # of several best arms the chosen one is right
+        if expected is None:
+            regret, wrong = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
+            right = np.full(len(rows), -1, np.int64)
+        else:
+            regret = expected.max(axis=1) - expected[rows, decision.arm]
+            wrong = ~best_arms(expected)[rows, decision.arm]
+            right = np.where(wrong, expected.argmax(axis=1), decision.arm)  # of several best arms the chosen one
         if self.confusion is not None:
             np.add.at(self.confusion, (right, decision.arm), 1)
         here = self._sampled[(self._sampled >= self._seen) & (self._sampled < self._seen + len(contexts))] - self._seen

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from daband.errors import DabandError, DataError, InvalidInput
 from daband.experiments.executors import Event, Executor, Listener, in_processes, in_turn
-from daband.experiments.run import Record, finished_record, read_spec
+from daband.experiments.records import Record
+from daband.experiments.run import finished_record, read_spec
 from daband.experiments.settings import RunSpec
 from daband.experiments.stacked import stacked
 from daband.files import read_json, write_text

@@ -26,7 +26,8 @@ from typing import Any
 from daband.errors import InvalidInput
 from daband.experiments.executors import THREAD_VARIABLES, Event, Executor, Listener, Outcome, WorkerDied
 from daband.experiments.methods import policy_class
-from daband.experiments.run import Record, execute
+from daband.experiments.records import Record
+from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from daband.domains import load
 from daband.errors import DataError
 from daband.experiments.bench import BenchError
 from daband.experiments.executors import Event, Listener, in_processes, in_turn
+from daband.experiments.records import Record
 from daband.experiments.run import read_spec
 from daband.experiments.settings import RunSpec
 from daband.files import read_json, write_text
@@ -20,7 +21,6 @@ from daband.training import continue_on_target
 
 __all__ = ["continue_bench", "continue_run", "finished_runs"]
 
-Record = dict[str, Any]
 
 _FOLDER = "continued"
 
@@ -119,7 +119,9 @@ def continue_run(
     """Continue one finished run on target rewards, in its subfolder ``continued``; read, not repeated, when done.
 
     The run itself stays as it is. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts
-    (``zero_shot_contexts`` of them), ``continued_regret`` that of the rounds played here, ``total_regret`` their sum.
+    (``zero_shot_contexts`` of them), ``continued_regret`` that of the rounds played here, ``total_regret`` their sum;
+    ``zero_shot_value`` and ``continued_reward`` are the mean rewards of a context and of a round, all in the user's
+    unit. What needs labels is None where there are none.
     """
     folder = Path(folder)
     here = folder / _FOLDER
@@ -145,8 +147,7 @@ def continue_run(
         progress=tell,
     )
     before = read_json(folder / "result.json")
-    zero_shot = before["target_regret"]
-    known_regret = run.total_regret == run.total_regret  # NaN is not
+    zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
     record = {
         "pair": spec.pair,
         "method": spec.method,
@@ -156,8 +157,11 @@ def continue_run(
         "rounds_asked": rounds,
         "zero_shot_regret": zero_shot,
         "zero_shot_contexts": before.get("target_contexts"),
-        "continued_regret": run.total_regret if known_regret else None,
-        "total_regret": zero_shot + run.total_regret if known_regret else None,
+        "zero_shot_value": before.get("target_value"),
+        "continued_regret": continued,
+        "continued_reward": float(run.reward.mean()),
+        "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
+        "feedback": before.get("feedback", "one_hot"),
         "wall_seconds": run.seconds,
         "config_hash": spec.config_hash,
         "folder": folder.name,

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from daband.errors import DabandError
-from daband.experiments.run import Record, execute
+from daband.experiments.records import Record
+from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
 
 __all__ = [

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daband.errors import InvalidInput
-from daband.experiments.run import conclude, finished_record, prepare
+from daband.experiments.prepared import prepare
+from daband.experiments.run import conclude, finished_record
 from daband.experiments.settings import RunSpec
 from daband.training import Profile, train
 

@@ -1,51 +1,23 @@
-"""One run of an experiment, from settings to a finished folder: prepared, trained, concluded."""
+"""One run of an experiment, from settings to a finished folder: prepare, train, evaluate."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from daband.domains import Pair, load
 from daband.errors import DataError
-from daband.evaluation import evaluate
+from daband.evaluation import Evaluation, count_arms, evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
-from daband.experiments.methods import build_policy
+from daband.experiments.prepared import Prepared, prepare
+from daband.experiments.records import Record
 from daband.experiments.settings import RunSpec
 from daband.files import read_json, write_text
-from daband.policies import Policy
 from daband.training import Run, train
 
-__all__ = ["Prepared", "conclude", "execute", "finished_record", "prepare", "read_spec"]
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A run that is ready to be trained."""
-
-    spec: RunSpec
-    pair: Pair
-    policy: Policy
-    folder: Path
-
-    def training(self) -> dict[str, Any]:
-        """What ``train`` is told besides the policy."""
-        spec, source = self.spec, self.pair.source
-        whole = max(1, source.rounds_available // spec.episode_length)
-        return {
-            "source": source,
-            "target": self.pair.target,
-            "episodes": whole if spec.episodes == "all" else spec.episodes,
-            "episode_length": spec.episode_length,
-            "seed": spec.seed,
-            "directory": self.folder,
-            "config": {"run": spec.model_dump(mode="json")},
-        }
+__all__ = ["conclude", "execute", "finished_record", "read_spec"]
 
 
 def finished_record(spec: RunSpec, out: Path) -> Record | None:
@@ -86,38 +58,46 @@ def execute(
     return conclude(prepared, run)
 
 
-def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
-    """Load the pair, unless it is given, and build the policy of a run."""
-    pair = load(spec.pair, **spec.pair_options) if pair is None else pair
-    policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
-    return Prepared(spec, pair, policy, out / spec.folder_name)
-
-
 def conclude(prepared: Prepared, run: Run) -> Record:
-    """Evaluate a trained policy, write what is left to write, and mark the folder as done."""
-    spec, pair, folder = prepared.spec, prepared.pair, prepared.folder
+    """Evaluate a trained policy, write what is left to write, and mark the folder as done.
+
+    Where the target has no labels, every field that needs them is None.
+    """
+    spec, pair, folder, policy = prepared.spec, prepared.pair, prepared.folder, prepared.policy
     started = time.perf_counter()
     recorder = ArtifactRecorder(pair)
-    result = evaluate(prepared.policy, pair.require_target_test(), rule=spec.rule, observe=recorder.see)
-    record = {
+    result: Evaluation | None = None
+    if pair.target_test is None:
+        arm_counts = count_arms(policy, pair.target, rule=spec.rule, seed=spec.seed, observe=recorder.see)
+    else:
+        result = evaluate(policy, pair.target_test, rule=spec.rule, observe=recorder.see)
+        arm_counts = result.arm_counts
+    record: Record = {
         "pair": spec.pair,
         "method": spec.method,
         "variant": spec.variant,
         "seed": spec.seed,
-        "target_accuracy": result.accuracy,
-        "target_accuracy_macro": result.accuracy_macro,
-        "target_regret": result.regret,
-        "per_class": result.per_class,
-        "source_regret": None if run.total_regret != run.total_regret else run.total_regret,
+        **_target_fields(result),
+        "target_arm_counts": arm_counts,
+        "target_contexts": sum(arm_counts),
+        "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
+        "source_reward": float(run.reward.mean()),
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - started,
         "selection": spec.selection,
         "config_hash": spec.config_hash,
         "class_names": list(pair.class_names),
-        "target_contexts": result.contexts,
+        "feedback": pair.feedback,
         "folder": spec.folder_name,
     }
     gather(prepared, recorder)
     write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
     write_text(folder / "done", "")
     return record
+
+
+def _target_fields(result: Evaluation | None) -> Record:
+    """What the evaluation says of the target; None throughout where there was none."""
+    names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
+    fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
+    return {**fields, "per_class": None if result is None else result.per_class}

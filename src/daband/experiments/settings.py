@@ -24,8 +24,8 @@ __all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "said"]
 
 Episodes = Annotated[int, Field(ge=1)] | Literal["all"]
 """How many episodes, or "all": as many whole ones as the source's contexts and ``passes`` give."""
-Rule = Literal["ucb", "greedy"]
-"""How the policy acts when it is judged in the target, as ``evaluate`` takes it."""
+DecisionRule = Literal["ucb", "greedy"]
+"""How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``."""
 
 
 class _Settings(BaseModel):
@@ -44,7 +44,7 @@ class RunSpec(_Settings):
     episodes: Episodes
     episode_length: int
     seed: int
-    rule: Rule
+    rule: DecisionRule
     selection: str
 
     @property
@@ -83,7 +83,7 @@ class Experiment(_Settings):
     components: int = Field(default=64, ge=1)
     policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    rule: Rule = "ucb"
+    rule: DecisionRule = "ucb"
     selection: str = "none"
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
 

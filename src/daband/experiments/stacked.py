@@ -19,7 +19,9 @@ from daband.domains import load
 from daband.errors import DabandError, DeviceOutOfMemory
 from daband.experiments.executors import Executor, Listener, Outcome, Work
 from daband.experiments.methods import policy_class
-from daband.experiments.run import Prepared, Record, conclude, execute, finished_record, prepare
+from daband.experiments.prepared import Prepared, prepare
+from daband.experiments.records import Record
+from daband.experiments.run import conclude, execute, finished_record
 from daband.experiments.settings import RunSpec
 from daband.training import Run
 

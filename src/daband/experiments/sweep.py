@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from daband.domains import Pair, load
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
-from daband.evaluation.selection import RULES, Training, criteria
+from daband.evaluation.selection import CRITERIA, SourceHistory, criteria
 from daband.experiments.bench import read_results
 from daband.experiments.methods import check_recipe, policy_class, policy_settings
+from daband.experiments.records import Record, metric_of
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, said
 from daband.files import read_json, write_text
@@ -29,11 +30,10 @@ from daband.suggestions import did_you_mean
 __all__ = ["SELECTION_RULES", "Choice", "Point", "choices", "measure", "parse_grid", "sweep_points", "sweep_runs",
            "write_sweep"]  # fmt: skip
 
-Record = dict[str, Any]
 Grid = Mapping[str, Sequence[Any]]
 
-SELECTION_RULES = (*RULES, "oracle")
-"""Rules by name; "oracle" looks at the target accuracy, which nobody has before the hand-over."""
+SELECTION_RULES = (*CRITERIA, "oracle")
+"""Selection rules by name; "oracle" uses target rewards, which nobody has before the hand-over."""
 _OF_THE_RUN = ("episodes", "episode_length", "components", "rule")
 
 
@@ -157,15 +157,15 @@ def measure(
         folder = out / record["folder"]
         path = folder / "criteria.json"
         known = read_json(path) if path.is_file() else {}
-        if set(RULES) - set(known):
+        if set(CRITERIA) - set(known):
             spec = read_spec(folder)
             wanted = (spec.pair, json.dumps(spec.pair_options, sort_keys=True))
             if pair is None or loaded != wanted:
                 pair, loaded = load(spec.pair, **spec.pair_options), wanted
             policy = load_policy(folder / "policy.safetensors")
             with np.load(folder / "rounds.npz", allow_pickle=False) as rounds:
-                training = Training(rounds["reward"], spec.seed)
-            known = criteria(policy, source=pair.source, target=pair.target, training=training)
+                history = SourceHistory(rounds["reward"], spec.seed)
+            known = criteria(policy, source=pair.source, target=pair.target, history=history)
             write_text(path, json.dumps(known, indent=2) + "\n")
         values[record["folder"]] = known
         if progress is not None:
@@ -175,13 +175,16 @@ def measure(
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of settings on one pair, over its seeds: accuracy, and the mean of every criterion."""
+    """One combination of settings on one pair, over its seeds: score, and the mean of every criterion."""
 
     pair: str
     variant: str
     seeds: tuple[int, ...]
-    accuracy: float
-    accuracy_spread: float
+    metric: str
+    """What ``score`` is: "target_accuracy" where exactly one arm pays 1, else "target_value"."""
+    score: float | None
+    """The mean over seeds; None where the target has no labels."""
+    score_spread: float
     source_regret: float | None
     criteria: dict[str, float | None]
 
@@ -193,11 +196,11 @@ class Choice:
     pair: str
     rule: str
     variant: str
-    accuracy: float
-    below_best: float
-    """How much accuracy the best point has more."""
+    score: float | None
+    below_best: float | None
+    """How much higher the best point's score is."""
     rank_correlation: float | None
-    """Spearman's, over points, between the criterion (higher is better) and the accuracy; None for the oracle."""
+    """Spearman's, over points, between the criterion (higher is better) and the score; None for the oracle."""
 
 
 def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, float | None]]) -> list[Point]:
@@ -207,10 +210,11 @@ def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, fl
         groups.setdefault((record["pair"], record["variant"]), []).append(record)
     points = []
     for (pair, variant), group in groups.items():
-        accuracy = np.array([record["target_accuracy"] for record in group])
+        metric = metric_of([record for record in records if record["pair"] == pair])
+        scores = metric.values(group)
         regrets = [record["source_regret"] for record in group]
         measured: dict[str, float | None] = {}
-        for rule in RULES:
+        for rule in CRITERIA:
             each = [values[record["folder"]][rule] for record in group]
             measured[rule] = None if None in each else float(np.mean([value for value in each if value is not None]))
         points.append(
@@ -218,8 +222,9 @@ def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, fl
                 pair=pair,
                 variant=variant,
                 seeds=tuple(record["seed"] for record in group),
-                accuracy=float(accuracy.mean()),
-                accuracy_spread=float(accuracy.std(ddof=1)) if len(group) > 1 else 0.0,
+                metric=metric.field,
+                score=None if scores is None else float(scores.mean()),
+                score_spread=0.0 if scores is None or len(group) < 2 else float(scores.std(ddof=1)),
                 source_regret=None if None in regrets else float(np.mean(regrets)),
                 criteria=measured,
             )
@@ -232,26 +237,24 @@ def choices(points: Sequence[Point]) -> list[Choice]:
     found = []
     for pair in dict.fromkeys(point.pair for point in points):
         mine = [point for point in points if point.pair == pair]
-        accuracy = np.array([point.accuracy for point in mine])
+        true = _scores("oracle", mine)
         for rule in SELECTION_RULES:
             score = _scores(rule, mine)
             if score is None:
                 continue
             picked = mine[int(score.argmax())]
-            agreement = None if rule == "oracle" else _rank_correlation(score, accuracy)
-            below = float(accuracy.max() - picked.accuracy)
-            found.append(Choice(pair, rule, picked.variant, picked.accuracy, below, agreement))
+            agreement = None if rule == "oracle" or true is None else _rank_correlation(score, true)
+            below = None if true is None or picked.score is None else float(true.max() - picked.score)
+            found.append(Choice(pair, rule, picked.variant, picked.score, below, agreement))
     return found
 
 
 def _scores(rule: str, points: Sequence[Point]) -> Any:
     """The rule's value of each point, higher is better; None where one is missing."""
-    if rule == "oracle":
-        return np.array([point.accuracy for point in points])
-    values = [point.criteria[rule] for point in points]
+    values = [point.score if rule == "oracle" else point.criteria[rule] for point in points]
     if any(value is None for value in values):
         return None
-    return np.array(values, np.float64) * (1 if RULES[rule].highest else -1)
+    return np.array(values, np.float64) * (1 if rule == "oracle" or CRITERIA[rule].highest else -1)
 
 
 def _rank_correlation(first: Any, second: Any) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.linear.kernels import kernels
+from daband.linear.draws import uniforms
 
 __all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "joined"]
 
@@ -130,7 +130,7 @@ class ContextBuffer:
             drawn = numbers % self.capacity
         else:
             # Item i takes one of the places 0..i, drawn from the seed and i alone; beyond the capacity it is nowhere.
-            draws = kernels.uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
+            draws = uniforms(self._key, int(numbers[0]), len(numbers), 1)[:, 0]
             drawn = (draws * (numbers + 1)).astype(np.int64)
         kept = np.flatnonzero(drawn < self.capacity)
         slots, rows = np.concatenate([slots, drawn[kept]]), np.concatenate([rows, free + kept])

@@ -13,6 +13,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray, restored_array
 from daband.errors import InvalidInput
 from daband.linear.primal import PrimalRidge
 from daband.linear.products import ContextStore, inner_products
+from daband.linear.size_limit import check_size, squared_norms
 
 __all__ = ["DualRidge"]
 
@@ -48,7 +49,7 @@ class _InverseFactor:
         return np.concatenate([left, np.tril(corner)], axis=1), corner @ (rewards - v.T @ self.weights)
 
     def extend(self, rows: FloatArray, weights: FloatArray, members: IntArray) -> None:
-        """Take in what ``extension`` returned."""
+        """Append what ``extension`` returned."""
         self.weights = np.concatenate([self.weights, weights])
         self.members.extend(int(index) for index in members)
         old = self.n
@@ -61,7 +62,7 @@ class _InverseFactor:
             self.blocks[block][row, :width] = rows[offset, :width]
 
     def truncate(self, n: int) -> None:
-        """Forget all rounds but the first ``n``."""
+        """Drop all rounds but the first ``n``."""
         self.n = n
         self.members, self.weights = self.members[:n], self.weights[:n]
         self.blocks = self.blocks[: -(-n // _BLOCK)]
@@ -102,7 +103,7 @@ class DualRidge:
         return np.array([factor.n for factor in self._factors], np.int64)
 
     def add_heads(self, n: int) -> None:
-        """Append ``n`` heads that have seen nothing."""
+        """Append ``n`` heads without rounds."""
         self._factors.extend(_InverseFactor() for _ in range(n))
 
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
@@ -110,7 +111,7 @@ class DualRidge:
         mean, variance = np.empty((len(contexts), self.n_heads)), np.empty((len(contexts), self.n_heads))
         for start in range(0, len(contexts), 256):
             part = contexts[start : start + 256]
-            square = _squares(part)
+            square = squared_norms(part)
             products = self.store.products(part).T
             for head, factor in enumerate(self._factors):
                 v = factor.apply(products[factor.members])
@@ -122,10 +123,7 @@ class DualRidge:
         """Covariances of contexts (B, d) under every head, (heads, B, B): direct. And the means (B, heads)."""
         between = inner_products(contexts, contexts)
         stored = self.store.products(contexts).T
-        self._last = (
-            contexts,
-            stored,
-        )  # the same contexts come back in ``update``; these products are the expensive part
+        self._last = (contexts, stored)  # ``update`` gets the same contexts next; these products are the expensive part
         covariance = np.empty((self.n_heads, len(contexts), len(contexts)))
         mean = np.empty((len(contexts), self.n_heads))
         for head, factor in enumerate(self._factors):
@@ -141,7 +139,8 @@ class DualRidge:
         return contexts.copy(), np.maximum(np.ascontiguousarray(diagonal), 0.0)
 
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Absorb a batch of rounds: contexts (B, d), the head of each and its reward."""
+        """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
+        check_size(contexts, self.ridge)
         known = self._last[1] if self._last is not None and self._last[0] is contexts else None
         self._last = None
         before, sizes = len(self.store), [factor.n for factor in self._factors]
@@ -157,19 +156,18 @@ class DualRidge:
             self._truncate(before, sizes)
             raise InvalidInput(
                 f"contexts are too large against ridge={self.ridge:g} for exact arithmetic (the largest has squared "
-                f"norm {float(_squares(contexts).max()):.3g}); scale them down or raise the ridge"
+                f"norm {float(squared_norms(contexts).max()):.3g}); scale them down or raise the ridge"
             ) from None
 
-    def refit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Forget everything and fit these rounds, each counted once."""
-        fresh = DualRidge(self.n_heads, self.dim, self.ridge)
-        fresh.update(contexts, heads, rewards)
-        self.__dict__.update(fresh.__dict__)
+    def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Drop everything learned and fit these rounds, each counted once."""
+        self._truncate(0, [0] * self.n_heads)
+        self.update(contexts, heads, rewards)
 
     def to_primal(self) -> PrimalRidge:
         """The same regressions in the space of contexts."""
         primal = PrimalRidge(self.n_heads, self.dim, self.ridge)
-        primal.refit(self.store.array(), np.array(self._heads, np.int64), np.array(self._rewards))
+        primal.fit(self.store.array(), np.array(self._heads, np.int64), np.array(self._rewards))
         return primal
 
     def cost_per_round(self) -> float:
@@ -177,7 +175,7 @@ class DualRidge:
         return float(len(self.store) * self.dim + (self.counts.astype(np.float64) ** 2).sum())
 
     def state(self) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit."""
+        """The arrays from which ``restore`` continues bit for bit."""
         arrays: dict[str, AnyArray] = {
             "contexts": self.store.array(),
             "heads": np.array(self._heads, np.int64),
@@ -191,7 +189,7 @@ class DualRidge:
         return arrays
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         n = len(state["heads"])
         heads = restored_array(state, "heads", np.zeros(n, np.int64))
         if state["n_heads"].tolist() != [self.n_heads] or (n and not (0 <= heads.min() <= heads.max() < self.n_heads)):
@@ -231,18 +229,8 @@ class DualRidge:
         self._rewards.extend(float(reward) for reward in rewards)
 
     def _truncate(self, n: int, sizes: list[int]) -> None:
-        """Go back to the first ``n`` rounds, ``sizes`` of them in each head."""
+        """Drop all rounds but the first ``n``, ``sizes`` of them in each head."""
         for factor, size in zip(self._factors, sizes, strict=True):
             factor.truncate(size)
         self._heads, self._rewards = self._heads[:n], self._rewards[:n]
         self.store.truncate(n)
-
-
-def _squares(contexts: AnyArray) -> FloatArray:
-    if contexts.dtype == np.uint8:
-        wide = contexts.astype(np.float64)
-        squares: FloatArray = np.einsum("bd,bd->b", wide, wide) / (255.0 * 255.0)
-        return squares
-    wide = contexts.astype(np.float64, copy=False)
-    plain: FloatArray = np.einsum("bd,bd->b", wide, wide)
-    return plain

@@ -12,9 +12,11 @@ import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
 from daband.errors import InvalidInput
+from daband.linear.draws import draw_key, uniforms
 from daband.linear.dual import DualRidge
-from daband.linear.kernels import kernels, packed
+from daband.linear.kernels import kernels
 from daband.linear.primal import PrimalRidge
+from daband.linear.size_limit import check_size
 from daband.linear.thompson import gaussians, probability_of_best
 
 __all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead"]
@@ -29,13 +31,11 @@ _DUAL_BLOCK = 256  # each block passes over all stored contexts once, so fewer a
 
 @dataclass(frozen=True)
 class Exploration:
-    """How a score becomes a choice.
+    """How arms are chosen from predicted means and widths.
 
     ``rule`` "ucb" adds ``alpha`` times the width to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
-    the width times a normal draw. With probability ``epsilon`` the arm is drawn evenly instead.
-
-    The default ``alpha`` is that of every linear policy, preset and command. It is meant for contexts as
-    ``Standardise`` makes them and rewards in [0, 1]; docs/data.md has the measurement.
+    the width times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. The default of
+    ``alpha`` here, ``Exploration.alpha``, is that of every linear policy.
     """
 
     rule: str = "ucb"
@@ -66,10 +66,14 @@ class RidgeHead:
 
     With ``arms="disjoint"`` features are (B, d) and every arm has its own regression; with "shared" they are (B, K, d)
     and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in that of features;
-    "auto" starts dual where the dimension is large and moves to primal once that is the cheaper one and fits in memory.
+    "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory.
 
-    Random numbers depend on ``seed`` and on the number of the round alone: a batch equals its singles, and there is no
-    generator state to save.
+    Contexts to learn from may have a squared norm of at most ``size_limit.LARGEST_SQUARE`` times the ridge; larger ones
+    raise ``InvalidInput`` and change nothing. ``decide`` may run in several threads, but not while ``learn``, ``play``
+    or ``add_arm`` change the statistics: the policy holds a lock.
+
+    Random numbers depend on ``seed`` and the number of the round alone: a batch equals its single rounds, and there is
+    no generator state to save.
     """
 
     def __init__(
@@ -92,8 +96,8 @@ class RidgeHead:
         self.ridge = ridge
         self.exploration = exploration
         self.form = form
-        self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
-        self._everything_open = np.ones((1, n_arms), np.bool_)
+        self._key = draw_key(seed)
+        self._all_available = np.ones((1, n_arms), np.bool_)
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
         if form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30))):
@@ -104,20 +108,19 @@ class RidgeHead:
     def decide(
         self, features: AnyArray, *, first_round: int, available: BoolArray | None = None, rule: str | None = None
     ) -> Decision:
-        """Choose an arm for each row, with the statistics as they are. ``rule`` stands in for the exploration's own."""
+        """Choose an arm for each row, with the statistics as they are. ``rule`` overrides that of ``exploration``."""
         n = len(features)
         asked = rule or self.exploration.rule
         epsilon = self.exploration.epsilon if rule is None else 0.0
         statistics = self.statistics
-        single = n == 1 and packed is not None and self.arms == "disjoint"
-        if single and asked != "thompson" and isinstance(statistics, PrimalRidge):
+        if n == 1 and self.arms == "disjoint" and asked != "thompson" and isinstance(statistics, PrimalRidge):
             mean, width = np.empty((1, self.n_arms)), np.empty((1, self.n_arms))
             arm, chance = np.empty(1, np.int64), np.empty(1)
-            packed.decide_one(
-                statistics.packed_inverse,
+            kernels.decide_one(
+                statistics.inverse,
                 statistics.theta,
                 unit_scale(features),
-                self._everything_open if available is None else available,
+                self._all_available if available is None else available,
                 self.exploration.alpha if asked == "ucb" else 0.0,
                 epsilon,
                 self._key,
@@ -128,17 +131,17 @@ class RidgeHead:
                 chance,
             )
             return Decision(arm, chance, mean, width)
-        mean, variance = self._score(features)
+        mean, variance = self._score(statistics, features)
         if available is None:
             available = np.ones((n, self.n_arms), np.bool_)
-        draws = kernels.uniforms(self._key, first_round, n, 2)
+        draws = uniforms(self._key, first_round, n, 2)
         multiplier = self._multiplier(asked, n, first_round)
         arms, chances = np.empty(n, np.int64), np.empty(n)
         kernels.choose_batch(mean, variance, multiplier, available, epsilon, draws, arms, chances)
         return self._decision(arms, chances, mean, variance, available, asked, epsilon)
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Absorb rounds: features as in ``decide``, the arm pulled in each and its reward."""
+        """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward."""
         if self.arms == "disjoint":
             self.statistics.update(features, arms, rewards)
         else:
@@ -149,13 +152,14 @@ class RidgeHead:
     def play(
         self, features: AnyArray, rewards: FloatArray, *, first_round: int, available: BoolArray | None = None
     ) -> Decision:
-        """Decide and learn round after round, exactly; ``rewards`` (B, K) says what each arm pays.
+        """Decide and learn round by round, exactly; ``rewards`` (B, K) holds the reward of every arm.
 
         The features are all known beforehand, so the expensive part is a few matrix products for the whole episode; the
         loop over rounds only corrects means and variances of the rounds to come. Long episodes are cut into blocks:
         those corrections grow with the square of a block's length.
         """
         n = len(features)
+        check_size(features, self.ridge)
         if available is None:
             available = np.ones((n, self.n_arms), np.bool_)
         parts = []
@@ -180,7 +184,7 @@ class RidgeHead:
         products, contexts, direct = self.statistics.products(flat)
         mean, variance = self.statistics.score_products(products, contexts, direct)
         asked, epsilon = self.exploration.rule, self.exploration.epsilon
-        draws = kernels.uniforms(self._key, first_round, n, 2)
+        draws = uniforms(self._key, first_round, n, 2)
         multiplier = self._multiplier(asked, n, first_round)
         arms, chances = np.empty(n, np.int64), np.empty(n)
         loop = kernels.episode_disjoint
@@ -196,45 +200,50 @@ class RidgeHead:
             self.learn(features, arms, paid)
         return self._decision(arms, chances, mean, variance, available, asked, epsilon)
 
-    def refit(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Forget everything and fit these rounds, each counted once."""
+    def refitted(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> PrimalRidge | DualRidge:
+        """New statistics of these rounds alone, each counted once; the present ones stay as they are.
+
+        ``head.statistics = head.refitted(...)`` replaces them in one step, while another thread may be deciding.
+        """
         if self.arms == "shared":
             features = features[np.arange(len(features)), arms]
             arms = np.zeros(len(arms), np.int64)
-        self.statistics.refit(features, arms, rewards)
+        fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        fresh.fit(features, arms, rewards)
+        return fresh
 
     def add_arm(self) -> None:
-        """One more arm, of which nothing is known."""
+        """Add an arm without rounds."""
         self.n_arms += 1
-        self._everything_open = np.ones((1, self.n_arms), np.bool_)
+        self._all_available = np.ones((1, self.n_arms), np.bool_)
         if self.arms == "disjoint":
             self.statistics.add_heads(1)
 
     def state(self) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit."""
+        """The arrays from which ``restore`` continues bit for bit."""
         kind = "dual" if isinstance(self.statistics, DualRidge) else "primal"
         return {f"{kind}.{name}": array for name, array in self.statistics.state().items()}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         dual = any(name.startswith("dual.") for name in state)
         heads = self.n_arms if self.arms == "disjoint" else 1
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
         self.statistics.restore({name.split(".", 1)[1]: array for name, array in state.items()})
 
-    def _score(self, features: AnyArray) -> tuple[FloatArray, FloatArray]:
+    def _score(self, statistics: PrimalRidge | DualRidge, features: AnyArray) -> tuple[FloatArray, FloatArray]:
         if self.arms == "disjoint":
-            return self.statistics.score(features)
-        mean, variance = self.statistics.score(features.reshape(-1, self.dim))
+            return statistics.score(features)
+        mean, variance = statistics.score(features.reshape(-1, self.dim))
         return mean.reshape(-1, self.n_arms), variance.reshape(-1, self.n_arms)
 
     def _multiplier(self, rule: str, n: int, first_round: int) -> FloatArray:
-        """What a width is multiplied with, (n, K)."""
+        """The factor of each width in the score, (n, K)."""
         if rule == "greedy":
             return np.zeros((n, self.n_arms))
         if rule == "ucb":
             return np.full((n, self.n_arms), self.exploration.alpha)
-        uniform = kernels.uniforms(self._key, first_round, n, 2 + 2 * self.n_arms)[:, 2:]
+        uniform = uniforms(self._key, first_round, n, 2 + 2 * self.n_arms)[:, 2:]
         return self.exploration.alpha * gaussians(uniform)
 
     def _decision(

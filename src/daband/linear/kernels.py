@@ -1,6 +1,6 @@
-"""Which inner loops run here: compiled ones where numba is installed, numpy otherwise.
+"""Which inner loops run here: compiled ones where numba is installed, numpy ones otherwise.
 
-``DABAND_KERNELS=numpy`` asks for the numpy ones, e.g. where compiling is unwelcome.
+``DABAND_KERNELS=numpy`` selects the numpy ones, e.g. where compiling is not wanted.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from daband.errors import InvalidInput
 
-__all__ = ["compiled", "kernels", "packed"]
+__all__ = ["compiled", "draws", "kernels"]
 
 
-def _wanted() -> str:
+def _selected() -> str:
     asked = os.environ.get("DABAND_KERNELS", "auto")
     if asked not in ("auto", "numba", "numpy"):
         raise InvalidInput(f"DABAND_KERNELS must be 'auto', 'numba' or 'numpy', got {asked!r}")
@@ -24,8 +24,7 @@ def _wanted() -> str:
     return asked
 
 
-_name = _wanted()
+_name = _selected()
 compiled = _name == "numba"
 kernels: Any = importlib.import_module(f"daband.linear.kernels_{_name}")
-packed: Any = importlib.import_module("daband.linear.kernels_packed") if compiled else None
-"""The kernels for single rounds; they are worth having only where they are compiled."""
+draws: Any = importlib.import_module(f"daband.linear.draws_{_name}")

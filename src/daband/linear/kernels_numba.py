@@ -1,7 +1,8 @@
-"""The inner loops, compiled. ``kernels_numpy`` has the same functions without a compiler; tests hold the two together.
+"""The inner loops, compiled. ``kernels_numpy`` has the same functions in numpy; tests compare the two.
 
 Reassociation is allowed so that dot products use vector instructions; nothing here relies on NaN or signed zeros, since
-inputs are checked at the door.
+``Policy`` checks its input. Compiled code does not check indices: every index that comes from an argument (a head, a
+number of pending rows) is checked here before anything is written.
 """
 
 from __future__ import annotations
@@ -12,39 +13,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from daband.linear.draws_numba import uniform
+
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 TIE = 1e-12
-
-_STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
-_STEP_SLOT = np.uint64(0xD1B54A32D192ED03)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_ONE = np.uint64(1)
-
-
-@njit(cache=True)
-def _mixed(x: Any) -> Any:
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(cache=True)
-def _uniform(key: Any, round_number: Any, slot: Any) -> Any:
-    """A number in [0, 1) that depends on key, round and slot alone."""
-    bits = _mixed(key + (np.uint64(round_number) + _ONE) * _STEP_ROUND)
-    bits = _mixed(bits + (np.uint64(slot) + _ONE) * _STEP_SLOT)
-    return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True)
-def uniforms(key: Any, first_round: int, n_rounds: int, n_slots: int) -> Any:
-    """Uniform numbers (n_rounds, n_slots) of rounds ``first_round`` and on."""
-    out = np.empty((n_rounds, n_slots))
-    for i in range(n_rounds):
-        for j in range(n_slots):
-            out[i, j] = _uniform(key, first_round + i, j)
-    return out
 
 
 @njit(cache=True, fastmath=FAST)
@@ -66,29 +38,9 @@ def diagonal(left: Any, right: Any) -> Any:
     return out
 
 
-@njit(cache=True, fastmath=FAST)
-def update_rounds(inverse: Any, theta: Any, heads: Any, contexts: Any, rewards: Any) -> None:
-    """Sherman-Morrison, one round after the other, in place."""
-    d = contexts.shape[1]
-    u = np.empty(d)
-    for n in range(contexts.shape[0]):
-        matrix = inverse[heads[n]]
-        head = theta[heads[n]]
-        z = contexts[n]
-        for i in range(d):
-            u[i] = _dot(matrix[i], z)
-        scale = 1.0 / (1.0 + _dot(u, z))
-        residual = (rewards[n] - _dot(head, z)) * scale
-        for i in range(d):
-            head[i] += residual * u[i]
-            c = u[i] * scale
-            for j in range(d):
-                matrix[i, j] -= c * u[j]
-
-
 @njit(cache=True)
 def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> Any:
-    """An arm of one round, and its probability under ties and epsilon.
+    """The arm of one round, and its probability under ties and epsilon.
 
     Scores within ``TIE`` of the best are tied: rounding alone must not decide. ``pick`` decides among equals.
     """
@@ -113,6 +65,8 @@ def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> A
                 arm = a
                 break
             seen += 1
+    if arm < 0:
+        raise ValueError("no arm is available, or a score is NaN")
     probability = epsilon / n_available
     if scores[arm] >= floor:
         probability += (1.0 - epsilon) / n_ties
@@ -132,6 +86,145 @@ def choose_batch(
 
 
 @njit(cache=True, fastmath=FAST)
+def _rank_one(matrix: Any, theta: Any, z: Any, reward: Any, u: Any, variance: Any) -> None:
+    """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
+    d = z.shape[0]
+    root = 1.0 / math.sqrt(1.0 + variance)
+    residual = (reward - _dot(theta, z)) * root
+    for i in range(d):
+        u[i] *= root
+        theta[i] += residual * u[i]
+    for i in range(d):
+        c = u[i]
+        row = matrix[i]
+        for j in range(d):
+            row[j] -= c * u[j]  # u_i u_j = u_j u_i: the matrix stays symmetric
+
+
+@njit(cache=True, fastmath=FAST)
+def update_rounds(inverse: Any, theta: Any, heads: Any, contexts: Any, rewards: Any) -> Any:
+    """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
+    n_rounds, d = contexts.shape
+    if theta.shape[1] != d or heads.shape[0] != n_rounds or rewards.shape[0] != n_rounds:
+        raise ValueError("contexts, heads, rewards and coefficients differ in length")
+    for n in range(n_rounds):
+        if heads[n] < 0 or heads[n] >= theta.shape[0]:
+            raise IndexError("head out of range")
+    u = np.empty(d)
+    largest = 0.0
+    for n in range(n_rounds):
+        matrix = inverse[heads[n]]
+        for i in range(d):
+            u[i] = _dot(matrix[i], contexts[n])
+        variance = max(_dot(u, contexts[n]), 0.0)
+        largest = max(largest, variance)
+        _rank_one(matrix, theta[heads[n]], contexts[n], rewards[n], u, variance)
+    return largest
+
+
+@njit(cache=True, fastmath=FAST)
+def update_one(
+    inverse: Any,
+    theta: Any,
+    moment: Any,
+    pending: Any,
+    n_pending: Any,
+    counts: Any,
+    since_refresh: Any,
+    context: Any,
+    head: int,
+    reward: Any,
+    largest_square: Any,
+) -> Any:
+    """One round of one head: Sherman-Morrison and the bookkeeping; returns the variance z'A^-1 z.
+
+    The arrays are those of ``PrimalRidge``; context (d,). ``pending`` must have a free row. A context whose squared
+    norm exceeds ``largest_square`` changes nothing, and -1 is returned.
+    """
+    d = context.shape[0]
+    if head < 0 or head >= theta.shape[0]:
+        raise IndexError("head out of range")
+    if theta.shape[1] != d:
+        raise ValueError("context and coefficients differ in length")
+    filled = n_pending[head]
+    if filled < 0 or filled >= pending.shape[1]:
+        raise IndexError("no free pending row")
+    if not _dot(context, context) <= largest_square:
+        return -1.0
+    matrix, u = inverse[head], np.empty(d)
+    for i in range(d):
+        u[i] = _dot(matrix[i], context)
+    variance = max(_dot(u, context), 0.0)
+    _rank_one(matrix, theta[head], context, reward, u, variance)
+    sums, row = moment[head], pending[head, filled]
+    for j in range(d):
+        sums[j] += reward * context[j]
+        row[j] = context[j]
+    n_pending[head] = filled + 1
+    counts[head] += 1
+    since_refresh[head] += 1
+    return variance
+
+
+@njit(cache=True, fastmath=FAST)
+def _quadratic(matrix: Any, z: Any) -> Any:
+    """Z' M z of a symmetric matrix, from its lower half alone: many dimensions are limited by memory.
+
+    Four rows at a time, up to the 4 x 4 block on the diagonal, so that each z_j is loaded once for four products.
+    """
+    d = z.shape[0]
+    whole = d - d % 4
+    total = 0.0
+    for i in range(0, whole, 4):
+        row0, row1, row2, row3 = matrix[i], matrix[i + 1], matrix[i + 2], matrix[i + 3]
+        z0, z1, z2, z3 = z[i], z[i + 1], z[i + 2], z[i + 3]
+        left = 0.0
+        for j in range(i):
+            left += z[j] * (z0 * row0[j] + z1 * row1[j] + z2 * row2[j] + z3 * row3[j])
+        left += z1 * z0 * row1[i] + z2 * (z0 * row2[i] + z1 * row2[i + 1])
+        left += z3 * (z0 * row3[i] + z1 * row3[i + 1] + z2 * row3[i + 2])
+        diagonal = z0 * z0 * row0[i] + z1 * z1 * row1[i + 1] + z2 * z2 * row2[i + 2] + z3 * z3 * row3[i + 3]
+        total += 2.0 * left + diagonal
+    for i in range(whole, d):
+        total += z[i] * (z[i] * matrix[i, i] + 2.0 * _dot(matrix[i, :i], z[:i]))
+    return total
+
+
+@njit(cache=True, fastmath=FAST)
+def decide_one(
+    inverse: Any,
+    theta: Any,
+    context: Any,
+    available: Any,
+    alpha: Any,
+    epsilon: Any,
+    key: Any,
+    round_number: int,
+    mean: Any,
+    width: Any,
+    arm: Any,
+    chance: Any,
+) -> None:
+    """A whole decision for one context (1, d) and K heads, written to the last four: (1, K) twice, (1,) twice.
+
+    ``alpha`` 0 is greedy.
+    """
+    n_arms = theta.shape[0]
+    z = context[0]
+    if mean.shape[1] != n_arms or width.shape[1] != n_arms or theta.shape[1] != z.shape[0]:
+        raise ValueError("contexts, coefficients and results differ in shape")
+    scores = np.empty(n_arms)
+    for position in range(n_arms):
+        # Even rounds read the heads forwards, odd ones backwards: what was read last is still in the cache.
+        a = n_arms - 1 - position if round_number & 1 else position
+        mean[0, a] = _dot(theta[a], z)
+        width[0, a] = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
+        scores[a] = mean[0, a] + alpha * width[0, a]
+    coin, pick = uniform(key, round_number, 0), uniform(key, round_number, 1)
+    arm[0], chance[0] = choose(scores, available[0], epsilon, coin, pick)
+
+
+@njit(cache=True, fastmath=FAST)
 def episode_disjoint(
     products: Any,
     contexts: Any,
@@ -148,10 +241,10 @@ def episode_disjoint(
 ) -> None:
     """Every round of an episode, exactly as if played one by one, without touching the K inverses.
 
-    mean and variance (H, K) hold the values before the episode and are brought up to date for the rounds still to
-    come; row i ends as the values at which round i was decided. The covariance of the pulled context with later ones
-    under its arm starts from ``products``: with ``direct`` these are the covariances (K, H, H) themselves, else
-    A^-1 z (K, H, d), multiplied with ``contexts`` (H, d) for the pulled arm only.
+    mean and variance (H, K) hold the values before the episode and are corrected for the rounds still to come; row i
+    ends as the values at which round i was decided. The covariance of the pulled context with later ones under its arm
+    starts from ``products``: with ``direct`` these are the covariances (K, H, H) themselves, else A^-1 z (K, H, d),
+    multiplied with ``contexts`` (H, d) for the pulled arm only.
     """
     n = mean.shape[0]
     n_arms = mean.shape[1]
@@ -240,3 +333,9 @@ def normal_cdf(x: Any) -> Any:
         for j in range(x.shape[1]):
             out[i, j] = 0.5 * math.erfc(-x[i, j] / math.sqrt(2.0))
     return out
+
+
+@njit(cache=True, fastmath=FAST)
+def sum_of_squares(x: Any) -> Any:
+    """The sum of squares of a flat float64 array; no warning where it overflows."""
+    return _dot(x, x)

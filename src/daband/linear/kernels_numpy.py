@@ -1,35 +1,15 @@
-"""The inner loops without a compiler: the same functions as ``kernels_numba``, for machines that lack numba."""
+"""The inner loops in numpy: the same functions as ``kernels_numba``, for machines without numba."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from daband.arrays import BoolArray, FloatArray, IntArray
+from daband.linear.draws_numpy import uniforms
 
 TIE = 1e-12
-
-_STEP_ROUND = np.uint64(0x9E3779B97F4A7C15)
-_STEP_SLOT = np.uint64(0xD1B54A32D192ED03)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-
-
-def _mixed(x: Any) -> Any:
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
-
-
-def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
-    """Uniform numbers (n_rounds, n_slots) of rounds ``first_round`` and on."""
-    rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
-    slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
-    bits = _mixed(_mixed(np.asarray(key, np.uint64) + rounds * _STEP_ROUND) + slots * _STEP_SLOT)
-    numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 9007199254740992.0)
-    return numbers
 
 
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -37,19 +17,8 @@ def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
     return np.ascontiguousarray(np.maximum(np.einsum("khd,hd->hk", left, right), 0.0))
 
 
-def update_rounds(
-    inverse: FloatArray, theta: FloatArray, heads: IntArray, contexts: FloatArray, rewards: FloatArray
-) -> None:
-    """Sherman-Morrison, one round after the other, in place."""
-    for head, z, reward in zip(heads, contexts, rewards, strict=True):
-        u = inverse[head] @ z
-        scale = 1.0 / (1.0 + u @ z)
-        theta[head] += (reward - theta[head] @ z) * scale * u
-        inverse[head] -= np.outer(u * scale, u)
-
-
 def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """An arm of one round, and its probability under ties and epsilon. Scores within ``TIE`` of the best are tied."""
+    """The arm of one round, and its probability under ties and epsilon. Scores within ``TIE`` of the best are tied."""
     open_arms = np.flatnonzero(available)
     best = scores[open_arms].max()
     tied = open_arms[scores[open_arms] >= best - TIE * (1.0 + abs(best))]
@@ -82,6 +51,84 @@ def choose_batch(
     arms[:] = (np.cumsum(among, axis=1) > wanted[:, None]).argmax(axis=1)
     greedy_share = tied[np.arange(len(arms)), arms] / n_ties
     probability[:] = epsilon / n_available + (1.0 - epsilon) * greedy_share
+
+
+def _rank_one(
+    matrix: FloatArray, theta: FloatArray, z: FloatArray, reward: float, u: FloatArray, variance: float
+) -> None:
+    """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u."""
+    scaled = u / math.sqrt(1.0 + variance)
+    theta += (reward - theta @ z) / math.sqrt(1.0 + variance) * scaled
+    matrix -= np.outer(scaled, scaled)
+
+
+def update_rounds(
+    inverse: FloatArray, theta: FloatArray, heads: IntArray, contexts: FloatArray, rewards: FloatArray
+) -> float:
+    """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
+    if len(heads) and not (heads.min() >= 0 and heads.max() < len(theta)):
+        raise IndexError("head out of range")
+    largest = 0.0
+    for head, z, reward in zip(heads, contexts, rewards, strict=True):
+        u = inverse[head] @ z
+        variance = max(float(u @ z), 0.0)
+        largest = max(largest, variance)
+        _rank_one(inverse[head], theta[head], z, reward, u, variance)
+    return largest
+
+
+def update_one(
+    inverse: FloatArray,
+    theta: FloatArray,
+    moment: FloatArray,
+    pending: FloatArray,
+    n_pending: IntArray,
+    counts: IntArray,
+    since_refresh: IntArray,
+    context: FloatArray,
+    head: int,
+    reward: float,
+    largest_square: float,
+) -> float:
+    """One round of one head: Sherman-Morrison and the bookkeeping; see ``kernels_numba.update_one``."""
+    if not 0 <= head < len(theta):
+        raise IndexError("head out of range")
+    filled = int(n_pending[head])
+    if not 0 <= filled < pending.shape[1]:
+        raise IndexError("no free pending row")
+    if not float(context @ context) <= largest_square:
+        return -1.0
+    u = inverse[head] @ context
+    variance = max(float(u @ context), 0.0)
+    _rank_one(inverse[head], theta[head], context, reward, u, variance)
+    moment[head] += reward * context
+    pending[head, filled] = context
+    n_pending[head] = filled + 1
+    counts[head] += 1
+    since_refresh[head] += 1
+    return variance
+
+
+def decide_one(
+    inverse: FloatArray,
+    theta: FloatArray,
+    context: FloatArray,
+    available: BoolArray,
+    alpha: float,
+    epsilon: float,
+    key: np.uint64,
+    round_number: int,
+    mean: FloatArray,
+    width: FloatArray,
+    arm: IntArray,
+    chance: FloatArray,
+) -> None:
+    """A whole decision for one context (1, d) and K heads, written to the last four: (1, K) twice, (1,) twice."""
+    z = context[0]
+    mean[0] = theta @ z
+    width[0] = np.sqrt(np.maximum((inverse @ z) @ z, 0.0))
+    coin, pick = uniforms(key, round_number, 1, 2)[0]
+    arm[0], chance[0] = choose(mean[0] + alpha * width[0], available[0], epsilon, coin, pick)
 
 
 def episode_disjoint(
@@ -153,3 +200,9 @@ def normal_cdf(x: FloatArray) -> FloatArray:
     """The standard normal distribution function of every entry of a matrix."""
     values: FloatArray = 0.5 * np.asarray(_erfc(-x / math.sqrt(2.0)), np.float64)
     return values
+
+
+def sum_of_squares(x: FloatArray) -> float:
+    """The sum of squares of a flat float64 array; no warning where it overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.dot(x, x))

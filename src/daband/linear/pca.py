@@ -1,4 +1,4 @@
-"""Principal components of contexts, in one to a few passes and little memory, so that 150,528 dimensions fit."""
+"""Principal components of contexts, in a few passes and little memory, up to 150,528 dimensions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _POWER_PASSES = 4
 
 
 class PCA:
-    """The leading ``n_components`` directions of contexts, to be put in front of a policy: ``transform=PCA(64)``.
+    """The leading ``n_components`` directions of contexts, to put in front of a policy: ``transform=PCA(64)``.
 
-    It is fitted on unlabelled contexts of source and target together, before the first round: by ``daband.train``,
+    It is fitted on unlabelled contexts of both source and target, before the first round: by ``daband.train``,
     by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
 
     Up to 1,024 dimensions the covariance is summed in one pass and decomposed exactly; above, a randomised subspace
-    iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times with a few megabytes at hand.
+    iteration (Halko, Martinsson, Tropp 2011) passes over the contexts five times in a few megabytes.
     """
 
     def __init__(self, n_components: int, *, seed: int = 0) -> None:
@@ -53,7 +53,7 @@ class PCA:
         return self._axes
 
     def fit(self, *contexts: ArrayLike) -> PCA:
-        """Fit on batches of contexts (n_i, *C), all together."""
+        """Fit on all batches of contexts (n_i, *C)."""
         batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
         if any(batch.ndim < 2 for batch in batches):
             raise InvalidInput("contexts must have shape (n, *C)")
@@ -71,7 +71,7 @@ class PCA:
             raise InvalidInput("contexts have a NaN or infinite value")
         axes = self._exact(flat, centre) if dim <= _EXACT_UP_TO else self._randomised(flat, centre)
         largest = np.abs(axes).argmax(axis=1)
-        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # else the sign is up to the decomposition
+        axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # the sign of an eigenvector is arbitrary: fix it
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
         return self
 
@@ -96,7 +96,7 @@ class PCA:
         return {} if self._axes is None or self._centre is None else {"centre": self._centre, "axes": self._axes}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take what ``state`` returned."""
+        """Restore what ``state`` returned."""
         if state:
             centre = restored_array(state, "centre", np.zeros(state["centre"].shape))
             axes = restored_array(state, "axes", np.zeros((self.n_components, centre.size)))

@@ -5,22 +5,31 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
-from daband.linear.kernels import kernels, packed
+from daband.linear.kernels import kernels
+from daband.linear.size_limit import LARGEST_SQUARE, check_size, raise_too_large
 
 __all__ = ["PrimalRidge"]
 
+_LARGE_VARIANCE = 1e6
+"""A rank-one update loses as many digits as its variance has; above this the inverse is computed from A at once."""
+_LARGEST_CONDITION = 1e10
+"""Of A scaled to a unit diagonal. Its inverse is off by up to 2e-16 times this; above, rank-one updates lose less."""
 _PENDING = 32
 """Rows kept aside before they are summed into A: few enough to be small, enough to make the sum one matrix product."""
 _SEQUENTIAL_DIM = 96
-"""Up to this dimension a batch is absorbed row by row (compiled); above, by Woodbury's identity (matrix products)."""
+"""Up to this dimension a batch is learned row by row (compiled); above, by Woodbury's identity (matrix products)."""
 
 
 class PrimalRidge:
-    """``n_heads`` ridge regressions of dimension ``dim``; the inverses follow every update.
+    """``n_heads`` ridge regressions of dimension ``dim``; every update changes the inverses.
 
-    Rank-one updates of an inverse drift: rounding errors add up. So A itself is kept as well (summed in blocks, which
-    keeps its own error small), and after ``max(1024, 16 dim)`` updates of a head its inverse is computed afresh. That
+    ``inverse`` (heads, d, d) holds A^-1 of every head, ``theta`` (heads, d) the coefficients, ``counts`` (heads,) the
+    rounds learned. Rounding errors of rank-one updates add up. So A itself is kept as well (summed in blocks, which
+    keeps its own error small), and after ``max(1024, 16 dim)`` updates of a head its inverse is computed from A. That
     costs an eighth of dim^2 multiplications an update, a small part of the update itself.
+
+    Updates change the arrays in place: readers and writers must not overlap. Statistics that replace others while these
+    are still read are built with ``fit`` on a new object.
     """
 
     def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
@@ -29,10 +38,7 @@ class PrimalRidge:
         self.refresh_after = max(1024, 16 * dim)
         self.counts: IntArray = np.zeros(0, np.int64)
         self.theta: FloatArray = np.zeros((0, dim))
-        self._inverse: FloatArray = np.zeros((0, dim, dim))
-        self._packed: FloatArray | None = None
-        self._inverse_stale: set[int] = set()
-        self._packed_stale: set[int] = set()
+        self.inverse: FloatArray = np.zeros((0, dim, dim))
         self._gram: FloatArray = np.zeros((0, dim, dim))
         self._moment: FloatArray = np.zeros((0, dim))
         self._pending: FloatArray = np.zeros((0, _PENDING, dim))
@@ -46,40 +52,16 @@ class PrimalRidge:
         return len(self.counts)
 
     def add_heads(self, n: int) -> None:
-        """Append ``n`` heads that have seen nothing."""
+        """Append ``n`` heads without rounds."""
         eye = np.eye(self.dim)
         self.counts = np.concatenate([self.counts, np.zeros(n, np.int64)])
         self.theta = np.concatenate([self.theta, np.zeros((n, self.dim))])
-        self._inverse = np.concatenate([self.inverse, np.broadcast_to(eye / self.ridge, (n, *eye.shape))])
-        self._packed = None
+        self.inverse = np.concatenate([self.inverse, np.broadcast_to(eye / self.ridge, (n, *eye.shape))])
         self._gram = np.concatenate([self._gram, np.broadcast_to(eye * self.ridge, (n, *eye.shape))])
         self._moment = np.concatenate([self._moment, np.zeros((n, self.dim))])
         self._pending = np.concatenate([self._pending, np.zeros((n, _PENDING, self.dim))])
         self._n_pending = np.concatenate([self._n_pending, np.zeros(n, np.int64)])
         self._since_refresh = np.concatenate([self._since_refresh, np.zeros(n, np.int64)])
-
-    @property
-    def inverse(self) -> FloatArray:
-        """A^-1 of every head, (heads, d, d)."""
-        for head in self._inverse_stale:
-            assert self._packed is not None
-            packed.unpack(self._packed[head], self._inverse[head])
-        self._inverse_stale.clear()
-        return self._inverse
-
-    @property
-    def packed_inverse(self) -> FloatArray:
-        """The same, packed for single rounds, (heads, size); see ``kernels_packed``. Only where there is a compiler.
-
-        Single rounds change the packed form, batches the square one; each is brought up to date when it is asked for.
-        """
-        if self._packed is None:
-            self._packed = np.empty((self.n_heads, packed.packed_size(self.dim)))
-            self._packed_stale = set(range(self.n_heads))
-        for head in self._packed_stale:
-            packed.pack(self._inverse[head], self._packed[head])
-        self._packed_stale.clear()
-        return self._packed
 
     def gram(self, head: int) -> FloatArray:
         """A = ridge I + the sum of z z' of this head, (d, d)."""
@@ -99,7 +81,7 @@ class PrimalRidge:
         return mean, variance
 
     def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
-        """What an episode's loop multiplies to get covariances: A^-1 z (heads, B, d), z (B, d); they are not direct."""
+        """The factors of an episode's covariances: A^-1 z (heads, B, d) and z (B, d); and that they are not direct."""
         z = unit_scale(contexts)
         return np.matmul(z, self.inverse), z, False
 
@@ -109,35 +91,39 @@ class PrimalRidge:
         return contexts @ self.theta.T, kernels.diagonal(products, contexts)
 
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Absorb a batch of rounds: contexts (B, d), the head of each and its reward."""
+        """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
         z = unit_scale(contexts)
-        if len(z) == 1 and packed is not None and self.n_heads > 1:  # one head serves shared arms: scored as a batch
+        if len(z) == 1:
             self._update_one(z[0], int(heads[0]), float(rewards[0]))
             return
-        self._changed(heads)
-        sequential = len(z) == 1 or self.dim <= _SEQUENTIAL_DIM
-        if sequential:
-            kernels.update_rounds(self._inverse, self.theta, heads, z, rewards)
-        absorb = self._remember if sequential else self._update_head
+        check_size(z, self.ridge)
+        if self.dim > _SEQUENTIAL_DIM:
+            for head in np.unique(heads):
+                rows = heads == head
+                self._update_head(int(head), z[rows], rewards[rows])
+            return
+        largest = kernels.update_rounds(self.inverse, self.theta, heads, z, rewards)
         for head in np.unique(heads):
             rows = heads == head
-            absorb(int(head), z[rows], rewards[rows])
+            self._record(int(head), z[rows], rewards[rows])
+            if largest > _LARGE_VARIANCE:
+                self._invert(int(head))
 
-    def refit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
-        """Forget everything and fit these rounds, each counted once."""
+    def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
+        """Drop everything learned and fit these rounds, each counted once."""
         z = unit_scale(contexts)
-        self._changed(np.arange(self.n_heads))
         for head in range(self.n_heads):
             rows = heads == head
-            part = z[rows]
-            self._gram[head] = self.ridge * np.eye(self.dim) + part.T @ part
-            self._moment[head] = part.T @ rewards[rows]
+            self._gram[head] = self.ridge * np.eye(self.dim)
+            self._moment[head] = 0.0
             self._n_pending[head] = 0
-            self.counts[head] = len(part)
-            self._invert(head)
+            self.counts[head] = 0
+            self.inverse[head] = np.eye(self.dim) / self.ridge
+            self.theta[head] = 0.0
+            self._sum_and_invert(head, z[rows], rewards[rows])
 
     def state(self) -> dict[str, AnyArray]:
-        """Everything needed to go on to the last bit."""
+        """The arrays from which ``restore`` continues bit for bit."""
         return {
             "counts": self.counts,
             "theta": self.theta,
@@ -150,12 +136,10 @@ class PrimalRidge:
         }
 
     def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.counts = restored_array(state, "counts", self.counts)
         self.theta = restored_array(state, "theta", self.theta)
-        self._inverse = restored_array(state, "inverse", self._inverse)
-        self._packed = None
-        self._inverse_stale.clear()
+        self.inverse = restored_array(state, "inverse", self.inverse)
         self._gram = restored_array(state, "gram", self._gram)
         self._moment = restored_array(state, "moment", self._moment)
         self._pending = restored_array(state, "pending", self._pending)
@@ -164,19 +148,12 @@ class PrimalRidge:
         if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
 
-    def _changed(self, heads: IntArray) -> None:
-        """These heads' inverses are about to change in their square form."""
-        _ = self.inverse
-        if self._packed is not None:
-            self._packed_stale.update(heads.tolist())
-
     def _update_one(self, z: FloatArray, head: int, reward: float) -> None:
-        """One round, compiled as a whole; the rest is due once in a while only."""
+        """One round in one compiled call; what is due once in a while only follows it."""
         if self._n_pending[head] == _PENDING:
-            self._sum_up(head, np.zeros((0, self.dim)), np.zeros(0))
-        inverse = self.packed_inverse
-        packed.update_one(
-            inverse,
+            self._sum(head, np.zeros((0, self.dim)), np.zeros(0))
+        variance = kernels.update_one(
+            self.inverse,
             self.theta,
             self._moment,
             self._pending,
@@ -186,56 +163,73 @@ class PrimalRidge:
             z,
             head,
             reward,
+            LARGEST_SQUARE * self.ridge,
         )
-        self._inverse_stale.add(head)
-        if self._since_refresh[head] >= self.refresh_after:
-            self._inverse_stale.discard(head)
-            self._packed_stale.add(head)
+        if variance < 0.0:
+            raise_too_large(np.array([z @ z]), self.ridge)
+        if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:
             self._invert(head)
 
     def _update_head(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
-        """Woodbury's identity for the rows of one head, or a fresh inverse where that is cheaper."""
-        if 2 * len(z) >= self.dim:
-            self._sum_up(head, z, rewards)
-            self._invert(head)
-            return
-        inverse = self._inverse[head]
-        u = z @ inverse
-        try:
-            whiten = np.linalg.inv(np.linalg.cholesky(np.eye(len(z)) + u @ z.T))
-        except np.linalg.LinAlgError:  # only when contexts are huge against the ridge; the long way round is sturdier
-            self._sum_up(head, z, rewards)
-            self._invert(head)
-            return
-        root = whiten @ u
-        self.theta[head] += root.T @ (whiten @ (rewards - z @ self.theta[head]))
-        inverse -= root.T @ root  # a matrix with its own transpose: symmetric to the last bit
-        self._remember(head, z, rewards)
+        """Woodbury's identity for the rows of one head, or a new inverse where that is cheaper or more accurate."""
+        inverse = self.inverse[head]
+        if 2 * len(z) < self.dim:
+            u = z @ inverse
+            inner = np.eye(len(z)) + u @ z.T
+            if inner.diagonal().max() <= _LARGE_VARIANCE:
+                whiten = np.linalg.inv(np.linalg.cholesky(inner))
+                root = whiten @ u
+                self.theta[head] += root.T @ (whiten @ (rewards - z @ self.theta[head]))
+                inverse -= root.T @ root  # a matrix times its own transpose: exactly symmetric
+                self._record(head, z, rewards)
+                return
+        self._sum_and_invert(head, z, rewards)
 
-    def _remember(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
-        """Note rows that the inverse already holds."""
+    def _record(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Count rows that the inverse already holds, and add them to A and Z'r."""
         n = len(z)
         filled = int(self._n_pending[head])
         if filled + n <= _PENDING:
             self._pending[head, filled : filled + n] = z
             self._n_pending[head] = filled + n
-            self._moment[head] += rewards[0] * z[0] if n == 1 else rewards @ z
+            self._moment[head] += rewards @ z
             self.counts[head] += n
         else:
-            self._sum_up(head, z, rewards)
+            self._sum(head, z, rewards)
         self._since_refresh[head] += n
         if self._since_refresh[head] >= self.refresh_after:
             self._invert(head)
 
-    def _sum_up(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+    def _sum(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Add the pending rows and these to A, Z'r and the count."""
         rows = np.concatenate([self._pending[head, : self._n_pending[head]], z])
         self._gram[head] += rows.T @ rows
         self._n_pending[head] = 0
         self._moment[head] += rewards @ z
         self.counts[head] += len(z)
 
-    def _invert(self, head: int) -> None:
-        inverse = np.linalg.inv(self.gram(head))
-        self._inverse[head] = 0.5 * (inverse + inverse.T)
-        self.theta[head] = self._inverse[head] @ self._moment[head]
+    def _sum_and_invert(self, head: int, z: FloatArray, rewards: FloatArray) -> None:
+        """Learn rows by inverting A; where A is too ill-conditioned for that, by one rank-one update per row."""
+        self._sum(head, z, rewards)
+        if not self._invert(head):
+            kernels.update_rounds(self.inverse, self.theta, np.full(len(z), head), z, rewards)
+
+    def _invert(self, head: int) -> bool:
+        """Compute A^-1 and theta from A; where that is less accurate than what is there, keep it and return False.
+
+        A is scaled to a unit diagonal first, so that features of unlike size do not count as ill-conditioning.
+        """
         self._since_refresh[head] = 0
+        gram = self.gram(head)
+        scale = 1.0 / np.sqrt(gram.diagonal())
+        both = np.outer(scale, scale)
+        scaled = gram * both
+        try:
+            inverse = np.linalg.inv(scaled)
+        except np.linalg.LinAlgError:
+            return False
+        if not np.abs(scaled).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max() <= _LARGEST_CONDITION:
+            return False
+        self.inverse[head] = 0.5 * (inverse + inverse.T) * both
+        self.theta[head] = self.inverse[head] @ self._moment[head]
+        return True

@@ -45,7 +45,7 @@ def inner_products(left: AnyArray, right: AnyArray) -> FloatArray:
 
 
 class ContextStore:
-    """Contexts kept in the type they came in, in chunks, so that growing never copies what is there."""
+    """Contexts in the type they came in, in chunks, so that growing never copies what is stored."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -91,7 +91,7 @@ class ContextStore:
         return np.concatenate([inner_products(contexts, chunk) for chunk in self.chunks()], axis=1)
 
     def truncate(self, n: int) -> None:
-        """Forget all rows but the first ``n``."""
+        """Drop all rows but the first ``n``."""
         keep = -(-n // self._rows_per_chunk) if n else 0
         self._chunks = self._chunks[:keep]
         self._filled = n - (keep - 1) * self._rows_per_chunk if keep else 0

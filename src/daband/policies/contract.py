@@ -16,6 +16,7 @@ and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits f
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -33,6 +34,8 @@ from daband.policies.for_pair import policy_for_pair
 from daband.policies.held_rounds import HeldRounds
 from daband.policies.input_checks import (
     DOMAINS,
+    LARGEST_NORM,
+    LARGEST_RAW_NORM,
     checked_arms,
     checked_contexts,
     checked_domain,
@@ -88,6 +91,9 @@ class Policy(Locked, ABC):
         if arms not in ("disjoint", "shared"):
             raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
         self.arms = arms
+        self._dimensions = math.prod(self.context_shape)
+        self.largest_norm = LARGEST_NORM
+        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
         self._scale = RewardScale(reward_range)
         self.transform = as_transform(transform)  # a copy, fitted for this policy alone
         self.seed = checked_whole("seed", seed, least=0)
@@ -451,8 +457,9 @@ class Policy(Locked, ABC):
 
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
         lead = (self.n_arms,) if self.arms == "shared" else ()
-        bounded = getattr(self.transform, "bounds_contexts", False)
-        return checked_contexts(contexts, (*lead, *self.context_shape), any_size=bounded)
+        largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
+        shape = (*lead, *self.context_shape)
+        return checked_contexts(contexts, shape, dimensions=self._dimensions, largest_norm=largest)
 
     def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         array = checked_rewards(reward, shape)

@@ -8,7 +8,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
-from daband.linear.kernels import packed
+from daband.linear.kernels import kernels
 
 __all__ = [
     "DOMAINS",
@@ -24,21 +24,24 @@ __all__ = [
 DOMAINS = ("source", "target")
 
 LARGEST_NORM = 1e7
-"""Contexts of a larger Euclidean norm are refused: one of them would swamp every other row of a regression, whose
-arithmetic keeps some sixteen digits."""
-_SAFE_SQUARE = {"e": 1e4, "f": LARGEST_NORM**2, "d": LARGEST_NORM**2}
-"""By the letter of the floating-point type: a batch whose squares sum up to less has no context that is too large."""
+"""Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row."""
+LARGEST_RAW_NORM = 1e60
+"""The same for contexts that a transform scales: squares of larger numbers overflow."""
+_LARGEST_SUM = {"e": 1e4, "f": 1e30, "d": 1e120}
+"""By the letter of the floating-point type: sums of squares up to here have not overflowed."""
 
 
-def checked_contexts(contexts: ArrayLike, shape: tuple[int, ...], *, any_size: bool = False) -> AnyArray:
-    """Contexts (B, *shape) as an array of finite numbers, of any size where a transform will bound them."""
+def checked_contexts(
+    contexts: ArrayLike, shape: tuple[int, ...], *, dimensions: int, largest_norm: float = LARGEST_NORM
+) -> AnyArray:
+    """Contexts (B, *shape) as an array of finite numbers, each of its ``dimensions`` of them no larger than allowed."""
     array = as_numpy(contexts, "contexts")
     if array.shape[1:] != shape:
         raise InvalidInput(f"contexts must have shape (B, {', '.join(map(str, shape))}), got {array.shape}")
     if array.shape[0] == 0:
         raise InvalidInput("contexts is an empty batch")
     if array.dtype.kind == "f":
-        _check_sizes(array, any_size)
+        _check_sizes(array, dimensions, largest_norm)
     return array
 
 
@@ -104,28 +107,28 @@ def checked_whole(name: str, value: int, *, least: int) -> int:
     return int(value)
 
 
-def _check_sizes(contexts: AnyArray, any_size: bool) -> None:
+def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> None:
     flat = contexts.reshape(-1)
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
-    if packed is not None and flat.dtype == np.float64:
-        if packed.sum_of_squares(flat) < _SAFE_SQUARE["d"]:
+    safe = min(largest_norm * largest_norm, _LARGEST_SUM.get(flat.dtype.char, 0.0))
+    if flat.dtype == np.float64:
+        if kernels.sum_of_squares(flat) < safe:
             return
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.dot(flat, flat) < _SAFE_SQUARE.get(flat.dtype.char, 0.0):
+            if np.dot(flat, flat) < safe:
                 return
     if not np.isfinite(contexts).all():
         row = int(np.argwhere(~np.isfinite(contexts))[0][0])
         raise InvalidInput(f"contexts has a NaN or infinite value, first in row {row}")
-    if any_size:
-        return
-    rows = np.abs(contexts.reshape(len(contexts), -1).astype(np.float64))
+    rows = np.abs(contexts.reshape(-1, dimensions).astype(np.float64))
     largest = rows.max(axis=1)
     with np.errstate(over="ignore"):
         norms = largest * np.sqrt(((rows / np.maximum(largest, 1e-300)[:, None]) ** 2).sum(axis=1))
-    if norms.max() > LARGEST_NORM:
-        row = int(np.argmax(norms))
+    if norms.max() > largest_norm:
+        worst = int(np.argmax(norms))
+        row = worst * len(contexts) // len(rows)  # with shared arms a row has a context per arm
         raise InvalidInput(
-            f"contexts has a norm of {norms[row]:g} in row {row}, the largest that is accepted is {LARGEST_NORM:g}; "
-            "leave the row out if it is a mistake, or let transform=daband.Standardise() scale and clip contexts"
+            f"contexts has a norm of {norms[worst]:g} in row {row}, the largest that is accepted is {largest_norm:g}; "
+            "scale the features to like sizes, or leave the row out if it is a mistake"
         )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
+from daband.linear.size_limit import LARGEST_SQUARE
 from daband.policies.contract import Policy, policies
 from daband.policies.reward_scale import RewardRange
 
@@ -63,15 +64,17 @@ class LinUCB(Policy):
             transform=transform,
             seed=seed,
         )
+        ridge = checked_number("ridge", ridge)
         self._head = RidgeHead(
             n_arms=self.n_arms,
             dim=math.prod(self.feature_shape),
             arms=arms,
-            ridge=checked_number("ridge", ridge),
+            ridge=ridge,
             exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
             seed=self.seed,
             form=form,
         )
+        self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # beyond it the arithmetic is no longer accurate
 
     @property
     def counts(self) -> IntArray:

@@ -138,7 +138,7 @@ class NeuralLinUCB(Policy):
         }
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
-        head = [("head", self._head, method) for method in ("decide", "learn", "play", "refit")]
+        head = [("head", self._head, method) for method in ("decide", "learn", "play", "refitted")]
         return [("step", self._learner, "adapt"), ("features", self._learner, "encode"), *head]
 
     # What Policy asks for.
@@ -292,7 +292,8 @@ class NeuralLinUCB(Policy):
                 latents.append(self._learner.encode(memory.contexts[:n], domain))
                 arms.append(memory.arms[:n].cpu().numpy())
                 rewards.append(memory.rewards[:n].cpu().numpy())
-        self._head.refit(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
+        rounds = np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards)
+        self._head.statistics = self._head.refitted(*rounds)
         self._refitted_at = self._memories.source.n_seen + self._memories.target_rounds.n_seen
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision
-from daband.linear.kernels import kernels
+from daband.linear.draws import draw_key, evenly
 from daband.policies.contract import Policy, policies
 from daband.policies.reward_scale import RewardRange
 
@@ -41,7 +41,7 @@ class Random(Policy):
             transform=transform,
             seed=seed,
         )
-        self._key = np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0]
+        self._key = draw_key(self.seed)
 
     def _decide(
         self,
@@ -54,9 +54,7 @@ class Random(Policy):
         n = len(contexts)
         mask = np.ones((n, self.n_arms), np.bool_) if available is None else available
         mean, width = np.full((n, self.n_arms), 0.5), np.full((n, self.n_arms), 0.5)
-        arm, propensity = np.empty(n, np.int64), np.empty(n)
-        draws = kernels.uniforms(self._key, first_round, n, 2)
-        kernels.choose_batch(mean, width, np.zeros_like(mean), mask, 0.0, draws, arm, propensity)
+        arm, propensity = evenly(self._key, first_round, mask)
         return Decision(arm, propensity, mean, width)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from daband.report.reference import PaperAccuracy, paper_ablation, paper_accuracy, paper_tables
 from daband.report.runs import read_records
-from daband.report.summary import MethodSummary, summarise, with_spread
+from daband.report.summary import Mean, MethodSummary, summarise
 
 if TYPE_CHECKING:
     from daband.report.frames import compare, episodes, frame
     from daband.report.page import markdown_table, write_report
 
 __all__ = [
+    "Mean",
     "MethodSummary",
     "PaperAccuracy",
     "compare",
@@ -25,7 +26,6 @@ __all__ = [
     "paper_tables",
     "read_records",
     "summarise",
-    "with_spread",
     "write_report",
 ]
 

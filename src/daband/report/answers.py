@@ -1,4 +1,4 @@
-"""The answer in a sentence: who is best in the target, by how much, and how sure that is."""
+"""The result in a sentence: which method is best in the target, by how much, and how certain that is."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from daband.experiments.ablation import ablation_rows
+from daband.experiments.ablation import AblationRow, ablation_rows
+from daband.experiments.records import TARGET_VALUE, Record, decimals
 from daband.report.document import Tile
 from daband.report.reference import paper_accuracy
-from daband.report.runs import Record
 from daband.report.statistics import Verdict, pair_family, role_of, verdict
 from daband.report.style import label
+from daband.report.summary import Mean, labelled, summarise
 
 __all__ = ["Answer", "answer_of", "lead_of"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A headline, what qualifies it, and its numbers."""
+    """A headline, its qualification, and its numbers."""
 
     headline: str
     detail: str = ""
@@ -28,6 +29,8 @@ class Answer:
 def answer_of(records: Sequence[Record]) -> Answer:
     """The answer that the records of one data set give: of a comparison, else of an ablation, else of a sweep."""
     family = pair_family(records[0]["pair"])
+    if not labelled(records):
+        return _without_labels(family, records)
     compared = [record for record in records if role_of(record) == "comparison"]
     if compared:
         found = verdict(compared)
@@ -51,51 +54,71 @@ def lead_of(records: Sequence[Record]) -> str:
 
 
 def _of_comparison(family: str, found: Verdict, records: Sequence[Record]) -> Answer:
-    winner = label(*found.best)
+    winner, what = label(*found.best), found.metric.name
     pairs = len({record["pair"] for record in records})
     over = f", the mean of {pairs} pairs" if pairs > 1 else ""
-    spread = f" ± {found.spread:.3f}" if found.seeds > 1 else ""
-    tiles = [Tile(f"{found.accuracy:.3f}{spread}", f"target accuracy of {winner}, {_count(found.seeds, 'seed')}{over}")]
+    digits = found.metric.digits(found.score)
+    score = f"{found.score:,.{digits}f}"
+    spread = f" ± {found.spread:,.{digits}f}" if found.seeds > 1 else ""
+    tiles = [Tile(f"{score}{spread}", f"{what} of {winner}, {_count(found.seeds, 'seed')}{over}")]
     paired, rival = found.paired, found.rival
-    headline = f"{winner} reaches a target accuracy of {found.accuracy:.3f} on {family}{over}."
+    headline = f"{winner} reaches a {what} of {score} on {family}{over}."
     detail = ""
     if paired is not None and rival is not None:
         name = label(*rival)
-        ahead = f"{paired.difference:.3f} above {name}"
-        between = f"{paired.low:+.3f} to {paired.high:+.3f}"
+        ahead = f"{paired.difference:,.{digits}f} above {name}"
+        between = f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
+        gain = f"{paired.difference:+,.{digits}f}"
         if math.isnan(paired.low):
-            headline = (
-                f"{winner} is ahead on {family} with a target accuracy of {found.accuracy:.3f}, on a single seed."
-            )
+            headline = f"{winner} is ahead on {family} with a {what} of {score}, on a single seed."
             detail = f"It is {ahead}. One seed says nothing of how sure that is; more seeds would."
-            tiles.append(Tile(f"{paired.difference:+.3f}", f"over {name}; one seed, so no interval"))
+            tiles.append(Tile(gain, f"over {name}; one seed, so no interval"))
         else:
-            tiles.append(
-                Tile(f"{paired.difference:+.3f}", f"over {name}; 95% interval {between}, p = {paired.p_value:.2g}")
-            )
-            if abs(paired.difference) < 0.0005:
-                headline = (
-                    f"{winner} and {name} do equally well on {family}: target accuracy {found.accuracy:.3f}{over}."
-                )
+            tiles.append(Tile(gain, f"over {name}; 95% interval {between}, p = {paired.p_value:.2g}"))
+            if abs(paired.difference) < 0.5 * 10.0**-digits:
+                headline = f"{winner} and {name} do equally well on {family}: {what} {score}{over}."
                 detail = f"The 95% interval of their difference is {between}, paired over {_count(paired.n, 'seed')}."
             elif paired.low > 0:
-                headline = f"{winner} is best on {family}: target accuracy {found.accuracy:.3f}{over}, {ahead}."
+                headline = f"{winner} is best on {family}: {what} {score}{over}, {ahead}."
                 detail = f"The 95% interval of that difference is {between}, paired over {_count(paired.n, 'seed')}."
             else:
-                headline = (
-                    f"{winner} leads on {family} with a target accuracy of {found.accuracy:.3f}{over}, but not clearly."
-                )
+                headline = f"{winner} leads on {family} with a {what} of {score}{over}, but not clearly."
                 detail = (
                     f"It is {ahead}; the 95% interval of that difference, {between}, paired over "
                     f"{_count(paired.n, 'seed')}, includes no difference at all."
                 )
+    if found.metric is TARGET_VALUE:
+        tiles += _reference_tiles(records)
     paper = paper_accuracy(family)
     if found.best[0] in paper:
         tiles.append(Tile(f"{paper[found.best[0]].average:.4f}", f"{winner} in the paper, for its own data and budget"))
     contexts = {record.get("target_contexts") for record in records}
     if len(contexts) == 1 and None not in contexts:
-        tiles.append(Tile(f"{contexts.pop():,}", "target contexts to judge by, which no method saw"))
+        tiles.append(Tile(f"{contexts.pop():,}", "target contexts to evaluate on, which no method saw"))
     return Answer(headline, detail, tiles)
+
+
+def _reference_tiles(records: Sequence[Record]) -> list[Tile]:
+    """What values in the user's unit lie between: the best constant arm's and the best arm's of every context."""
+    tiles = []
+    for name, text in (
+        ("target_best_value", "value of the best arm of every context: no policy has more"),
+        ("target_constant_value", "value of the best constant arm: what needs no policy"),
+    ):
+        mean = Mean.of([record.get(name) for record in records])
+        if mean.value is not None:
+            tiles.append(Tile(f"{mean.value:,.{decimals(mean.value)}f}", text))
+    return tiles
+
+
+def _without_labels(family: str, records: Sequence[Record]) -> Answer:
+    methods = _count(len({(record["method"], record["variant"]) for record in records}), "method")
+    return Answer(
+        f"{methods.capitalize()} ran on {family}; how good they are in the target is not known: the target has no "
+        "labels.",
+        "The page shows what can be known without them: rewards and regret in the source, which arms are chosen in the "
+        "target, and the observable terms of the bound.",
+    )
 
 
 def _of_ablation(family: str, records: Sequence[Record]) -> Answer | None:
@@ -103,29 +126,35 @@ def _of_ablation(family: str, records: Sequence[Record]) -> Answer | None:
     full = [row for row in rows if row.letters == "RPD"]
     if not full:
         return None
-    said, tiles = [], []
+    sentences, tiles = [], []
     for row in full:
         tested = [r for r in rows if (r.pair, r.base) == (row.pair, row.base) and r.p_holm is not None]
         clear = [r for r in tested if r.p_holm is not None and r.p_holm < 0.05]
         text = f"{row.base} with R, P and D" + (f", {row.pair}" if len({r.pair for r in full}) > 1 else "")
-        tiles.append(Tile(f"{row.accuracy:.3f}", f"target accuracy of {text}, {_count(len(row.seeds), 'seed')}"))
+        tiles.append(Tile(_score(row), f"{row.metric.name} of {text}, {_count(len(row.seeds), 'seed')}"))
         if tested:  # the full form itself is not among them
-            said.append(f"Recipe {text}: {len(clear)} of {len(tested)} reduced forms differ beyond chance (Holm, 5%).")
-    best = max(full, key=lambda row: row.accuracy)
-    headline = f"With R, P and D together, {best.base} reaches a target accuracy of {best.accuracy:.3f} on {family}."
-    return Answer(headline, " ".join(said[:4]), tiles[:4])
+            sentences.append(
+                f"Recipe {text}: {len(clear)} of {len(tested)} reduced forms differ beyond chance (Holm, 5%)."
+            )
+    best = max(full, key=lambda row: -math.inf if row.score is None else row.score)
+    headline = f"With R, P and D together, {best.base} reaches a {best.metric.name} of {_score(best)} on {family}."
+    return Answer(headline, " ".join(sentences[:4]), tiles[:4])
+
+
+def _score(row: AblationRow) -> str:
+    return Mean(row.score, row.score_spread, 1).text(row.metric.digits(row.score))
 
 
 def _of_sweep(family: str, records: Sequence[Record]) -> Answer:
-    groups: dict[tuple[str, str, str], list[float]] = {}
-    for record in records:
-        key = (record["pair"], record["method"], record["variant"])
-        groups.setdefault(key, []).append(float(record["target_accuracy"]))
-    best = max(groups, key=lambda key: sum(groups[key]) / len(groups[key]))
-    mean = sum(groups[best]) / len(groups[best])
-    settings = _count(len({variant for _, _, variant in groups}), "setting")
+    rows = summarise(records)
+    best = max(rows, key=lambda row: row.rank)
+    settings = _count(len({row.variant for row in rows}), "setting")
+    score = Mean(best.score.value, 0.0, 1).text(best.metric.digits(best.score.value))
     detail = "The best is known from the target's rewards, which nobody has before the hand-over."
-    return Answer(f"Of {settings} on {family}, {best[2]} is best: {label(best[1])} reaches {mean:.3f}.", detail)
+    headline = (
+        f"Of {settings} on {family}, {best.variant} is best: {label(best.method)} has a {best.metric.name} of {score}."
+    )
+    return Answer(headline, detail)
 
 
 def _count(n: int, what: str) -> str:

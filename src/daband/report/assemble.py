@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from daband.errors import InvalidInput
+from daband.experiments.records import TARGET_ACCURACY, Record, metric_of
 from daband.files import read_json
 from daband.report.answers import Answer, answer_of, lead_of
 from daband.report.document import Block, Document, Folded, Section, Text
 from daband.report.reference import paper_accuracy
-from daband.report.runs import Record, RunFiles, load_runs
+from daband.report.runs import RunFiles, load_runs
 from daband.report.sections_learning import continued_blocks, learning_blocks
 from daband.report.sections_policy import policy_blocks
 from daband.report.sections_results import by_class_blocks, comparison_blocks, pairs_blocks, side_by_side
 from daband.report.sections_setup import setup_blocks, warnings_of
 from daband.report.sections_variants import ablation_blocks, sweep_blocks
 from daband.report.statistics import pair_family, role_of, verdict
-from daband.report.summary import summarise
+from daband.report.summary import labelled, summarise
 
 __all__ = ["assemble"]
 
@@ -87,7 +88,7 @@ def _data_set(
     sections.append(Section("Each pair by itself", folded))
     closer = _closer(closely, here)
     if closer:
-        note = f"The figures below are of one pair, {closely}; `daband report DIR --pair NAME` draws another."
+        note = f"The figures below are of one pair, {closely}; the option --pair of daband report chooses another."
         sections.append(Section(f"A closer look: {closely}", [Text(note)]))
     return [*sections, *closer]
 
@@ -104,7 +105,7 @@ def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with
         shared = any(run.config().get("policy", {}).get("arms") == "shared" for run in runs[:1])
         # With shared arms, arm 3 is another thing in every round: there are no classes.
         classes = [] if shared else by_class_blocks(pair, records["comparison"], with_figure=with_figures)
-        sections.append(Section("Accuracy in the target", arrange([*blocks, *classes])))
+        sections.append(Section(_title(records["comparison"]), arrange([*blocks, *classes])))
         note = _budget_note(pair, runs)
         if note and with_figures:
             sections[-1].blocks.append(Text(note))
@@ -127,6 +128,8 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     compared = _looked_at(runs)
     found = verdict([run.record for run in compared])
     best, rival = (None, None) if found is None else (found.best, found.rival)
+    if found is None and compared and not labelled([run.record for run in compared]):
+        best = compared[-1].key  # nobody knows which is best; presets list the simplest method first
     sections = []
     continued = continued_blocks(pair, compared)
     if continued:
@@ -140,6 +143,12 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     return sections
 
 
+def _title(records: Sequence[Record]) -> str:
+    if not labelled(records):
+        return "What is known without target labels"
+    return "Accuracy in the target" if metric_of(records) is TARGET_ACCURACY else "Value in the target"
+
+
 def _looked_at(runs: Sequence[RunFiles]) -> list[RunFiles]:
     """The runs of the comparison; without one the full and the empty form of each ablation, or the best of a sweep."""
     roles = {role: [run for run in runs if role_of(run.record) == role] for role in ("comparison", "ablation")}
@@ -147,7 +156,7 @@ def _looked_at(runs: Sequence[RunFiles]) -> list[RunFiles]:
         return roles["comparison"]
     if roles["ablation"]:
         return [run for run in roles["ablation"] if run.key[1].endswith((":RPD", ":none"))]
-    ranked = sorted(summarise([run.record for run in runs]), key=lambda row: -row.accuracy)
+    ranked = sorted(summarise([run.record for run in runs]), key=lambda row: -row.rank)
     best = [(row.method, row.variant) for row in ranked[:_MOST_SWEPT]]
     return [run for run in runs if run.key in best]
 

@@ -14,7 +14,7 @@ from daband.arrays import FloatArray
 from daband.report.figures_results import WIDTH
 from daband.report.runs import Curve
 from daband.report.statistics import Key
-from daband.report.style import INK, MUTED, TERMS, label, style_of
+from daband.report.style import INK, MUTED, TERMS, label, style_of, written
 
 __all__ = ["bound_figure", "discriminator_figure", "regret_figure"]
 
@@ -25,11 +25,13 @@ _GAP = 0.062
 def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
     """Cumulative regret over rounds: the mean over seeds, and a band over their range.
 
-    Random would hide all differences among the others, so the axis ends with them.
+    Random and the constant arm would hide all differences among the others, so the axis ends with those.
     """
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     axes = figure.subplots()
-    learned = [curve for (method, _), curve in curves.items() if method != "random"] or list(curves.values())
+    learned = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")] or list(
+        curves.values()
+    )
     top = 1.08 * max(float(curve.values[:, -1].max()) for curve in learned)
     last = max(int(curve.rounds[-1]) for curve in curves.values())
     axes.set_xlim(0, last)
@@ -42,7 +44,7 @@ def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
         if len(curve.values) > 1:
             low, high = curve.values.min(axis=0), curve.values.max(axis=0)
             axes.fill_between(curve.rounds, low, high, color=style.colour, alpha=0.18, linewidth=0)
-        ends.append((min(float(mean[-1]), top), label(*key), style.colour))
+        ends.append((min(float(mean[-1]), top), _name(key), style.colour))
     _label_ends(axes, ends)
     axes.grid(axis="y")
     axes.set_xlabel(f"rounds in the {where}")
@@ -99,7 +101,7 @@ def discriminator_figure(curves: Mapping[Key, Curve]) -> Figure:
         if len(curve.values) > 1:
             low, high = _smoothed(curve.values.min(axis=0)), _smoothed(curve.values.max(axis=0))
             axes.fill_between(curve.rounds, low, high, color=style.colour, alpha=0.18, linewidth=0)
-        ends.append((float(smooth[-1]), label(*key), style.colour))
+        ends.append((float(smooth[-1]), _name(key), style.colour))
     _label_ends(axes, ends)
     axes.grid(axis="y")
     axes.set_xlabel("episode")
@@ -169,3 +171,7 @@ def _thousands(axis: Any) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.set_major_locator(MaxNLocator(5, integer=True))
     axis.label.set_color(INK)
+
+
+def _name(key: Key) -> str:
+    return written(label(*key), 32)

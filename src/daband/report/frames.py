@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from daband.errors import InvalidInput
-from daband.report.runs import Record, load_runs
-from daband.report.statistics import paired_difference
+from daband.experiments.records import Record
+from daband.report.runs import load_runs
+from daband.report.statistics import paired_difference, score_by_seed
 from daband.report.summary import summarise
 
 __all__ = ["compare", "episodes", "frame"]
@@ -57,31 +58,35 @@ def compare(runs: Folders, *, baseline: str = "nlinucb", variant: str = "default
 
     Returns:
         ``seeds`` (how many), ``accuracy``, ``accuracy_spread`` (sample standard deviation), ``accuracy_macro``,
-        ``source_regret``, ``rounds``, ``seconds``; and against the baseline ``difference`` with its 95% interval
-        ``low`` to ``high`` and ``p_value``, on the ``paired_seeds`` that both have. These are null for the baseline
-        itself, and where no seed has both.
+        ``value``, ``value_spread``, ``regret``, ``source_regret``, ``rounds``, ``seconds``; against the baseline the
+        ``difference`` of the ``metric`` ("target_accuracy" where exactly one arm pays 1, else "target_value") with its
+        95% interval ``low`` to ``high`` and ``p_value``, on the ``paired_seeds`` that both have. These are null for the
+        baseline itself, and where no seed has both; what needs target labels is null where there are none.
     """
     records = _unique(run.record for run in _runs(runs))
-    accuracies: dict[tuple[str, str, str], dict[int, float]] = {}
-    for record in records:
-        key = (record["pair"], record["method"], record["variant"])
-        accuracies.setdefault(key, {})[record["seed"]] = record["target_accuracy"]
     rows: list[dict[str, Any]] = []
     for row in summarise(records):
         paired = None
         if (row.method, row.variant) != (baseline, variant):
-            against = accuracies.get((row.pair, baseline, variant), {})
-            paired = paired_difference(accuracies[row.pair, row.method, row.variant], against)
+            here = [record for record in records if record["pair"] == row.pair]
+            paired = paired_difference(
+                score_by_seed(here, (row.method, row.variant), row.metric),
+                score_by_seed(here, (baseline, variant), row.metric),
+            )
         rows.append(
             {
                 "pair": row.pair,
                 "method": row.method,
                 "variant": row.variant,
                 "seeds": len(row.seeds),
-                "accuracy": row.accuracy,
-                "accuracy_spread": row.accuracy_spread,
-                "accuracy_macro": row.accuracy_macro,
-                "source_regret": row.source_regret,
+                "metric": row.metric.field,
+                "accuracy": row.accuracy.value,
+                "accuracy_spread": row.accuracy.spread,
+                "accuracy_macro": row.accuracy_macro.value,
+                "value": row.value.value,
+                "value_spread": row.value.spread,
+                "regret": row.regret.value,
+                "source_regret": row.source_regret.value,
                 "rounds": row.rounds,
                 "seconds": row.seconds,
                 "paired_seeds": 0 if paired is None else paired.n,
@@ -91,9 +96,9 @@ def compare(runs: Folders, *, baseline: str = "nlinucb", variant: str = "default
                 },
             }
         )
-    schema = dict.fromkeys(("source_regret", "difference", "low", "high", "p_value"), pl.Float64)
-    table = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None)
-    return table.sort(["pair", "accuracy"], descending=[False, True], maintain_order=True)
+    numbers = ("accuracy", "accuracy_macro", "value", "regret", "source_regret", "difference", "low", "high", "p_value")
+    table = pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64), infer_schema_length=None)
+    return table.sort(["pair", "value"], descending=[False, True], nulls_last=True, maintain_order=True)
 
 
 def _runs(folders: Folders) -> list[Any]:

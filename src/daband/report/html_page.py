@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping
 
 from daband.report.document import Block, Document, Drawing, Folded, Section, SideBySide, Text
 from daband.report.style import css_variables, themed
-from daband.report.tables import Table
+from daband.report.tables import Table, html_text
 
 __all__ = ["html_page"]
 
@@ -66,16 +65,16 @@ def html_page(document: Document, drawn: Mapping[str, str], *, made_by: str) -> 
     """The page. ``drawn`` holds every drawing by name as SVG; ``made_by`` stands at its end."""
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{html.escape(document.title)}</title>"
+        f"<title>{html_text(document.title)}</title>"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
         f"<style>{_STYLE}</style></head><body><main>",
-        f'<p class="eyebrow">{html.escape(document.title)}</p><h1>{html.escape(document.headline)}</h1>',
-        f"<p>{_prose(document.lead)}</p>",
+        f'<p class="eyebrow">{html_text(document.title)}</p><h1>{html_text(document.headline)}</h1>',
+        f"<p>{html_text(document.lead)}</p>",
     ]
     if document.tiles:
         tiles = "".join(
-            f'<div class="tile"><b>{html.escape(tile.value)}</b><span>{html.escape(tile.text)}</span></div>'
+            f'<div class="tile"><b>{html_text(tile.value)}</b><span>{html_text(tile.text)}</span></div>'
             for tile in document.tiles
         )
         parts.append(f'<div class="tiles">{tiles}</div>')
@@ -83,14 +82,14 @@ def html_page(document: Document, drawn: Mapping[str, str], *, made_by: str) -> 
     top = list(zip(places, document.sections, strict=True))
     several = sum(section.level == 2 for section in document.sections) > 3  # then parts have the same names twice
     links = "".join(
-        f'<a href="#{place}">{html.escape(section.title)}</a>'
+        f'<a href="#{place}">{html_text(section.title)}</a>'
         for place, section in top
         if section.level == 2 or not several
     )
     parts.append(f'<nav aria-label="Contents">{links}</nav>')
     for place, section in top:
         parts.append(_section(section, place, drawn))
-    parts.append(f"<footer><p>{html.escape(made_by)}</p></footer></main></body></html>\n")
+    parts.append(f"<footer><p>{html_text(made_by)}</p></footer></main></body></html>\n")
     return "".join(parts)
 
 
@@ -106,33 +105,29 @@ def inline_svg(svg: str, *, name: str, alt: str) -> str:
     box = size.group(1) if size else "0 0 1 1"
     opening = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="{box}" role="img" aria-label="{html.escape(alt)}">'
+        f'viewBox="{box}" role="img" aria-label="{html_text(alt)}">'
     )
     return themed(opening + body[body.index(">") + 1 :].strip())
 
 
 def _section(section: Section, place: str, drawn: Mapping[str, str]) -> str:
     body = "".join(_block(block, drawn) for block in section.blocks)
-    return f'<h{section.level} id="{place}">{html.escape(section.title)}</h{section.level}>{body}'
+    return f'<h{section.level} id="{place}">{html_text(section.title)}</h{section.level}>{body}'
 
 
 def _block(block: Block, drawn: Mapping[str, str]) -> str:
     if isinstance(block, Text):
-        return f'<p class="warning">{_prose(block.text)}</p>' if block.warning else f"<p>{_prose(block.text)}</p>"
+        return f'<p class="warning">{html_text(block.text)}</p>' if block.warning else f"<p>{html_text(block.text)}</p>"
     if isinstance(block, Table):
         return block.html()
     if isinstance(block, Drawing):
         picture = inline_svg(drawn[block.name], name=block.name, alt=block.alt)
         return (
             f'<figure class="drawing" id="figure-{block.name}">{picture}'
-            f"<figcaption>{html.escape(block.caption)}</figcaption></figure>"
+            f"<figcaption>{html_text(block.caption)}</figcaption></figure>"
         )
     if isinstance(block, SideBySide):
         return '<div class="row">' + "".join(_block(drawing, drawn) for drawing in block.drawings) + "</div>"
     assert isinstance(block, Folded)
     inside = "".join(_block(inner, drawn) for inner in block.blocks)
-    return f"<details><summary>{html.escape(block.title)}</summary>{inside}</details>"
-
-
-def _prose(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return f"<details><summary>{html_text(block.title)}</summary>{inside}</details>"

@@ -19,7 +19,7 @@ from daband.report.html_page import html_page
 from daband.report.sections_results import comparison_table
 from daband.report.style import figure_settings
 from daband.report.summary import MethodSummary
-from daband.report.tables import Table
+from daband.report.tables import Table, markdown_text
 
 __all__ = ["markdown_table", "write_report"]
 
@@ -29,9 +29,9 @@ FORMATS = ("svg", "png", "pdf")
 def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequence[str] = FORMATS) -> Path:
     """Write a report into a folder of runs and return the path of its page.
 
-    ``report.html`` stands alone; ``report.md`` says the same; ``report/figures`` holds every figure in ``formats``, and
-    ``report/tables`` every table for LaTeX, with all of them in ``report/tables.tex``. What an earlier report left in
-    these two folders is replaced.
+    ``report.html`` stands alone; ``report.md`` has the same content; ``report/figures`` holds every figure in
+    ``formats``, and ``report/tables`` every table for LaTeX, with all of them in ``report/tables.tex``. What an earlier
+    report left in these two folders is replaced.
 
     Args:
         folder: what ``daband bench``, ``ablate``, ``sweep`` or ``run`` filled.
@@ -83,23 +83,25 @@ def _saved(figure: Figure, ending: str) -> bytes:
 
 
 def _markdown(document: Document, picture: str | None, made_by: str) -> str:
-    parts = [f"# {document.headline}\n", f"{document.lead}\n"]
-    parts += [f"- **{tile.value}** {tile.text}" for tile in document.tiles] + [""]
+    parts = [f"# {markdown_text(document.headline)}\n", f"{markdown_text(document.lead)}\n"]
+    parts += [f"- **{markdown_text(tile.value)}** {markdown_text(tile.text)}" for tile in document.tiles] + [""]
     for section in document.sections:
-        parts.append(f"{'#' * section.level} {section.title}\n")
+        parts.append(f"{'#' * section.level} {markdown_text(section.title)}\n")
         parts += [_markdown_block(block, picture) for block in section.blocks]
-    return "\n".join([*parts, f"{made_by}\n"])
+    return "\n".join([*parts, f"{markdown_text(made_by)}\n"])
 
 
 def _markdown_block(block: Block, picture: str | None) -> str:
     if isinstance(block, Text):
-        return f"> {block.text}\n" if block.warning else f"{block.text}\n"
+        return ("> " if block.warning else "") + f"{markdown_text(block.text)}\n"
     if isinstance(block, Table):
-        return f"{block.markdown()}\n{block.caption}\n"
+        return f"{block.markdown()}\n{markdown_text(block.caption)}\n"
     if isinstance(block, Drawing):
-        shown = "" if picture is None else f"![{block.alt}](report/figures/{block.name}.{picture})\n\n"
-        return f"{shown}{block.caption}\n"
+        path = f"report/figures/{block.name}.{picture}"
+        shown = "" if picture is None else f"![{markdown_text(block.alt)}]({path})\n\n"
+        return f"{shown}{markdown_text(block.caption)}\n"
     if isinstance(block, SideBySide):
         return "\n".join(_markdown_block(drawing, picture) for drawing in block.drawings)
     assert isinstance(block, Folded)
-    return f"**{block.title}**\n\n" + "\n".join(_markdown_block(inner, picture) for inner in block.blocks)
+    inside = "\n".join(_markdown_block(inner, picture) for inner in block.blocks)
+    return f"**{markdown_text(block.title)}**\n\n{inside}"

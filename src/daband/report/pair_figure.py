@@ -1,17 +1,20 @@
-"""A picture of a pair: examples of both domains side by side, or for tables the features that differ most."""
+"""The figure of a pair: examples of both domains, or for tables the features that differ most."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
-from daband.domains import EvaluationDomain, Pair, RewardDomain
-from daband.report.style import COLOURS
+from daband.domains import Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.report.style import COLOURS, written
 
-__all__ = ["draw_pair", "shifted_features"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_pair", "pair_figure", "shifted_features"]
 
 _EXAMPLES = 8
 _FEATURES = 15
@@ -20,19 +23,8 @@ _SOURCE, _TARGET = COLOURS[0], COLOURS[1]
 
 
 def draw_pair(pair: Pair, path: str | Path, *, seed: int = 0) -> Path:
-    """Write a picture of a pair (PNG, PDF or SVG by the path's ending) and return its path.
-
-    The target's examples and frequencies come from its test: a picture is for people who may know the answers.
-    """
-    from matplotlib.figure import Figure
-
-    if len(pair.context_shape) == 3 and pair.context_shape[0] in (1, 3) and pair.arms == "disjoint":
-        figure = Figure(figsize=(9.6, 7.2), layout="constrained")
-        _draw_images(figure, pair, seed)
-    else:
-        figure = Figure(figsize=(11.0, 6.0), layout="constrained")
-        _draw_features(figure, pair, seed)
-    figure.suptitle(f"{pair.name}: {pair.about.summary}" if pair.about.summary else pair.name, fontsize=11)
+    """Write the figure of a pair (PNG, PDF or SVG by the path's ending) and return its path."""
+    figure = pair_figure(pair, seed=seed)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.stem}-new{target.suffix}")
@@ -42,6 +34,25 @@ def draw_pair(pair: Pair, path: str | Path, *, seed: int = 0) -> Path:
     finally:
         aside.unlink(missing_ok=True)
     return target
+
+
+def pair_figure(pair: Pair, *, seed: int = 0) -> Figure:
+    """Examples of both domains, or for tables the features that differ most, and how often each arm is best.
+
+    The target's examples and frequencies come from its test, which is for people who may know the answers; where the
+    target has no labels, its contexts alone are drawn.
+    """
+    from matplotlib.figure import Figure
+
+    if len(pair.context_shape) == 3 and pair.context_shape[0] in (1, 3) and pair.arms == "disjoint":
+        figure = Figure(figsize=(9.6, 7.2), layout="constrained")
+        _draw_images(figure, pair, seed)
+    else:
+        figure = Figure(figsize=(11.0, 6.0), layout="constrained")
+        _draw_features(figure, pair, seed)
+    title = f"{pair.name}: {pair.about.summary}" if pair.about.summary else pair.name
+    figure.suptitle(written(title, 140), fontsize=11)
+    return figure
 
 
 def shifted_features(source: AnyArray, target: AnyArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -55,7 +66,7 @@ def shifted_features(source: AnyArray, target: AnyArray) -> tuple[FloatArray, Fl
 
 def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
     contexts, labels = _sample(pair.source, seed)
-    examples = [(contexts, labels), _sample(pair.target if pair.target_test is None else pair.target_test, seed)]
+    examples = [(contexts, labels), _sample(_shown(pair), seed)]
     upper, lower = figure.subfigures(2, 1, height_ratios=[2.6, 1.0])
     for side, title, (images, kinds) in zip(upper.subfigures(1, 2), ("source", "target"), examples, strict=True):
         side.suptitle(title)
@@ -66,13 +77,13 @@ def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
         for cell, row in zip(cells, rows, strict=False):
             cell.imshow(_drawable(images[row]), interpolation="nearest", cmap="gray")
             if kinds[row] >= 0:
-                cell.set_title(pair.class_names[kinds[row]], fontsize=7)
+                cell.set_title(written(pair.class_names[kinds[row]], 24), fontsize=7)
     _draw_frequencies(lower.subplots(), pair, (examples[0][1], examples[1][1]))
 
 
 def _draw_features(figure: Any, pair: Pair, seed: int) -> None:
     contexts, labels = _sample(pair.source, seed)
-    seen, kinds = _sample(pair.target if pair.target_test is None else pair.target_test, seed)
+    seen, kinds = _sample(_shown(pair), seed)
     if pair.arms == "shared":  # one context per arm: features are compared over all arms
         contexts, seen = (part.reshape(-1, *pair.context_shape) for part in (contexts, seen))
     here, there, difference = shifted_features(contexts, seen)
@@ -82,7 +93,7 @@ def _draw_features(figure: Any, pair: Pair, seed: int) -> None:
     places = np.arange(len(most))
     left.barh(places + 0.2, here[most], height=0.38, color=_SOURCE, label="source")
     left.barh(places - 0.2, there[most], height=0.38, color=_TARGET, label="target")
-    left.set_yticks(places, [f"{_short(names[at])}  ({difference[at]:+.1f})" for at in most], fontsize=8)
+    left.set_yticks(places, [f"{written(names[at], 38)}  ({difference[at]:+.1f})" for at in most], fontsize=8)
     left.set_xlabel("mean; in brackets the difference in deviations")
     left.set_title("most shifted features")
     left.legend(loc="lower right", fontsize=8)
@@ -97,15 +108,20 @@ def _draw_frequencies(axes: Any, pair: Pair, labels: tuple[IntArray, IntArray]) 
         if len(known):
             shares = np.bincount(known, minlength=pair.n_arms) / len(known)
             axes.bar(places + offset, shares, width=0.38, color=colour, label=name)
-    axes.set_xticks(places, [_short(name, 14) for name in pair.class_names], rotation=60, ha="right", fontsize=7)
+    axes.set_xticks(places, [written(name, 14) for name in pair.class_names], rotation=60, ha="right", fontsize=7)
     axes.margins(y=0.35)  # room for the legend above the bars
     axes.set_ylabel("share")
     axes.set_title("which arm is best")
-    axes.legend(fontsize=8, ncols=2, loc="upper right")
+    if axes.containers:
+        axes.legend(fontsize=8, ncols=2, loc="upper right")
+
+
+def _shown(pair: Pair) -> EvaluationDomain | Contexts:
+    return pair.target if pair.target_test is None else pair.target_test
 
 
 def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
-    """Contexts and the best arm of each, -1 where a log or an unlabelled target does not tell it."""
+    """Contexts and the best arm of each, -1 where a log or a target without labels does not tell it."""
     if isinstance(domain, EvaluationDomain):
         stop = min(len(domain), _SAMPLE)
         best = domain.read_expected(0, stop).argmax(axis=1)
@@ -132,7 +148,3 @@ def _drawable(image: AnyArray) -> AnyArray:
         low, high = float(image.min()), float(image.max())
         image = (image - low) / ((high - low) or 1.0)
     return image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0)
-
-
-def _short(text: str, length: int = 38) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"

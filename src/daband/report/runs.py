@@ -13,14 +13,14 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import DataError
+from daband.experiments.records import Record
 from daband.files import read_json
 
-__all__ = ["Curve", "Record", "RunFiles", "common_curve", "load_runs", "read_records"]
-
-Record = dict[str, Any]
+__all__ = ["Curve", "RunFiles", "common_curve", "load_runs", "read_records"]
 
 _WANTED = (
-    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "source_regret", "rounds",
+    "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value",
+    "target_regret", "source_regret", "rounds",
 )  # fmt: skip
 _POINTS = 240
 """Points of a drawn curve: more than a figure can show, fewer than a run has rounds."""

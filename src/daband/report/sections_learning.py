@@ -1,4 +1,4 @@
-"""How it came about, as sections: regret in the source, the bound's terms, the discriminator, regret in the target."""
+"""Sections of learning: regret in the source, terms of the bound, the discriminator, regret in the target."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from daband.experiments.records import TARGET_ACCURACY, Records, decimals, metric_of
 from daband.report.document import Block, Drawing, SideBySide, Text
 from daband.report.figures_learning import bound_figure, discriminator_figure, regret_figure
 from daband.report.runs import Curve, RunFiles, common_curve
-from daband.report.sections_results import slug
+from daband.report.sections_results import mean_cell, slug
 from daband.report.statistics import Key, growth_exponent
 from daband.report.style import TERMS, label
+from daband.report.summary import Mean
 from daband.report.tables import Cell, Table
 
 __all__ = ["by_method", "continued_blocks", "learning_blocks"]
@@ -36,18 +38,18 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
     curves = _curves(groups, "source_regret")
     drawn: list[Drawing] = []
     if curves:
-        said = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
+        told = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
         drawn.append(
             Drawing(
                 f"{slug(pair)}-source-regret",
                 regret_figure(curves, where="source"),
                 f"{pair}: cumulative regret in the source while learning; means over seeds, bands their range.",
-                f"Cumulative source regret after all rounds: {said}.",
+                f"Cumulative source regret after all rounds: {told}.",
             )
         )
-    # Only neural methods adapt, and only of these the bound is measured: the best of them stands for the others.
+    # Only neural methods adapt, and the bound is measured for these alone; the figure shows the best of them.
     measured = {key: _episode_table(found) for key, found in groups.items()}
-    with_bound = [key for key, episodes in measured.items() if any("bound_total" in e[-1] for e in episodes if e)]
+    with_bound = [key for key, episodes in measured.items() if any("bound_rounds" in e[-1] for e in episodes if e)]
     blocks: list[Block] = []
     if with_bound:
         shown = best if best in with_bound else with_bound[-1]
@@ -59,7 +61,8 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
                 f"{slug(pair)}-bound",
                 bound_figure(terms, means),
                 f"{pair}: the observable terms of the bound on {label(*shown)}'s target regret, summed over source "
-                "rounds; means over seeds. A bound above the dotted line N says nothing about N rounds.",
+                "rounds; means over seeds. A term that is not known is left out, and the sum with it. A bound above "
+                "the dotted line N says nothing about N rounds.",
                 "Growth exponents: " + "; ".join(f"{TERMS[n][0]} {v:.2f}" for n, v in means.items()) + ".",
             )
         )
@@ -71,14 +74,14 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
             discriminators[key] = curve
     if discriminators:
         discriminators = dict(list(discriminators.items())[:_MOST_CURVES])
-        said = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():.2f}" for key, curve in discriminators.items())
+        told = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():.2f}" for key, curve in discriminators.items())
         drawn.append(
             Drawing(
                 f"{slug(pair)}-discriminator",
                 discriminator_figure(discriminators),
                 f"{pair}: how often the discriminator tells source from target, by episode. At chance it cannot, and "
                 "the domains look alike to the head. Lines are running means over seeds, bands their range.",
-                f"Discriminator accuracy in the last episode: {said}.",
+                f"Discriminator accuracy in the last episode: {told}.",
             )
         )
     return [SideBySide(drawn), *blocks] if drawn else blocks
@@ -86,41 +89,51 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
 
 def continued_blocks(pair: str, runs: Sequence[RunFiles]) -> list[Block]:
     """What the head start is worth once rewards arrive in the target; nothing where no run was continued."""
-    groups = {key: [run for run in found if run.continued()] for key, found in by_method(runs).items()}
-    groups = {key: found for key, found in groups.items() if found}
+    groups: dict[Key, list[RunFiles]] = {}
+    records: dict[Key, Records] = {}
+    for key, found in by_method(runs).items():
+        continued = [(run, record) for run in found if (record := run.continued())]
+        if continued:
+            groups[key], records[key] = [run for run, _ in continued], [record for _, record in continued]
     if not groups:
         return []
+    every = [record for found in records.values() for record in found]
+    in_unit = metric_of(every) is not TARGET_ACCURACY
+    fields = {
+        "continued regret": "continued_regret", "zero-shot regret": "zero_shot_regret", "total": "total_regret",
+    }  # fmt: skip
+    if in_unit:
+        fields = {"reward a round": "continued_reward", **fields}
     table = Table(
         f"{slug(pair)}-continued",
-        f"{pair}: regret in the target. Zero-shot: of the fixed policy on the evaluation contexts. Continued: of the "
-        "rounds that were then played in the target with its rewards. ± over seeds.",
-        ["method", "rounds in the target", "continued regret", "zero-shot regret", "total", "seeds"],
+        f"{pair}: regret in the target, in the rewards' unit. Zero-shot: of the fixed policy on the evaluation "
+        "contexts. Continued: of the rounds that were then played in the target with its rewards. ± over seeds.",
+        ["method", "rounds in the target", *fields, "seeds"],
     )
-    rows = []
-    for key, found in groups.items():
-        records = [record for record in (run.continued() for run in found) if record]
-        rows.append((key, records))
-    known = [_mean(records, "total_regret") for _, records in rows]
-    least = min((value for value in known if value is not None), default=None)
-    for (key, records), total in zip(rows, known, strict=True):
-        cells = [_regret_cell(records, name) for name in ("continued_regret", "zero_shot_regret", "total_regret")]
-        if total is not None and total == least and len(rows) > 1:
-            cells[-1] = Cell(cells[-1].text, cells[-1].spread, bold=True)
-        table.add(label(*key), f"{records[0]['rounds']:,}", *cells, str(len(records)))
+    totals = {key: Mean.of([record["total_regret"] for record in found]).value for key, found in records.items()}
+    least = min((value for value in totals.values() if value is not None), default=None)
+    digits = {
+        field: decimals(*(record[field] for record in every), significant=4) if in_unit else 1
+        for field in fields.values()
+    }
+    for key, mine in records.items():
+        wins = totals[key] is not None and totals[key] == least and len(records) > 1
+        cells = [
+            mean_cell(Mean.of([record[field] for record in mine]), digits[field], bold=wins and field == "total_regret")
+            for field in fields.values()
+        ]
+        table.add(label(*key), f"{mine[0]['rounds']:,}", *cells, str(len(mine)))
     curves = _curves(groups, "target_regret")
-    blocks: list[Block] = [table]
-    if curves:
-        said = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
-        drawing = Drawing(
-            f"{slug(pair)}-target-regret",
-            regret_figure(curves, where="target"),
-            f"{pair}: cumulative regret in the target once its rewards arrive; means over seeds, bands their range.",
-            f"Cumulative target regret: {said}.",
-        )
-        blocks.insert(0, SideBySide([drawing]))
-    else:
-        blocks.insert(0, Text("The target does not tell its expected rewards, so there is no regret to draw."))
-    return blocks
+    if not curves:
+        return [Text("The target does not tell its expected rewards, so there is no regret to draw."), table]
+    told = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
+    drawing = Drawing(
+        f"{slug(pair)}-target-regret",
+        regret_figure(curves, where="target"),
+        f"{pair}: cumulative regret in the target once its rewards arrive; means over seeds, bands their range.",
+        f"Cumulative target regret: {told}.",
+    )
+    return [SideBySide([drawing]), table]
 
 
 def _curves(groups: Mapping[Key, Sequence[RunFiles]], name: str) -> dict[Key, Curve]:
@@ -157,8 +170,8 @@ def _term_curves(runs: Sequence[list[dict[str, Any]]]) -> dict[str, Curve]:
 
 
 def _term(episodes: list[dict[str, Any]], name: str) -> tuple[Any, Any] | None:
-    mine = [e for e in episodes if f"bound_{name}" in e]
-    if not mine:
+    mine = [e for e in episodes if "bound_rounds" in e]
+    if not mine or any(e.get(f"bound_{name}") is None for e in mine):  # not known in some episode, so nor is its sum
         return None
     rounds = np.array([e["bound_rounds"] for e in mine])
     values = np.array([e[f"bound_{name}"] for e in mine], np.float64)
@@ -183,31 +196,20 @@ def _bound_table(
     table = Table(
         f"{slug(pair)}-bound",
         f"{pair}: the observable terms of the bound, as their mean a source round at the end of training, and the "
-        "exponent of N that fits the later half of the rounds (± over seeds): below 1 the sum grows slower than N. "
-        "Psi, the least joint error, needs target rewards and is left out.",
+        "exponent of N that fits the later half of the rounds (± over seeds): below 1 the sum grows slower than N, and "
+        "a term at 1 or above keeps the whole bound from doing so. Psi, the least joint error, needs target rewards "
+        "and is left out. A term that is not known, as the divergence without a discriminator, has no number, and then "
+        "there is no sum.",
         headings,
     )
     for name, (text, _) in TERMS.items():
         cells: list[Cell | str] = []
         for key, slopes in exponents.items():
             ends = [term for term in (_term(episodes, name) for episodes in measured[key]) if term is not None]
-            share = float(np.mean([values[-1] / rounds[-1] for rounds, values in ends])) if ends else 0.0
-            cells.append(f"{share:.3f}" if share > 0 else Cell("-", muted=True))
+            share = Mean.of([float(values[-1] / rounds[-1]) for rounds, values in ends])
+            cells.append(mean_cell(share, 3, spread=False))
             found = np.array(slopes[name])
             spread = f"{found.std(ddof=1):.2f}" if len(found) > 1 else ""
             cells.append(Cell(f"{found.mean():.2f}", spread) if len(found) else Cell("-", muted=True))
         table.add(text, *cells)
     return table
-
-
-def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [record.get(name) for record in records]
-    return None if None in values else float(np.mean([float(value) for value in values if value is not None]))
-
-
-def _regret_cell(records: Sequence[Mapping[str, Any]], name: str) -> Cell:
-    mean = _mean(records, name)
-    if mean is None:
-        return Cell("unknown", muted=True)
-    values = np.array([float(record[name]) for record in records])
-    return Cell(f"{mean:,.1f}", f"{values.std(ddof=1):,.1f}" if len(values) > 1 else "")

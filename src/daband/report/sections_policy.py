@@ -1,4 +1,4 @@
-"""What was learned, as sections: both domains in latent space, what is taken for what, and examples that go wrong."""
+"""Sections of what a policy learned: both domains in latent space, the confusion of arms, wrong examples."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.experiments.records import decimals
 from daband.report.document import Block, Drawing, SideBySide, Text
 from daband.report.figures_policy import confusion_figure, embedded, examples_figure, map_figure
 from daband.report.runs import RunFiles
@@ -20,7 +21,7 @@ __all__ = ["policy_blocks"]
 
 _OLD = (
     "These runs kept no artifacts (confusion, latents, wrong examples): they are of an older version. "
-    "`daband bench` with another --out makes new ones."
+    "Runs in a new folder have them."
 )
 _MOST_CLASSES = 60
 _LATENTS = ("latent_before", "latent_after", "latent_domain", "latent_arm")
@@ -78,8 +79,9 @@ def _maps(pair: str, runs: Sequence[RunFiles], keys: Sequence[Key], classes: lis
                 f"{slug(pair)}-map-{slug(label(*key))}",
                 map_figure(maps, domain, arm, classes),
                 f"{pair}: how {name} (seed {mine[0].record['seed']}) sees source and target, by domain above and by "
-                f"the right arm below (t-SNE of the latents{colours}). How mixed the domains are among nearest "
-                f"neighbours, 0 apart and 1 one cloud: {mixed[0]:.2f} before, {mixed[1]:.2f} after.",
+                f"the right arm below, grey where it is not known (t-SNE of the latents{colours}). How mixed the "
+                f"domains are among nearest neighbours, 0 apart and 1 one cloud: {mixed[0]:.2f} before, "
+                f"{mixed[1]:.2f} after.",
                 f"Mixing of the domains in {name}'s latents: {mixed[0]:.2f} before, {mixed[1]:.2f} after training.",
             )
         )
@@ -122,14 +124,15 @@ def _wrong_table(pair: str, wrong: dict[str, AnyArray], key: Key, seed: int, cla
         ["right arm", "chosen arm", "predicted, right", "predicted, chosen", "regret", "context"],
         text_columns=2,
     )
+    digits = decimals(*wrong["wrong_mean"].ravel().tolist(), *wrong["wrong_regret"].tolist())
     for row in range(min(12, len(wrong["wrong_position"]))):
         right, chosen = int(wrong["wrong_right"][row]), int(wrong["wrong_chosen"][row])
         table.add(
             Cell(classes[right]),
             Cell(classes[chosen]),
-            f"{wrong['wrong_mean'][row, right]:.3f}",
-            f"{wrong['wrong_mean'][row, chosen]:.3f}",
-            f"{wrong['wrong_regret'][row]:.3f}",
+            f"{wrong['wrong_mean'][row, right]:,.{digits}f}",
+            f"{wrong['wrong_mean'][row, chosen]:,.{digits}f}",
+            f"{wrong['wrong_regret'][row]:,.{digits}f}",
             f"{int(wrong['wrong_position'][row]):,}",
         )
     return table

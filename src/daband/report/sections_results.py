@@ -1,4 +1,4 @@
-"""What came out, as sections: methods side by side, by class, and over the pairs of a data set."""
+"""Sections of results: methods compared on one pair, by class, and over the pairs of a data set."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation.paired import Paired
-from daband.report.document import Block, Drawing, Folded, SideBySide
-from daband.report.figures_results import Group, accuracy_figure, gain_figure, pairs_figure
+from daband.experiments.records import TARGET_ACCURACY, Metric, Record, decimals, metric_of
+from daband.report.document import Block, Drawing, Folded, SideBySide, Text
+from daband.report.figures_results import Group, gain_figure, pairs_figure, score_figure
 from daband.report.reference import paper_accuracy
-from daband.report.runs import Record
-from daband.report.statistics import Key, accuracy_by_seed, paired_difference, verdict
+from daband.report.statistics import Key, paired_difference, score_by_seed, verdict
 from daband.report.style import label
-from daband.report.summary import MethodSummary, summarise
+from daband.report.summary import UNKNOWN, Mean, MethodSummary, labelled, summarise
 from daband.report.tables import Cell, Table
 
 __all__ = [
-    "accuracies", "by_class_blocks", "class_names", "comparison_blocks", "comparison_table", "interval", "pairs_blocks",
-    "side_by_side", "slug",
+    "by_class_blocks", "class_names", "comparison_blocks", "comparison_table", "interval", "mean_cell", "pairs_blocks",
+    "scores", "side_by_side", "slug",
 ]  # fmt: skip
 
 _OURS, _BASELINE = ("daband", "default"), ("nlinucb", "default")
@@ -39,45 +39,47 @@ def interval(paired: Paired | None, digits: int = 3) -> str:
     """A 95% interval in words; empty where a single seed allows none."""
     if paired is None or math.isnan(paired.low):
         return ""
-    return f"{paired.low:+.{digits}f} to {paired.high:+.{digits}f}"
+    return f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
 
 
 def comparison_table(
     rows: Sequence[MethodSummary], *, name: str, caption: str, records: Sequence[Record] = ()
 ) -> Table:
-    """Methods with their accuracy, its gain over Neural-LinUCB, the paper's accuracy, and their source regret."""
-    pair = rows[0].pair
-    paper = paper_accuracy(pair)
-    baseline = accuracy_by_seed(records, _BASELINE)
-    headings = ["method", "target accuracy", "by class"]
+    """Methods on one pair: their score in the target, its gain over Neural-LinUCB, the paper's, and the source's.
+
+    The score is the accuracy where exactly one arm pays 1, else the value in the rewards' unit; then regret and
+    accuracy stand beside it.
+    """
+    metric = rows[0].metric
+    paper = paper_accuracy(rows[0].pair)
+    baseline = score_by_seed(records, _BASELINE, metric)
+    headings = ["method", metric.name, *(["by class"] if metric is TARGET_ACCURACY else ["target regret", "accuracy"])]
     headings += ["over NLinUCB", "95% interval"] if baseline else []
     headings += ["paper"] if paper else []
     table = Table(name, caption, [*headings, "source regret", "rounds", "seeds", "s a run"])
-    best = max(row.accuracy for row in rows)
+    best = max(row.rank for row in rows)
+    digits = metric.digits(*(row.score.value for row in rows), significant=4)
+    regret_digits = decimals(*(row.regret.value for row in rows), significant=4)
     for row in rows:
-        several = len(row.seeds) > 1
         cells: list[Cell | str] = [
             label(row.method, row.variant),
-            Cell(
-                f"{row.accuracy:.4f}",
-                f"{row.accuracy_spread:.4f}" if several else "",
-                row.accuracy == best and len(rows) > 1,
-            ),
-            f"{row.accuracy_macro:.4f}",
+            mean_cell(row.score, digits, bold=row.rank == best and len(rows) > 1),
         ]
+        if metric is TARGET_ACCURACY:
+            cells.append(mean_cell(row.accuracy_macro, 4, spread=False))
+        else:
+            cells += [mean_cell(row.regret, regret_digits), mean_cell(row.accuracy, 3)]
         if baseline:
             paired = None
             if (row.method, row.variant) != _BASELINE:
-                paired = paired_difference(accuracy_by_seed(records, (row.method, row.variant)), baseline)
-            cells += ["" if paired is None else f"{paired.difference:+.3f}", interval(paired)]
+                paired = paired_difference(score_by_seed(records, (row.method, row.variant), metric), baseline)
+            cells += ["" if paired is None else f"{paired.difference:+,.{digits - 1}f}", interval(paired, digits - 1)]
         if paper:
             theirs = paper.get(row.method) if row.variant == "default" else None
             cells.append(
                 "" if theirs is None else Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True)
             )
-        regret = Cell("unknown", muted=True)
-        if row.source_regret is not None:
-            regret = Cell(f"{row.source_regret:,.0f}", f"{row.source_regret_spread:,.0f}" if several else "")
+        regret = mean_cell(row.source_regret, 0 if metric is TARGET_ACCURACY else _source_digits(rows))
         table.add(*cells, regret, f"{row.rounds:,}", str(len(row.seeds)), f"{row.seconds:,.1f}")
     return table
 
@@ -85,44 +87,84 @@ def comparison_table(
 def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
     """The comparison of methods on one pair."""
     rows = summarise(records)
-    paper = paper_accuracy(pair)
-    caption = (
-        f"{pair}: every method learned from source rewards alone and was then held fixed. Target accuracy is "
-        "1 - regret / N over target contexts that no method saw: where one arm is right, the share of contexts with "
-        "the right arm; “by class” is the mean over classes. "
-        "± is the sample standard deviation over seeds; intervals are 95%, paired by seed."
-    )
+    if not labelled(records):
+        return _unlabelled_blocks(pair, rows, class_names(records))
+    metric = rows[0].metric
+    spread = "± is the sample standard deviation over seeds; intervals are 95%, paired by seed."
+    caption = f"{pair}: every method learned from source rewards alone and was then held fixed. "
+    references: dict[str, float] = {}
+    if metric is TARGET_ACCURACY:
+        caption += (
+            "Target accuracy is the share of contexts with the right arm, 1 - regret / N, over target contexts that no "
+            f"method saw; “by class” is the mean over classes. {spread}"
+        )
+    else:
+        best, constant = rows[0].best_value, rows[0].constant_value
+        references = {
+            name: value for name, value in (("best constant arm", constant), ("best arm", best)) if value is not None
+        }
+        told = " and ".join(
+            f"the {name} has {value:,.{decimals(value, significant=4)}f}" for name, value in references.items()
+        )
+        caption += (
+            "Target value is the mean expected reward of the chosen arm over target contexts that no method saw, in "
+            f"the rewards' unit; {told}. Regret is the sum over contexts, in the same unit; accuracy is the share of "
+            f"contexts whose chosen arm is a best one. {spread}"
+        )
     blocks: list[Block] = []
     if with_figure:
         groups = []
+        paper = paper_accuracy(pair)
         for row in rows:
             theirs = paper.get(row.method) if row.variant == "default" else None
-            values = accuracies(records, (row.method, row.variant))
-            groups.append(
-                Group(
-                    label(row.method, row.variant),
-                    values,
-                    (row.method, row.variant),
-                    theirs.average if theirs else None,
-                )
-            )
-        said = "; ".join(f"{label(row.method, row.variant)} {row.accuracy:.3f}" for row in rows)
+            key = (row.method, row.variant)
+            groups.append(Group(label(*key), scores(records, key, metric), key, theirs.average if theirs else None))
+        digits = metric.digits(*(row.score.value for row in rows))
+        told = "; ".join(f"{label(row.method, row.variant)} {row.score.value:,.{digits}f}" for row in rows)
         blocks.append(
             Drawing(
-                f"{slug(pair)}-accuracy",
-                accuracy_figure(groups),
-                f"{pair}: accuracy in the target, zero-shot.",
-                f"Target accuracy by method: {said}.",
+                f"{slug(pair)}-{metric.field.removeprefix('target_')}",
+                score_figure(groups, metric, references=references),
+                f"{pair}: {metric.name}, zero-shot.",
+                f"{metric.name.capitalize()} by method: {told}.",
             )
         )
     blocks.append(comparison_table(rows, name=f"{slug(pair)}-methods", caption=caption, records=records))
     return blocks
 
 
+def _unlabelled_blocks(pair: str, rows: Sequence[MethodSummary], classes: Sequence[str]) -> list[Block]:
+    """What is known of methods where the target has no labels: the source, and which arms are chosen in the target."""
+    table = Table(
+        f"{slug(pair)}-methods",
+        f"{pair}: every method learned from source rewards. The target has no labels, so accuracy, value and regret "
+        "there are not known. Reward is the mean of a source round while learning; ± over seeds.",
+        ["method", "source reward", "source regret", "rounds", "seeds", "s a run"],
+    )
+    digits = decimals(*(row.source_reward.value for row in rows))
+    for row in rows:
+        table.add(
+            label(row.method, row.variant), mean_cell(row.source_reward, digits),
+            mean_cell(row.source_regret, _source_digits(rows)), f"{row.rounds:,}", str(len(row.seeds)),
+            f"{row.seconds:,.1f}",
+        )  # fmt: skip
+    chosen = Table(
+        f"{slug(pair)}-arms",
+        f"{pair}: how often each arm is chosen on target contexts, as shares over all seeds.",
+        ["method", *classes],
+    )
+    for row in rows:
+        if len(row.arm_shares) == len(classes) > 0:
+            chosen.add(label(row.method, row.variant), *(f"{share:.3f}" for share in row.arm_shares))
+    if not chosen.rows:
+        return [table]
+    return [table, chosen if len(classes) <= _WIDEST else chosen.transposed("arm")]
+
+
 def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
     """Accuracy by class beside the paper's, and the gain of DABand over Neural-LinUCB (or the best over its rival)."""
     classes = class_names(records)
-    if not classes:
+    if not classes or not labelled(records):
         return []
     paper = paper_accuracy(pair)
     rows = summarise(records)
@@ -132,7 +174,7 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
     best = np.nanargmax(
         np.where(np.isfinite(np.stack(list(means.values()))), np.stack(list(means.values())), -1.0), axis=0
     )
-    caption = f"{pair}: accuracy by the class of the target context, mean ± sample standard deviation over seeds."
+    caption = f"{pair}: accuracy by class, the best arm of a target context; ± is the sample deviation over seeds."
     if paper:
         caption += " Rows “paper” are as printed there, for its own data and budget."
     table = Table(f"{slug(pair)}-classes", caption, ["method", *classes, "all"])
@@ -147,13 +189,8 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
                 continue
             spread = f"{known.std(ddof=1):.3f}" if len(known) > 1 else ""
             cells.append(Cell(f"{known.mean():.3f}", spread, bold=len(rows) > 1 and best[at] == number))
-        several = len(row.seeds) > 1
-        overall = Cell(
-            f"{row.accuracy:.4f}",
-            f"{row.accuracy_spread:.4f}" if several else "",
-            row.accuracy == max(r.accuracy for r in rows),
-        )
-        table.add(label(*key), *cells, overall)
+        top = max((r.accuracy.value for r in rows if r.accuracy.value is not None), default=None)
+        table.add(label(*key), *cells, mean_cell(row.accuracy, 4, bold=row.accuracy.value == top))
         theirs = paper.get(row.method) if row.variant == "default" else None
         if theirs is not None:
             printed = [
@@ -175,48 +212,55 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
 
 def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
     """A data set of several pairs: every pair as a row, every method as a column, and the mean of pairs."""
+    records = labelled(records)
+    if not records:
+        return [Text("The targets of these pairs have no labels, so methods cannot be compared there.")]
+    metric = metric_of(records)
     pairs = list(dict.fromkeys(record["pair"] for record in records))
     keys = list(dict.fromkeys((record["method"], record["variant"]) for record in records))
-    accuracy: dict[Key, dict[str, FloatArray]] = {key: {} for key in keys}
+    by_key: dict[Key, dict[str, FloatArray]] = {key: {} for key in keys}
     for key in keys:
         for pair in pairs:
-            values = accuracies([record for record in records if record["pair"] == pair], key)
+            values = scores([record for record in records if record["pair"] == pair], key, metric)
             if len(values):
-                accuracy[key][pair] = values
+                by_key[key][pair] = values
+    digits = metric.digits(*(float(v.mean()) for found in by_key.values() for v in found.values()), significant=4)
     table = Table(
         f"{slug(family)}-pairs",
-        f"{family}: target accuracy of every pair of source and target, zero-shot; ± over seeds. The last row is the "
+        f"{family}: {metric.name} of every pair of source and target, zero-shot; ± over seeds. The last row is the "
         "mean of the pairs, its ± over seeds.",
         ["source-target", *(label(*key) for key in keys)],
     )
     for pair in pairs:
-        row_best = max((float(accuracy[key][pair].mean()) for key in keys if pair in accuracy[key]), default=0.0)
+        row_best = max((float(by_key[key][pair].mean()) for key in keys if pair in by_key[key]), default=0.0)
         cells: list[Cell | str] = []
         for key in keys:
-            found = accuracy[key].get(pair)
+            found = by_key[key].get(pair)
             cells.append(
-                Cell("-", muted=True) if found is None else _mean_cell(found, bold=float(found.mean()) == row_best)
+                Cell("-", muted=True)
+                if found is None
+                else mean_cell(Mean.of(found.tolist()), digits, bold=float(found.mean()) == row_best)
             )
         table.add(pair.partition("/")[2] or pair, *cells)
     means = {
-        key: np.array(list(accuracy_by_seed(records, key).values()))
+        key: np.array(list(score_by_seed(records, key, metric).values()))
         for key in keys
-        if accuracy[key].keys() == set(pairs)
+        if by_key[key].keys() == set(pairs)
     }
     top = max((float(values.mean()) for values in means.values() if len(values)), default=0.0)
     last = [
-        _mean_cell(means[key], bold=float(means[key].mean()) == top)
+        mean_cell(Mean.of(means[key].tolist()), digits, bold=float(means[key].mean()) == top)
         if key in means and len(means[key])
         else Cell("-", muted=True)
         for key in keys
     ]
     table.add(Cell("mean of pairs", bold=True), *last)
-    said = "; ".join(f"{label(*key)} {values.mean():.3f}" for key, values in means.items() if len(values))
+    told = "; ".join(f"{label(*key)} {values.mean():,.{digits}f}" for key, values in means.items() if len(values))
     drawing = Drawing(
         f"{slug(family)}-pairs",
-        pairs_figure(pairs, accuracy),
-        f"{family}: accuracy in the target for every pair; marks are means over seeds, lines their range.",
-        f"Mean target accuracy over {len(pairs)} pairs: {said}.",
+        pairs_figure(pairs, by_key, metric),
+        f"{family}: {metric.name} for every pair; marks are means over seeds, lines their range.",
+        f"Mean {metric.name} over {len(pairs)} pairs: {told}.",
     )
     return [drawing, table]
 
@@ -228,21 +272,31 @@ def side_by_side(blocks: Sequence[Block]) -> list[Block]:
     return [SideBySide(drawn), *others] if drawn else list(others)
 
 
-def accuracies(records: Sequence[Record], key: Key) -> FloatArray:
-    """The accuracy of every run of a method, (seeds,)."""
-    return np.array([r["target_accuracy"] for r in records if (r["method"], r["variant"]) == key], np.float64)
+def scores(records: Sequence[Record], key: Key, metric: Metric) -> FloatArray:
+    """The score of every run of a method whose target has labels, (seeds,)."""
+    mine = [record for record in labelled(records) if (record["method"], record["variant"]) == key]
+    return np.array([record[metric.field] for record in mine], np.float64)
 
 
-def _mean_cell(values: FloatArray, *, bold: bool) -> Cell:
-    return Cell(f"{values.mean():.4f}", f"{values.std(ddof=1):.4f}" if len(values) > 1 else "", bold)
+def mean_cell(mean: Mean, digits: int, *, bold: bool = False, spread: bool = True) -> Cell:
+    """A mean with its spread as a cell."""
+    if mean.value is None:
+        return Cell(UNKNOWN, muted=True)
+    around = f"{mean.spread:,.{digits}f}" if spread and mean.seeds > 1 else ""
+    return Cell(f"{mean.value:,.{digits}f}", around, bold)
+
+
+def _source_digits(rows: Sequence[MethodSummary]) -> int:
+    return decimals(*(row.source_regret.value for row in rows), significant=4)
 
 
 def class_names(records: Sequence[Record]) -> list[str]:
-    """What the arms are called, by the first record that knows; their numbers where nobody does."""
-    known = next((record for record in records if record.get("per_class")), None)
+    """The names of the arms, from the first record that has them; their numbers where none does."""
+    known = next((record for record in records if record.get("per_class") or record.get("target_arm_counts")), None)
     if known is None:
         return []
-    return [str(name) for name in known.get("class_names") or range(len(known["per_class"]))]
+    n_arms = len(known.get("per_class") or known["target_arm_counts"])
+    return [str(name) for name in known.get("class_names") or range(n_arms)]
 
 
 def _per_class(records: Sequence[Record], key: Key, n: int) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What came out when something was left out or changed, as sections: ablations and sweeps."""
+"""Sections of ablations and sweeps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.experiments.ablation import AblationRow, ablation_rows
+from daband.experiments.records import Metric, Record
 from daband.report.document import Block, Drawing
 from daband.report.figures_results import ablation_figure, sweep_figure
 from daband.report.reference import paper_ablation
-from daband.report.runs import Record
-from daband.report.sections_results import accuracies, interval, slug
+from daband.report.sections_results import interval, mean_cell, scores, slug
 from daband.report.statistics import Key
 from daband.report.style import label
-from daband.report.summary import summarise
+from daband.report.summary import Mean, labelled, summarise
 from daband.report.tables import Cell, Table
 
 __all__ = ["ablation_blocks", "sweep_blocks"]
@@ -29,13 +29,15 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
     if not rows:
         return []
     paper = paper_ablation(pair)
+    metric = rows[0].metric
+    digits = metric.digits(*(row.score for row in rows), significant=4)
     bases = list(dict.fromkeys(row.base for row in rows))
     blocks: list[Block] = []
     for base in bases:
         mine = [row for row in rows if row.base == base]
         headings = [
             "terms kept",
-            "target accuracy",
+            metric.name,
             "against all three",
             "95% interval",
             "p",
@@ -50,25 +52,27 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
             f"corrected by Holm over these {sum(row.paired is not None for row in mine)} comparisons.",
             headings + (["paper"] if paper else []),
         )
-        best = max(row.accuracy for row in mine)
+        best = max((row.score for row in mine if row.score is not None), default=None)
         for row in mine:
-            table.add(*_ablation_cells(row, best), *([_paper_cell(paper, row.letters)] if paper else []))
+            table.add(*_ablation_cells(row, best, digits), *([_paper_cell(paper, row.letters)] if paper else []))
         blocks.append(table)
-    if with_figure:
+    if with_figure and labelled(records):
         values = {
             base: {
-                row.letters: accuracies(records, ("daband", f"{base}:{row.letters}"))
+                row.letters: scores(records, ("daband", f"{base}:{row.letters}"), metric)
                 for row in rows
-                if row.base == base
+                if row.base == base and row.score is not None
             }
             for base in bases
         }
-        said = "; ".join(f"{row.base} with {row.letters} {row.accuracy:.3f}" for row in rows)
+        told = "; ".join(
+            f"{row.base} with {row.letters} {row.score:,.{digits}f}" for row in rows if row.score is not None
+        )
         drawing = Drawing(
             f"{slug(pair)}-ablation",
-            ablation_figure(values, {letters: value for letters, (value, _) in paper.items()}),
-            f"{pair}: accuracy in the target with the terms R, P and D that are kept.",
-            f"Target accuracy in the ablation: {said}.",
+            ablation_figure(values, {letters: value for letters, (value, _) in paper.items()}, metric),
+            f"{pair}: {metric.name} with the terms R, P and D that are kept.",
+            f"{metric.name.capitalize()} in the ablation: {told}.",
         )
         blocks.insert(0, drawing)
     return blocks
@@ -77,25 +81,26 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
 def sweep_blocks(
     pair: str, records: Sequence[Record], sweep: dict[str, Any], *, with_figure: bool = True
 ) -> list[Block]:
-    """Every point of a sweep, what each rule of selection would pick, and the accuracy over a single swept setting."""
+    """Every point of a sweep, what each rule of selection would pick, and the score over a single swept setting."""
     rows = summarise(records)
+    metric = rows[0].metric
+    digits = metric.digits(*(row.score.value for row in rows), significant=4)
     table = Table(
         f"{slug(pair)}-sweep",
         f"{pair}: every setting of the sweep. “Picked by” names the rule that chose it; a rule called oracle looked at "
         "the target's rewards, which nobody has before the hand-over.",
-        ["method", "setting", "target accuracy", "source regret", "seeds", "picked by"],
+        ["method", "setting", metric.name, "source regret", "seeds", "picked by"],
         text_columns=2,
     )
-    best = max(row.accuracy for row in rows)
+    best = max(row.rank for row in rows)
     picked = {(record["method"], record["variant"]): record.get("selection", "none") for record in records}
     for row in rows:
-        several = len(row.seeds) > 1
         rule = picked[row.method, row.variant]
         table.add(
             label(row.method),
             row.variant,
-            Cell(f"{row.accuracy:.4f}", f"{row.accuracy_spread:.4f}" if several else "", row.accuracy == best),
-            "unknown" if row.source_regret is None else f"{row.source_regret:,.0f}",
+            mean_cell(row.score, digits, bold=row.rank == best),
+            mean_cell(row.source_regret, 0, spread=False),
             str(len(row.seeds)),
             "" if rule == "none" else str(rule),
         )
@@ -105,41 +110,37 @@ def sweep_blocks(
         rules = Table(
             f"{slug(pair)}-selection",
             f"{pair}: what each rule of selection picks, how far that is below the best setting, and how its order of "
-            "the settings agrees with their accuracy (Spearman's rank correlation, 1 is the same order).",
-            ["rule", "picks", "target accuracy", "below the best", "rank correlation"],
+            f"the settings agrees with their {metric.name} (Spearman's rank correlation, 1 is the same order).",
+            ["rule", "picks", metric.name, "below the best", "rank correlation"],
             text_columns=2,
         )
         for choice in choices:
             agreement = choice.get("rank_correlation")
             rules.add(
-                choice["rule"], choice["variant"], f"{choice['accuracy']:.4f}", f"{choice['below_best']:.4f}",
+                choice["rule"], choice["variant"], *(
+                    Mean(choice.get(name), 0.0, 1).text(digits) for name in ("score", "below_best")
+                ),
                 "" if agreement is None else f"{agreement:+.2f}",
             )  # fmt: skip
         blocks.append(rules)
-    curves = _swept_numbers(records)
+    curves = _swept_numbers(labelled(records), metric)
     if with_figure and curves is not None:
         setting, found = curves
-        blocks.insert(
-            0,
-            Drawing(
-                f"{slug(pair)}-sweep",
-                sweep_figure(setting, found),
-                f"{pair}: accuracy in the target over {setting}.",
-                f"Target accuracy over {setting}: "
-                + "; ".join(f"{x:g}: {v.mean():.3f}" for points in found.values() for x, v in sorted(points.items())),
-            ),
-        )
+        points = [(x, values) for by_value in found.values() for x, values in sorted(by_value.items())]
+        told = "; ".join(f"{x:g}: {values.mean():,.{digits}f}" for x, values in points)
+        figure = sweep_figure(setting, found, metric)
+        alt = f"{metric.name.capitalize()} over {setting}: {told}"
+        blocks.insert(0, Drawing(f"{slug(pair)}-sweep", figure, f"{pair}: {metric.name} over {setting}.", alt))
     return blocks
 
 
-def _ablation_cells(row: AblationRow, best: float) -> list[Cell | str]:
+def _ablation_cells(row: AblationRow, best: float | None, digits: int) -> list[Cell | str]:
     test = row.paired
-    several = len(row.seeds) > 1
     return [
         "none of them" if row.letters == "none" else " + ".join(row.letters),
-        Cell(f"{row.accuracy:.4f}", f"{row.accuracy_spread:.4f}" if several else "", row.accuracy == best),
-        "" if test is None else f"{test.difference:+.4f}",
-        interval(test, 4),
+        mean_cell(Mean(row.score, row.score_spread, len(row.seeds)), digits, bold=row.score == best),
+        "" if test is None else f"{test.difference:+,.{digits}f}",
+        interval(test, digits),
         _p_text(None if test is None else test.p_value),
         _p_text(row.p_holm),
         "unknown" if row.source_regret is None else f"{row.source_regret:,.0f}",
@@ -157,8 +158,8 @@ def _p_text(value: float | None) -> str:
     return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
-def _swept_numbers(records: Sequence[Record]) -> tuple[str, dict[Key, dict[float, FloatArray]]] | None:
-    """Accuracies over a single swept number by method; None where several settings, or words, were swept."""
+def _swept_numbers(records: Sequence[Record], metric: Metric) -> tuple[str, dict[Key, dict[float, FloatArray]]] | None:
+    """Scores over a single swept number by method; None where several settings, or words, were swept."""
     found: dict[Key, dict[float, list[float]]] = {}
     names = set()
     for record in records:
@@ -168,7 +169,7 @@ def _swept_numbers(records: Sequence[Record]) -> tuple[str, dict[Key, dict[float
         except ValueError:
             return None
         names.add(name)
-        found.setdefault((record["method"], "default"), {}).setdefault(value, []).append(record["target_accuracy"])
+        found.setdefault((record["method"], "default"), {}).setdefault(value, []).append(record[metric.field])
     if len(names) != 1 or len({x for points in found.values() for x in points}) < 2:
         return None
     return names.pop(), {key: {x: np.array(v) for x, v in points.items()} for key, points in found.items()}

@@ -1,4 +1,4 @@
-"""The numbers behind the words and figures: who wins, by how much, and how fast things grow."""
+"""The statistics behind a report: the best method, paired differences, growth exponents, mixing of domains."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray
 from daband.evaluation.paired import Paired, compare_paired
 from daband.experiments.ablation import BASES, COMBINATIONS
-from daband.report.runs import Record
+from daband.experiments.records import Metric, Record, metric_of
 
 __all__ = [
     "Key",
     "Verdict",
-    "accuracy_by_seed",
     "growth_exponent",
     "mixing",
     "pair_family",
     "paired_difference",
     "role_of",
+    "score_by_seed",
     "verdict",
 ]  # fmt: skip
 
@@ -45,49 +45,53 @@ def pair_family(pair: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is best in the target, and how far from another: in mean accuracy over pairs, paired by seed."""
+    """Which method is best in the target, and how far from another: in its mean score over pairs, paired by seed."""
 
+    metric: Metric
     best: Key
-    accuracy: float
+    score: float
     spread: float
     seeds: int
     rival: Key | None
-    """Neural-LinUCB where it ran and did not win, else the runner-up; None where nobody else ran."""
+    """Neural-LinUCB where it ran and is not the best, else the runner-up; None where nothing else ran."""
     paired: Paired | None
 
 
-def accuracy_by_seed(records: Sequence[Record], key: Key) -> dict[int, float]:
-    """The accuracy of a method by seed, a mean over its pairs; seeds that lack one of its pairs are left out."""
+def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[int, float]:
+    """The score of a method by seed, a mean over its pairs; seeds that lack one of its pairs are left out."""
     mine = [record for record in records if (record["method"], record["variant"]) == key]
     pairs = {record["pair"] for record in mine}
     by_seed: dict[int, dict[str, float]] = {}
     for record in mine:
-        by_seed.setdefault(record["seed"], {})[record["pair"]] = record["target_accuracy"]
+        if record[metric.field] is not None:
+            by_seed.setdefault(record["seed"], {})[record["pair"]] = record[metric.field]
     return {seed: float(np.mean(list(found.values()))) for seed, found in by_seed.items() if found.keys() == pairs}
 
 
 def verdict(records: Sequence[Record]) -> Verdict | None:
-    """Who wins among methods that ran on all of these records' pairs; None where no method did."""
+    """The best of the methods that ran on all of these records' pairs; None where none did, or no target has labels."""
     pairs = {record["pair"] for record in records}
-    accuracies: dict[Key, dict[int, float]] = {}
+    metric = metric_of(records)
+    scores: dict[Key, dict[int, float]] = {}
     for key in dict.fromkeys((record["method"], record["variant"]) for record in records):
         if {r["pair"] for r in records if (r["method"], r["variant"]) == key} == pairs:
-            found = accuracy_by_seed(records, key)
+            found = score_by_seed(records, key, metric)
             if found:
-                accuracies[key] = found
-    if not accuracies:
+                scores[key] = found
+    if not scores:
         return None
-    ranked = sorted(accuracies, key=lambda key: -float(np.mean(list(accuracies[key].values()))))
+    ranked = sorted(scores, key=lambda key: -float(np.mean(list(scores[key].values()))))
     best = ranked[0]
     rival = ("nlinucb", "default") if ("nlinucb", "default") in ranked[1:] else (ranked[1] if ranked[1:] else None)
-    values = np.array(list(accuracies[best].values()))
+    values = np.array(list(scores[best].values()))
     return Verdict(
+        metric=metric,
         best=best,
-        accuracy=float(values.mean()),
+        score=float(values.mean()),
         spread=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
         seeds=len(values),
         rival=rival,
-        paired=None if rival is None else paired_difference(accuracies[best], accuracies[rival]),
+        paired=None if rival is None else paired_difference(scores[best], scores[rival]),
     )
 
 
@@ -107,7 +111,8 @@ def growth_exponent(rounds: AnyArray, values: FloatArray) -> float:
     if len(x) < 3 or not np.isfinite(y).all() or y.min() <= 0:
         return math.nan
     across = np.log(x) - np.log(x).mean()
-    return float(across @ np.log(y) / (across @ across))
+    slope = float(across @ np.log(y) / (across @ across))
+    return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
 
 
 def mixing(latents: FloatArray, domain: AnyArray, *, neighbours: int = 10) -> float:

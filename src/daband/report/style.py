@@ -32,9 +32,9 @@ TERMS = {
     "predicted_reward_target": ("predicted reward, target", "#009e73"),
     "predicted_reward_source": ("predicted reward, source", "#56b4e9"),
     "exploration": ("exploration", "#cc79a7"),
-    "total": ("their sum", INK),
+    "total": ("sum, without psi", INK),
 }
-"""The observable terms of the bound: what figures call them, and their colours."""
+"""The observable terms of the bound and their sum: names and colours in figures."""
 
 # What a dark page shows instead: the same hues, light enough to be read on it.
 _DARK = {
@@ -74,6 +74,7 @@ _METHODS = {
     "linucb": ("LinUCB", MethodStyle("#009e73", "^")),
     "linucb-p": ("LinUCB-P", MethodStyle("#cc79a7", "v", "--")),
     "random": ("Random", MethodStyle("#7a7f87", "x", ":")),
+    "constant": ("Constant", MethodStyle("#b3a100", "+", ":")),
 }
 _VARIANTS = {
     "paper:RPD": MethodStyle("#d55e00", "o"),
@@ -101,7 +102,8 @@ def style_of(method: str, variant: str = "default") -> MethodStyle:
 
 
 def short(text: str, length: int) -> str:
-    """A text of at most ``length`` characters."""
+    """A text in one line of at most ``length`` characters."""
+    text = " ".join(text.split())
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 

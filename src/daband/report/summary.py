@@ -1,4 +1,4 @@
-"""What a folder of runs says, as plain rows: a mean and a spread per method."""
+"""Records of runs as plain rows: means and spreads over seeds, a row per pair, method and variant."""
 
 from __future__ import annotations
 
@@ -7,34 +7,73 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daband.arrays import FloatArray
-from daband.report.runs import Record
+from daband.experiments.records import Metric, Record, metric_of
 
-__all__ = ["MethodSummary", "summarise", "with_spread"]
+__all__ = ["UNKNOWN", "Mean", "MethodSummary", "labelled", "summarise"]
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds and its sample standard deviation, 0 for a single seed; no value where a seed has none."""
+
+    value: float | None
+    spread: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Mean:
+        """The mean of one value per seed."""
+        known = [value for value in values if value is not None]
+        if not known or len(known) < len(values):
+            return cls(None, 0.0, len(values))
+        return cls(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0, len(known))
+
+    def text(self, digits: int) -> str:
+        """As people read it: with its spread where there are several seeds, "unknown" where there is no value."""
+        if self.value is None:
+            return UNKNOWN
+        return f"{self.value:,.{digits}f}" + (f" ± {self.spread:,.{digits}f}" if self.seeds > 1 else "")
 
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """One method on one pair, over its seeds. Spreads are sample standard deviations, 0 for a single seed."""
+    """One method on one pair, over its seeds. Everything of the target is unknown where the target has no labels."""
 
     pair: str
     method: str
     variant: str
     seeds: tuple[int, ...]
-    accuracy: float
-    accuracy_spread: float
-    accuracy_macro: float
-    source_regret: float | None
-    source_regret_spread: float
+    metric: Metric
+    """What methods are ranked by on this pair: the accuracy, or the value where rewards are real numbers."""
+    accuracy: Mean
+    accuracy_macro: Mean
+    value: Mean
+    regret: Mean
+    best_value: float | None
+    constant_value: float | None
+    source_regret: Mean
+    source_reward: Mean
     rounds: int
     seconds: float
+    arm_shares: tuple[float, ...]
+    """How often each arm was chosen in the target, as shares of all contexts and seeds; empty where nobody counted."""
+
+    @property
+    def score(self) -> Mean:
+        """The metric."""
+        return self.accuracy if self.metric.field == "target_accuracy" else self.value
+
+    @property
+    def rank(self) -> float:
+        """The mean of the metric, lower than any number where it is unknown."""
+        return -np.inf if self.score.value is None else self.score.value
 
 
-def with_spread(value: float | None, spread: float, seeds: int, digits: int) -> str:
-    """A mean as people read it: with its spread where there is one, "unknown" where there is no value."""
-    if value is None:
-        return "unknown"
-    return f"{value:.{digits}f}" if seeds < 2 else f"{value:.{digits}f} ± {spread:.{digits}f}"
+def labelled(records: Sequence[Record]) -> list[Record]:
+    """The records whose target has labels."""
+    return [record for record in records if record["target_accuracy"] is not None]
 
 
 def summarise(records: Sequence[Record]) -> list[MethodSummary]:
@@ -44,26 +83,35 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
         groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
     rows = []
     for (pair, method, variant), group in groups.items():
-        accuracies = np.array([record["target_accuracy"] for record in group])
-        regrets = [record["source_regret"] for record in group]
-        known = None not in regrets
+        best, constant = (
+            Mean.of([record.get(name) for record in group]) for name in ("target_best_value", "target_constant_value")
+        )
         rows.append(
             MethodSummary(
                 pair=pair,
                 method=method,
                 variant=variant,
                 seeds=tuple(record["seed"] for record in group),
-                accuracy=float(accuracies.mean()),
-                accuracy_spread=_spread(accuracies),
-                accuracy_macro=float(np.mean([record["target_accuracy_macro"] for record in group])),
-                source_regret=float(np.mean(regrets)) if known else None,
-                source_regret_spread=_spread(np.array(regrets, np.float64)) if known else 0.0,
+                metric=metric_of([record for record in records if record["pair"] == pair]),
+                accuracy=Mean.of([record["target_accuracy"] for record in group]),
+                accuracy_macro=Mean.of([record["target_accuracy_macro"] for record in group]),
+                value=Mean.of([record["target_value"] for record in group]),
+                regret=Mean.of([record["target_regret"] for record in group]),
+                best_value=best.value,
+                constant_value=constant.value,
+                source_regret=Mean.of([record["source_regret"] for record in group]),
+                source_reward=Mean.of([record.get("source_reward") for record in group]),
                 rounds=group[0]["rounds"],
                 seconds=float(np.mean([record.get("wall_seconds", np.nan) for record in group])),
+                arm_shares=_shares(group),
             )
         )
     return rows
 
 
-def _spread(values: FloatArray) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+def _shares(group: Sequence[Record]) -> tuple[float, ...]:
+    counted = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
+    if not counted or len({len(counts) for counts in counted}) > 1:
+        return ()
+    counts = np.sum(counted, axis=0)
+    return tuple((counts / counts.sum()).tolist())

@@ -7,13 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Cell", "Table", "latex_text"]
+__all__ = ["Cell", "Table", "html_text", "latex_text", "markdown_text"]
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "…": r"\ldots{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "λ": r"$\lambda$", "·": r"$\cdot$",
+    "`": r"\textasciigrave{}", "[": "{[}", "]": "{]}", "*": "{*}",  # after a line's end, [ and * would belong to it
 }  # fmt: skip
+_MARKDOWN = re.compile(r"([\\`*_\[\]|$~]|<(?=[A-Za-z/!?])|&(?=#?\w+;))")
+_MARKDOWN_START = re.compile(r"^(\d*)(>|[#+.)=-](?=[#=-]*(?:\s|$)))")
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Table:
         """The table in a box of its own, which scrolls where the page is too narrow for it."""
         kind = ["t" if column < self.text_columns else "n" for column in range(len(self.headings))]
         head = "".join(
-            f'<th scope="col" class="{k}">{html.escape(h)}</th>' for h, k in zip(self.headings, kind, strict=True)
+            f'<th scope="col" class="{k}">{html_text(h)}</th>' for h, k in zip(self.headings, kind, strict=True)
         )
         body = "".join(
             "<tr>"
@@ -70,16 +73,16 @@ class Table:
         )
         return (
             f'<figure class="table" id="table-{self.name}"><div class="scroll" tabindex="0" role="region" '
-            f'aria-label="{html.escape(_first_sentence(self.caption))}"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div><figcaption>{html.escape(self.caption)}</figcaption></figure>"
+            f'aria-label="{html_text(_first_sentence(self.caption))}"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div><figcaption>{html_text(self.caption)}</figcaption></figure>"
         )
 
     def markdown(self) -> str:
         """The table as Markdown."""
         sides = " --- |" * self.text_columns + " ---: |" * (len(self.headings) - self.text_columns)
-        lines = ["| " + " | ".join(map(_markdown_text, self.headings)) + " |", "|" + sides]
+        lines = ["| " + " | ".join(map(markdown_text, self.headings)) + " |", "|" + sides]
         for row in self.rows:
-            cells = [f"**{_markdown_text(c.plain())}**" if c.bold else _markdown_text(c.plain()) for c in row]
+            cells = [f"**{markdown_text(c.plain())}**" if c.bold else markdown_text(c.plain()) for c in row]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join(lines) + "\n"
 
@@ -97,15 +100,30 @@ class Table:
         )
 
 
+def one_line(text: str) -> str:
+    """Text without line breaks and control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
 def latex_text(text: str) -> str:
     """Plain text as LaTeX prints it."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX.get(letter, letter) for letter in one_line(text))
+
+
+def markdown_text(text: str) -> str:
+    """Plain text as Markdown prints it: nothing in it is markup, in a table or at the start of a line either."""
+    return _MARKDOWN_START.sub(r"\1\\\2", _MARKDOWN.sub(r"\\\1", one_line(text)))
+
+
+def html_text(text: str) -> str:
+    """Plain text as HTML prints it."""
+    return html.escape(one_line(text))
 
 
 def _html_cell(cell: Cell, kind: str, column: int) -> str:
-    text = html.escape(cell.text)
+    text = html_text(cell.text)
     if cell.spread:
-        text += f" <small>± {html.escape(cell.spread)}</small>"
+        text += f" <small>± {html_text(cell.spread)}</small>"
     if cell.bold:
         text = f"<strong>{text}</strong>"
     classes = f"{kind} muted" if cell.muted else kind
@@ -119,10 +137,6 @@ def _latex_cell(cell: Cell) -> str:
     if cell.spread:
         text += rf"\,{{\scriptsize$\pm$\,{latex_text(cell.spread)}}}"
     return text
-
-
-def _markdown_text(text: str) -> str:
-    return re.sub(r"([|*_`\\])", r"\\\1", text)
 
 
 def _first_sentence(text: str) -> str:

@@ -131,6 +131,9 @@ def _result(evaluation: Evaluation) -> dict[str, float]:
     numbers = {
         "target_accuracy": evaluation.accuracy,
         "target_accuracy_macro": evaluation.accuracy_macro,
+        "target_value": evaluation.value,
+        "target_best_value": evaluation.best_value,
+        "target_constant_value": evaluation.constant_value,
         "target_regret": evaluation.regret,
     }
     classes = {f"target_accuracy_class_{arm}": share for arm, share in enumerate(evaluation.per_class)}

@@ -16,8 +16,9 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, Rounds
 from daband.errors import InvalidInput
-from daband.evaluation.bound import LiveBound, Seen
+from daband.evaluation.bound import LiveBound
 from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
+from daband.linear import Decision
 from daband.policies import Played, Policy
 from daband.training.prefetch import Prefetcher
 from daband.training.run_folder import History, RunFolder
@@ -199,17 +200,27 @@ class Trainer:
 def _bound_so_far(
     policy: Policy, played: Played, unlabelled: AnyArray, history: History, measured: Mapping[str, float]
 ) -> dict[str, float]:
-    """The observable terms of the target-regret bound, summed over all episodes up to this one."""
-    last = history.episodes[-1] if history.episodes else None
+    """The observable terms of the target-regret bound, summed over all episodes up to this one.
+
+    The bound is stated for rewards in [0, 1], so everything is converted from the user's units to that scale.
+    """
+    last = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
     live = LiveBound(alpha=float(policy.settings().get("alpha", 0.0)), last_record=last)
     target = policy.decide(unlabelled, "target", rule="ucb")
     low, high = policy.reward_range
     return live.add(
-        source=Seen(played.arm, played.mean, played.width),
+        source=_unit_scale(played, low, high),
         reward=(played.reward - low) / (high - low),
-        regret=history.regret[-1][-len(played.arm) :],
-        target=Seen(target.arm, target.mean, target.width),
+        regret=history.regret[-1][-len(played.arm) :] / (high - low),
+        target=_unit_scale(target, low, high),
         accuracy=measured.get("discriminator_accuracy"),
+    )
+
+
+def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
+    """Decisions whose means and widths are in the user's units, with both scaled as if rewards lay in [0, 1]."""
+    return Decision(
+        decision.arm, decision.propensity, (decision.mean - low) / (high - low), decision.width / (high - low)
     )
 
 

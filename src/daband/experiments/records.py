@@ -1,0 +1,60 @@
+"""What is recorded of a finished run, and the number by which methods are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import FloatArray
+
+__all__ = ["TARGET_ACCURACY", "TARGET_VALUE", "Metric", "Record", "Records", "decimals", "metric_of"]
+
+Record = dict[str, Any]
+"""One finished run, as in its ``result.json`` and in the list ``results.json``.
+
+``pair, method, variant, seed, selection, config_hash, folder`` say which run it is, ``rounds, source_regret,
+source_reward`` (the mean of a round), ``wall_seconds`` how it was trained. ``target_accuracy, target_accuracy_macro,
+target_value, target_best_value, target_constant_value, target_regret, per_class`` are those of ``Evaluation``, all None
+where the target has no labels. ``target_arm_counts`` says how often each arm was chosen on ``target_contexts`` target
+contexts; ``class_names`` what the arms are called; ``feedback`` what a reward of the pair reveals.
+"""
+Records = list[Record]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The field of a record that says how good a policy is in the target; higher is better."""
+
+    field: str
+    name: str
+
+    def values(self, records: Sequence[Record]) -> FloatArray | None:
+        """The metric of every record, (n,); None where the target of one of them has no labels."""
+        found = [record[self.field] for record in records]
+        return None if None in found else np.array(found, np.float64)
+
+    def digits(self, *values: float | None, significant: int = 3) -> int:
+        """Decimals to print ``values`` with: fixed for accuracies, by magnitude for values in the user's unit."""
+        return significant if self is TARGET_ACCURACY else decimals(*values, significant=significant)
+
+
+TARGET_ACCURACY = Metric("target_accuracy", "target accuracy")
+TARGET_VALUE = Metric("target_value", "target value")
+
+
+def metric_of(records: Sequence[Record]) -> Metric:
+    """The accuracy where exactly one arm pays 1 in all these records, else the mean expected reward of a context."""
+    one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
+    return TARGET_ACCURACY if one_hot else TARGET_VALUE
+
+
+def decimals(*values: float | None, significant: int = 3) -> int:
+    """Decimals that give the largest of these numbers so many significant digits."""
+    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    if largest == 0.0:
+        return significant
+    return max(0, min(12, significant - 1 - math.floor(math.log10(largest))))

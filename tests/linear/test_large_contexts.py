@@ -1,0 +1,138 @@
+"""Contexts that are large against the ridge: accurate up to a limit, refused by name above it."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from daband.errors import InvalidInput
+from daband.linear import DualRidge, Exploration, RidgeHead, size_limit
+from daband.linear.size_limit import LARGEST_SQUARE, check_size
+
+DIM, ROUNDS = 4, 120
+
+
+def make_head(*, form="primal", arms="disjoint", dim=DIM, ridge=1.0):
+    exploration = Exploration("ucb", 0.5)
+    return RidgeHead(n_arms=2, dim=dim, arms=arms, ridge=ridge, exploration=exploration, seed=0, form=form)
+
+
+def exactly(contexts, rewards, probe):
+    """Means and widths of ridge 1 in rational numbers: every double is one, so nothing is rounded until the end."""
+    rows = [[Fraction(float(x)) for x in row] for row in contexts]
+    paid = [Fraction(float(x)) for x in rewards]
+    asked = [[Fraction(float(x)) for x in row] for row in probe]
+    gram = [[sum(row[i] * row[j] for row in rows) + (i == j) for j in range(DIM)] for i in range(DIM)]
+    moment = [sum(row[i] * r for row, r in zip(rows, paid, strict=True)) for i in range(DIM)]
+    # Gauss-Jordan on [A | moment, probes]; A is positive definite, so no pivot is zero.
+    table = [gram[i] + [moment[i]] + [row[i] for row in asked] for i in range(DIM)]
+    for i in range(DIM):
+        table[i] = [x / table[i][i] for x in table[i]]
+        for j in range(DIM):
+            if j != i:
+                table[j] = [x - table[j][i] * y for x, y in zip(table[j], table[i], strict=True)]
+    mean = [float(sum(x * line[DIM] for x, line in zip(row, table, strict=True))) for row in asked]
+    square = [sum(x * line[DIM + 1 + n] for x, line in zip(row, table, strict=True)) for n, row in enumerate(asked)]
+    return np.array(mean), np.sqrt([float(s) for s in square])
+
+
+def contexts_of(kind, square):
+    """Contexts (ROUNDS, d) and a probe, with a largest squared norm of at most ``square``."""
+    rng = np.random.default_rng(7)
+    contexts, probe = rng.uniform(-1, 1, (ROUNDS, DIM)), rng.uniform(-1, 1, (6, DIM))
+    size = 0.4 * np.sqrt(square / DIM)
+    if kind == "one row":
+        contexts[50] = 2 * size * np.array([1.0, -0.9, 0.8, 0.7])
+    elif kind == "first row":
+        contexts[0] = 2 * size * np.array([1.0, -0.9, 0.8, 0.7])
+    elif kind == "one feature":
+        contexts[:, 2] *= size
+        probe[:, 2] *= size
+    else:
+        contexts, probe = contexts * size, probe * size
+    return contexts, probe
+
+
+@pytest.mark.parametrize("batch", [1, 7, ROUNDS])
+@pytest.mark.parametrize("square", [1e4, 1e7, LARGEST_SQUARE])
+@pytest.mark.parametrize("kind", ["one row", "first row", "one feature", "all"])
+def test_predictions_are_accurate_up_to_the_limit(kind, square, batch):
+    contexts, probe = contexts_of(kind, square)
+    rewards = np.random.default_rng(8).random(ROUNDS)
+    head = make_head()
+    for start in range(0, ROUNDS, batch):
+        part = slice(start, start + batch)
+        head.learn(contexts[part], np.zeros(len(contexts[part]), np.int64), rewards[part])
+    refitted = make_head()
+    refitted.statistics = refitted.refitted(contexts, np.zeros(ROUNDS, np.int64), rewards)
+    mean, width = exactly(contexts, rewards, probe)
+    for each in (head, refitted):
+        decision = each.decide(probe, first_round=0)
+        np.testing.assert_allclose(decision.mean[:, 0], mean, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(decision.width[:, 0], width, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [5, 120])
+def test_an_outlier_does_not_spoil_what_comes_after_it(dim):
+    """The inverse is computed from A after every 1,024 rounds, where the outlier hides all others: it must be kept."""
+    rng = np.random.default_rng(0)
+    contexts, rewards = rng.uniform(-1, 1, (3_000, dim)), rng.random(3_000)
+    contexts[500] *= np.sqrt(0.9 * LARGEST_SQUARE) / np.linalg.norm(contexts[500])
+    head, heads = make_head(dim=dim), np.zeros(3_000, np.int64)
+    for start in range(0, 3_000, 20):
+        part = slice(start, start + 20)
+        head.learn(contexts[part], heads[part], rewards[part])
+    # The outlier fixes one direction; in the others the regression is that of the projected ordinary rounds.
+    direction = contexts[500] / np.linalg.norm(contexts[500])
+    others = np.delete(contexts, 500, axis=0)
+    others = others - np.outer(others @ direction, direction)
+    moment = others.T @ np.delete(rewards, 500)
+    theta = np.linalg.solve(np.eye(dim) + others.T @ others, moment)
+    np.testing.assert_allclose(head.statistics.theta[0], theta, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+@pytest.mark.parametrize("arms", ["disjoint", "shared"])
+@pytest.mark.parametrize("n", [1, 5, 150])
+def test_larger_contexts_are_refused_and_change_nothing(form, arms, n):
+    rng = np.random.default_rng(1)
+    head = make_head(form=form, arms=arms)
+    shape = (n, DIM) if arms == "disjoint" else (n, 2, DIM)
+    contexts, rewards = rng.uniform(-1, 1, shape), rng.random((n, 2))
+    head.play(contexts, rewards, first_round=0)
+    before = {name: array.copy() for name, array in head.state().items()}
+    contexts[-1] = 1e9
+    for call in (
+        lambda: head.learn(contexts, np.zeros(n, np.int64), rewards[:, 0]),
+        lambda: head.play(contexts, rewards, first_round=n),
+    ):
+        with pytest.raises(InvalidInput, match=r"too large against ridge=1 .* squared norm 4e\+18"):
+            call()
+        for name, array in head.state().items():
+            np.testing.assert_array_equal(array, before[name])
+
+
+def test_the_limit_is_in_units_of_the_ridge():
+    check_size(np.full((3, 4), 4e5), ridge=100.0)
+    with pytest.raises(InvalidInput, match="row 2 has squared norm"):
+        check_size(np.array([[1.0], [2.0], [4e6]], np.float32), ridge=1.0)
+    images = np.full((1, 900), 255, np.uint8)
+    check_size(images, ridge=1e-7)
+    with pytest.raises(InvalidInput, match="squared norm 900"):
+        check_size(images, ridge=5e-8)
+
+
+def test_a_failed_factorisation_changes_nothing(monkeypatch):
+    """The limit keeps the dual form far from here; without it, a batch that fails half-way is taken back."""
+    monkeypatch.setattr(size_limit, "LARGEST_SQUARE", np.inf)
+    rng = np.random.default_rng(0)
+    statistics = DualRidge(2, 4, 1.0)
+    statistics.update(rng.normal(size=(300, 4)), np.array([0, 1] * 150), rng.random(300))
+    before = statistics.state()
+    contexts = np.concatenate([rng.normal(size=(299, 4)), np.full((3, 4), 1e9)])
+    with pytest.raises(InvalidInput, match="too large against ridge=1 for exact arithmetic"):
+        statistics.update(contexts, np.array([0] * 299 + [1] * 3), np.ones(302))
+    after = statistics.state()
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, after[name])

@@ -1,0 +1,37 @@
+"""The bound in the records of a run: in one unit whatever the rewards' unit is, and silent about what is not known."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.domains import from_arrays
+
+SHIFT, SCALE = -4.0, 8.0
+
+
+def episodes(kind, *, reward_range=(0.0, 1.0)):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 4)).astype(np.float32)
+    low, high = reward_range
+    rewards = low + (high - low) * np.eye(3)[rng.integers(0, 3, 64)]
+    pair = from_arrays(source=(x, rewards), target=x + 1.0, target_test=(x, rewards))
+    policy = kind(context_shape=(4,), n_arms=3, reward_range=reward_range, seed=0)
+    return daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16).episodes
+
+
+def test_the_bound_does_not_depend_on_the_unit_of_rewards():
+    unit = episodes(daband.DABand)
+    euros = episodes(daband.DABand, reward_range=(SHIFT, SHIFT + SCALE))
+    names = [name for name in unit[-1] if name.startswith("bound_")]
+    assert {"bound_total", "bound_source_regret", "bound_exploration"} <= set(names)
+    for name in names:
+        assert euros[-1][name] == pytest.approx(unit[-1][name], rel=1e-6), name
+    assert euros[-1]["regret"] == pytest.approx(SCALE * unit[-1]["regret"])  # what users see stays in their unit
+
+
+def test_without_a_discriminator_there_is_no_divergence_and_no_sum():
+    last = episodes(daband.NeuralLinUCB)[-1]
+    assert last["bound_rounds"] == 32
+    assert last["bound_regression_error"] > 0
+    assert not {"bound_divergence", "bound_total"} & set(last)
+    assert not last.get("bound_informative")
