@@ -83,7 +83,7 @@ def test_datasets_with_and_without_labels():
 
 
 def test_pillow_images_come_channels_first():
-    pair = from_datasets(source=Pictures(), target=Pictures(), target_test=Pictures())
+    pair = from_datasets(source=Pictures(), target=Pictures(), target_test=Pictures(), source_test=0)
     assert pair.context_shape == (3, 5, 7)
     np.testing.assert_array_equal(pair.source.read(np.array([4])), np.full((1, 3, 5, 7), 4, dtype=np.uint8))
 

@@ -101,7 +101,9 @@ def test_a_log_counts_by_propensity():
     arm = (rng.random(600) < 0.8).astype(int)
     reward = (arm == (x[:, 0] > 0)).astype(float)
     propensity = np.where(arm == 0, 0.2, 0.8)
-    pair = daband.domains.from_log(source=(x, arm, reward, propensity), target=x, target_test=(x, arm), n_arms=2)
+    pair = daband.domains.from_log(
+        source_test=None, source=(x, arm, reward, propensity), target=x, target_test=(x, arm), n_arms=2
+    )
     log = pair.source
     policy = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
     run = daband.train(policy, source=log, episodes=4, episode_length=50)
