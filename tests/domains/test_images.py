@@ -179,6 +179,7 @@ def test_a_flat_target_with_a_test_of_its_own(tmp_path, write_images):
         source=tmp_path / "drawn",
         target=tmp_path / "flat",
         target_test=tmp_path / "test",
+        source_test=None,
         framing=16,
         reading=Reading(cache=False, normalise=True),
     )
