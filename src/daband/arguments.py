@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from daband.errors import InvalidInput
 
-__all__ = ["finite", "share", "whole"]
+__all__ = ["checked_class_names", "finite", "share", "whole"]
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
@@ -31,3 +32,17 @@ def share(name: str, value: Any) -> float:
     if not 0.0 <= number < 1.0:
         raise InvalidInput(f"{name} must be a share, at least 0 and below 1, got {value!r}")
     return number
+
+
+def checked_class_names(class_names: Sequence[str] | None, n_arms: int) -> tuple[str, ...]:
+    """A name per arm: those given, or "0", "1", ..."""
+    if class_names is None:
+        return tuple(str(arm) for arm in range(n_arms))
+    if isinstance(class_names, str) or not isinstance(class_names, Iterable):
+        raise InvalidInput(f"class_names must be a list with a name per arm, got {class_names!r}")
+    names = tuple(class_names)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"class_names must hold texts, got {class_names!r}")
+    if len(names) != n_arms:
+        raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+    return names

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
+import os
 import sys
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +22,7 @@ __all__ = [
     "FloatArray",
     "IntArray",
     "as_numpy",
+    "check_memory",
     "checked_number",
     "restored_array",
     "unit_scale",
@@ -29,10 +35,14 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _KINDS_OF_NUMBERS = "biuf"
+_PLAIN = frozenset("?bBhHiIlLqQefd")
+"""Letters of the types that everything below takes as they are."""
 
 
 def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     """Turn what a user passed into a numpy array of numbers, or say which argument was not one.
+
+    Numbers in the byte order of another processor are converted to this one's, ``longdouble`` to ``float64``.
 
     torch is not imported for this: a tensor can only arrive if its owner has imported torch already.
     """
@@ -43,15 +53,29 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
     else:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
-            tensor = value.detach().cpu()
-            array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+            array = _from_torch(torch, value, name)
         else:
             try:
                 array = np.asarray(value)
-            except ValueError as error:
+            except (ValueError, TypeError, OverflowError) as error:
                 raise InvalidInput(f"{name} is not a rectangular array of numbers: {error}") from None
-    if array.dtype.kind not in _KINDS_OF_NUMBERS:
-        raise InvalidInput(f"{name} must hold numbers, but its type is {array.dtype}")
+    dtype = array.dtype
+    if dtype.char in _PLAIN and dtype.isnative:
+        return array
+    if dtype.kind not in _KINDS_OF_NUMBERS:
+        raise InvalidInput(f"{name} must hold numbers, but its type is {dtype}")
+    with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, and is refused as that
+        return array.astype(np.float64 if dtype.char == "g" else dtype.newbyteorder("="))
+
+
+def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
+    tensor = value.detach().cpu()
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise InvalidInput(f"{name} is a sparse or quantised tensor; make it dense first: tensor.to_dense()")
+    try:
+        array: AnyArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor.resolve_conj()).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must hold numbers, but its type is {tensor.dtype}: {error}") from None
     return array
 
 
@@ -74,8 +98,32 @@ def checked_number(name: str, value: Any) -> float:
         raise InvalidInput(f"{name} must be a number, got {value!r}")
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be a number, got {value!r}") from None
+
+
+def check_memory(needed: float, what: str) -> None:
+    """Refuse what would need more bytes than this machine has, before the system kills the process for asking.
+
+    ``what`` names the arguments that decide the size, e.g. "n_arms=5 with 10 features".
+    """
+    available = _memory_bytes()
+    if needed > available:
+        raise InvalidInput(
+            f"{what} would need {needed / 2**30:,.1f} GiB of memory, and this machine has {available / 2**30:,.1f} GiB"
+        )
+
+
+@functools.cache
+def _memory_bytes() -> float:
+    """The machine's memory, or what the container that this runs in is allowed to use of it."""
+    limits = [math.inf]
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not on Windows
+        limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            limits.append(float(Path(path).read_text()))
+    return min(limits) if min(limits) < math.inf else 1 << 40
 
 
 def unit_scale(contexts: AnyArray) -> FloatArray:

@@ -8,6 +8,7 @@ __all__ = [
     "DabandError",
     "DataError",
     "DeviceOutOfMemory",
+    "FolderInUse",
     "InvalidInput",
     "NotFitted",
     "TrainingDiverged",
@@ -32,6 +33,10 @@ class CheckpointError(DabandError, OSError):
 
 class DataError(DabandError, OSError):
     """Data on disk is missing or damaged; the message names the file and the remedy."""
+
+
+class FolderInUse(DabandError, RuntimeError):
+    """Another process, or another thread, is at work in the folder; the message names both."""
 
 
 class TrainingDiverged(DabandError, ArithmeticError):

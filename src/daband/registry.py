@@ -64,8 +64,14 @@ class Registry(Generic[Member]):
         self._discover()
         return sorted(self._members)
 
+    def is_registered(self, name: str) -> bool:
+        """Whether a module that was imported already has registered ``name``; nothing is imported to find out."""
+        return name in self._members
+
     def get(self, name: str) -> Member:
         """The member called ``name``; an unknown name is an error that suggests the nearest."""
+        if not isinstance(name, str):
+            raise InvalidInput(f"a {self.kind} is chosen by its name, got {name!r}")
         if name not in self._members:
             self._discover()
         try:

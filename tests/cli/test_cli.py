@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_written_is_named(daband, tmp_path):
     (tmp_path / "taken").write_text("")
     done = daband("bench", "synthetic", "--methods", "random", "--seeds", "0", "--out", "taken", *SMALL)
     assert done.returncode == 2
-    assert "Error: taken: File exists" in done.stderr
+    assert "Error: out taken is a file, not a folder" in done.stderr
 
 
 def test_damaged_files_of_a_bench_are_named(daband, tmp_path):

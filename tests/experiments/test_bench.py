@@ -120,9 +120,54 @@ def test_interrupted_and_completed(sent, unbroken, tmp_path):
     os.kill(process.pid, sent)
     _, errors = process.communicate()
     assert process.returncode in (130, -sent)
-    assert sent != signal.SIGINT or "the same command goes on" in errors
+    assert sent != signal.SIGINT or "the same command resumes" in errors
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
     assert timeless(read_results(tmp_path / "broken")) == timeless(unbroken)
+
+
+AT_ONCE = """
+import sys
+from daband.experiments import bench, load_experiment
+small = ["pair_options.tiny=true", "episodes=4", "episode_length=10", "components=3"]
+bench(load_experiment("synthetic", small).runs(sys.argv[2].split(","), [0, 1, 2]), sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("methods", [("linucb", "random,linucb-p"), ("random,linucb", "linucb,random")])
+def test_two_processes_in_one_folder(methods, tmp_path):
+    """Both are at work at the same time; ``results.json`` has every record of both, and each run is there once."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", AT_ONCE, str(tmp_path), names], stderr=subprocess.PIPE, text=True)
+        for names in methods
+    ]
+    for process in started:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    wanted = {(method, seed) for names in methods for method in names.split(",") for seed in range(3)}
+    assert sorted((record["method"], record["seed"]) for record in read_results(tmp_path)) == sorted(wanted)
+    assert not list(tmp_path.rglob("*lock"))
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_terminated_and_completed(jobs, unbroken, tmp_path):
+    """SIGTERM, as a scheduler sends it: the runs under way are saved, and the same command completes the folder."""
+    command = [
+        sys.executable, "-m", "daband", "bench", "synthetic", "--methods", "linucb,linucb-p", "--seeds", "0-1",
+        "--jobs", jobs, "--out", str(tmp_path), *(part for text in LONG_ENOUGH for part in ("--set", text)),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/policy.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert process.returncode == 143
+    assert "Traceback" not in errors
+    assert "the same command resumes" in errors
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert timeless(read_results(tmp_path)) == timeless(unbroken)
 
 
 class TestSettings:

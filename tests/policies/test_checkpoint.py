@@ -1,17 +1,23 @@
 """Files that are not what they should be are refused with a word of help, and none of them runs code."""
 
-import json
+import contextlib
 import os
 import pickle
+import stat
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import daband
 from daband.errors import CheckpointError
 from daband.policies import read_notes
+from daband.policies.checkpoint import FORMAT_VERSION, read_checkpoint, write_checkpoint
 
 
 @pytest.fixture
@@ -86,16 +92,21 @@ def test_missing(tmp_path):
 
 
 def _rewritten(saved, change):
-    with safetensors.safe_open(saved, framework="np") as file:
-        header = json.loads(file.metadata()["daband-policy"])
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    change(header, arrays)
-    saved.write_bytes(safetensors.numpy.save(arrays, metadata={"daband-policy": json.dumps(header)}))
+    """The file with other content and a digest that fits it: what a foreign writer could leave."""
+    about, arrays, notes = read_checkpoint(saved)
+    change(about, arrays)
+    write_checkpoint(saved, about, arrays, notes)
 
 
 def test_a_newer_format(saved):
-    _rewritten(saved, lambda header, _: header.update(version=99))
-    with pytest.raises(CheckpointError, match=r"format version 99.*newer daband"):
+    content = saved.read_bytes()
+    now = f'\\"version\\": {FORMAT_VERSION}'.encode()
+    assert content.count(now) == 1
+    saved.write_bytes(content.replace(now, now[:-1] + b"9"))
+    with pytest.raises(CheckpointError, match=r"format version 9.*newer daband"):
+        daband.load(saved)
+    saved.write_bytes(content.replace(now, now[:-1] + b"1"))
+    with pytest.raises(CheckpointError, match=r"format version 1.*anew"):
         daband.load(saved)
 
 
@@ -107,7 +118,7 @@ def test_an_array_is_missing(saved, lost):
 
 
 def test_an_unknown_policy(saved):
-    _rewritten(saved, lambda header, _: header["settings"].update(policy="linucbx"))
+    _rewritten(saved, lambda about, _: about.update(policy="linucbx"))
     with pytest.raises(CheckpointError, match="did you mean 'linucb'"):
         daband.load(saved)
 
@@ -157,3 +168,217 @@ def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
         policy.save(saved)
     assert saved.read_bytes() == before
     assert [entry.name for entry in saved.parent.iterdir()] == [saved.name]
+
+
+def _flipped(content, position):
+    """The same bytes with one bit changed."""
+    changed = bytearray(content)
+    changed[position // 8] ^= 1 << position % 8
+    return bytes(changed)
+
+
+def test_a_file_with_any_bit_flipped_is_refused(saved):
+    content = saved.read_bytes()
+    bits = 8 * len(content)
+    header = 8 * (8 + struct.unpack("<Q", content[:8])[0])
+    spread = {round(i * (bits - 1) / 199) for i in range(200)}
+    in_header = {round(i * (header - 1) / 199) for i in range(200)}
+    for position in sorted(spread | in_header | set(range(64))):
+        saved.write_bytes(_flipped(content, position))
+        for read in (daband.load, read_notes):
+            with pytest.raises(CheckpointError) as refused:
+                read(saved)
+            assert str(saved) in str(refused.value)
+    saved.write_bytes(content)
+    daband.load(saved)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_of_a_neural_policy_too(neural_file, where, bit):
+    path, content = neural_file
+    path.write_bytes(_flipped(content, 8 * int(where * len(content)) + bit))
+    with pytest.raises(CheckpointError, match="flipped"):
+        daband.load(path)
+
+
+@pytest.fixture(scope="module")
+def neural_file(tmp_path_factory):
+    policy = _trained_neural()
+    path = tmp_path_factory.mktemp("neural") / "flipped.safetensors"
+    policy.save(path)
+    return path, path.read_bytes()
+
+
+def _trained_neural(rounds=40):
+    policy = daband.DABand(context_shape=(4,), n_arms=3, recipe="small", device="cpu", seed=2)
+    draws = np.random.default_rng(0)
+    policy.update(_marked(draws, rounds), draws.integers(0, 3, rounds), draws.random(rounds), ids=range(rounds))
+    policy.observe_target(_marked(draws, rounds))
+    policy.adapt(2)
+    return policy
+
+
+def _marked(draws, n):
+    """Contexts whose values can be found again in a file, in whatever type they were stored."""
+    return (draws.integers(1, 2**20, (n, 4)) / 2**20).astype(np.float32)
+
+
+def _values_in(path):
+    _, arrays, _ = read_checkpoint(path)
+    return {float(value) for array in arrays.values() if array.dtype.kind == "f" for value in array.ravel()}
+
+
+@pytest.mark.parametrize("length", ["short", "long"])
+def test_a_file_without_replay_holds_no_round(length, tmp_path):
+    rounds = 40 if length == "short" else 300
+    draws = np.random.default_rng(0)
+    policy = _trained_neural(rounds)
+    contexts = _marked(draws, rounds)
+    policy.save(tmp_path / "all")
+    policy.save(tmp_path / "none", replay=False)
+    shown = {float(value) for value in contexts.ravel()}
+    assert shown <= _values_in(tmp_path / "all")
+    assert not shown & _values_in(tmp_path / "none")
+    assert (tmp_path / "none").stat().st_size < (tmp_path / "all").stat().st_size
+    _, arrays, _ = read_checkpoint(tmp_path / "none")
+    assert arrays["ids/integers"].size == 0
+
+
+def test_a_policy_without_its_replay_decides_the_same_and_learns_on(tmp_path):
+    policy = _trained_neural(300)
+    policy.save(tmp_path / "p", replay=False)
+    loaded = daband.load(tmp_path / "p")
+    probe = _marked(np.random.default_rng(9), 50)
+    for domain in ("source", "target"):
+        before, after = policy.decide(probe, domain), loaded.decide(probe, domain)
+        np.testing.assert_array_equal(before.arm, after.arm)
+        np.testing.assert_array_equal(before.mean, after.mean)
+        np.testing.assert_array_equal(before.width, after.width)
+    assert loaded.adapt(3) == {}  # there is nothing to learn from yet
+    draws = np.random.default_rng(5)
+
+    def learn(n):
+        loaded.update(_marked(draws, n), draws.integers(0, 3, n), draws.random(n))
+        loaded.observe_target(_marked(draws, n))
+        return loaded.adapt(1)
+
+    rounds = loaded.counts.sum()
+    assert "refitted" not in learn(40)
+    assert loaded.counts.sum() == rounds + 40  # the head keeps what it knew
+    assert learn(400)["refitted"] == 1.0  # as many again: now the new rounds are enough
+    assert loaded.counts.sum() == 440
+
+
+@pytest.mark.parametrize("form", ["primal", "dual"])
+def test_linear_statistics_without_the_rounds_they_are_made_of(form, tmp_path):
+    draws = np.random.default_rng(1)
+    policy = daband.LinUCB(context_shape=(4,), n_arms=2, form=form)
+    contexts = _marked(draws, 20).astype(np.float64)
+    for start in range(0, 20, 4):
+        part = slice(start, start + 4)
+        policy.update(contexts[part], draws.integers(0, 2, 4), draws.random(4), ids=range(start, start + 4))
+    policy.save(tmp_path / "p", replay=False)
+    assert not {float(value) for value in contexts.ravel()} & _values_in(tmp_path / "p")
+    loaded = daband.load(tmp_path / "p")
+    probe = _marked(draws, 30)
+    np.testing.assert_allclose(loaded.decide(probe).mean, policy.decide(probe).mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(loaded.decide(probe).width, policy.decide(probe).width, rtol=1e-9, atol=1e-12)
+    loaded.update(contexts[:1], [0], [1.0], ids=[0])  # whom an id names is not kept either
+    np.testing.assert_array_equal(loaded.counts.sum(), 21)
+
+
+class TestWhereAFileGoes:
+    @pytest.fixture
+    def policy(self):
+        return daband.Random(context_shape=(2,), n_arms=2)
+
+    def test_a_file_keeps_its_mode(self, policy, tmp_path):
+        path = tmp_path / "p"
+        policy.save(path)
+        path.chmod(0o640)
+        policy.save(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+    def test_a_symbolic_link_stays_one(self, policy, tmp_path):
+        (tmp_path / "real").mkdir()
+        (tmp_path / "real" / "p").write_bytes(b"old")
+        (tmp_path / "link").symlink_to("real/p")
+        policy.save(tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert daband.load(tmp_path / "real" / "p").n_arms == 2
+        assert [entry.name for entry in (tmp_path / "real").iterdir()] == ["p"]
+
+    def test_a_link_to_nowhere(self, policy, tmp_path):
+        (tmp_path / "link").symlink_to(tmp_path / "gone" / "p")
+        with pytest.raises(daband.DataError, match=r"link cannot be written: the folder .*gone does not exist"):
+            policy.save(tmp_path / "link")
+        with pytest.raises(CheckpointError, match=r"link cannot be read"):
+            daband.load(tmp_path / "link")
+
+    def test_a_link_to_itself(self, policy, tmp_path):
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        with pytest.raises(daband.DabandError, match="loop"):
+            policy.save(tmp_path / "loop")
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            ("", "path is empty"),
+            ("a\0b", "NUL"),
+            (None, "must be a file name"),
+            (3, "must be a file name"),
+            (b"p", "must be a file name"),
+            ("x" * 300, "cannot be"),
+        ],
+    )
+    def test_not_a_file(self, policy, path, message, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(daband.DabandError, match=message):
+            policy.save(path)
+        with pytest.raises(daband.DabandError):
+            daband.load(path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_a_pipe_and_a_device(self, policy, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        cases = [(tmp_path, "is a folder"), (tmp_path / "pipe", "a pipe")]
+        # A device of our own: where the refusal fails, the system's would be lost.
+        with contextlib.suppress(PermissionError):
+            os.mknod(tmp_path / "device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+            cases.append((tmp_path / "device", "a device"))
+        for path, message in cases:
+            with pytest.raises(daband.DataError, match=message):
+                policy.save(path)
+            with pytest.raises(CheckpointError, match="cannot be read"):
+                daband.load(path)
+
+    def test_notes_are_texts(self, policy, tmp_path):
+        for notes in ({"a": 1}, {1: "a"}, "text", ["a"]):
+            with pytest.raises(daband.InvalidInput, match="notes"):
+                policy.save(tmp_path / "p", notes=notes)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk(tmp_path):
+    """The real thing, where a file's size can be limited: the old file stays, and the error names it."""
+    script = """
+import resource, signal, sys
+import numpy as np
+import daband
+policy = daband.LinUCB(context_shape=(40,), n_arms=8)
+policy.save(sys.argv[1])
+policy.update(np.ones((3, 40)), [0, 1, 1], [0.1, 0.2, 0.3])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    policy.save(sys.argv[1])
+except daband.DataError as error:
+    print(error)
+"""
+    path = tmp_path / "p.safetensors"
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{path} cannot be written" in done.stdout
+    assert daband.load(path).counts.sum() == 0
+    assert list(tmp_path.iterdir()) == [path]

@@ -67,7 +67,6 @@ def test_weight_zero_removes_the_term_and_paper_nlinucb_is_the_rest():
         ({"weights": 3}, "table of terms"),
         ({"weights": {"adversarial": -1}}, "finite number >= 0"),
         ({"weights": {"adversarial": {"valu": 1}}}, "did you mean 'value'"),
-        ({"base": None, "learning": {"steps": 3}}, "needs weights"),
         ({"weights": {"adversaril": 1}}, "did you mean 'adversarial'"),
     ],
 )

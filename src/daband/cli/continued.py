@@ -13,7 +13,7 @@ from rich.table import Table
 from daband.cli.interrupts import interruptible
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
-from daband.cli.running import report_hint, said_when_interrupted, warnings_on
+from daband.cli.running import interrupted_exit, report_hint, warnings_on
 from daband.experiments import BenchError, continue_bench, finished_runs
 from daband.experiments.records import TARGET_ACCURACY, Records, decimals, metric_of
 from daband.experiments.run import read_spec
@@ -39,8 +39,8 @@ def continue_command(
         if error.records:
             console.print(_table(error.records))
         raise
-    except KeyboardInterrupt:
-        raise said_when_interrupted(folder) from None
+    except KeyboardInterrupt as stopped:
+        raise interrupted_exit(folder, stopped) from None
     console.print(_table(records))
     if (folder / "continued.json").is_file():
         console.print(f"Written: {folder / 'continued.json'}", soft_wrap=True, highlight=False)

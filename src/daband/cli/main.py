@@ -31,6 +31,7 @@ from daband.experiments import (
     method_names,
     preset_names,
 )
+from daband.experiments.extension import start_from_shorter
 from daband.experiments.records import Records
 from daband.plugins import name_plugins
 from daband.report import summarise
@@ -97,9 +98,16 @@ def run(
     ] = False,
     overrides: Overrides = None,
 ) -> None:
-    """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one goes on."""
+    """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one resumes.
+
+    With more episodes than an earlier run of the same settings it starts from that run.
+    """
     experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-single"
+    for spec in experiment.runs([method], [seed]):
+        shorter = start_from_shorter(spec, folder) if folder.is_dir() else None
+        if shorter is not None:
+            console.print(f"Extending {shorter}", highlight=False, soft_wrap=True)
     if profile:
         profiled(experiment.runs([method], [seed]), folder, console=console)
     _compare(experiment, folder, [method], [seed], 1, name, report=False)

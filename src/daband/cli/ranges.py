@@ -9,6 +9,8 @@ from daband.errors import InvalidInput
 
 __all__ = ["spans", "whole_numbers"]
 
+_MOST = 100_000
+
 
 def whole_numbers(text: str, name: str) -> list[int]:
     """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]."""
@@ -20,6 +22,8 @@ def whole_numbers(text: str, name: str) -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise InvalidInput(f"{name}: the range {part.strip()!r} runs backwards")
+        if last - first >= _MOST:
+            raise InvalidInput(f"{name}: the range {part.strip()!r} has more than {_MOST:,} numbers")
         numbers.extend(range(first, last + 1))
     return list(dict.fromkeys(numbers))
 

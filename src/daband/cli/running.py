@@ -1,4 +1,4 @@
-"""Running a list of runs from a command: live progress, Ctrl-C, and what is said of it."""
+"""Running a list of runs from a command: live progress, Ctrl-C and SIGTERM, and the message about them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from daband.cli.interrupts import interruptible
+from daband.cli.interrupts import Terminated, interruptible
 from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
 from daband.experiments.cluster import on_ray
 from daband.experiments.records import Records
 
-__all__ = ["report_hint", "run_all", "said_when_interrupted", "warnings_on"]
+__all__ = ["interrupted_exit", "report_hint", "run_all", "warnings_on"]
 
 
 def run_all(
@@ -43,8 +43,8 @@ def run_all(
         if error.records:
             on_failure(error.records)
         raise
-    except KeyboardInterrupt:
-        raise said_when_interrupted(out) from None
+    except KeyboardInterrupt as stopped:
+        raise interrupted_exit(out, stopped) from None
 
 
 @contextmanager
@@ -64,8 +64,10 @@ def report_hint(folder: Path) -> str:
     return f"For a page with figures: daband report {shlex.quote(str(folder))}"
 
 
-def said_when_interrupted(out: Path) -> typer.Exit:
-    """Say that what is finished is kept, and how to leave."""
-    message = f"Interrupted. What is finished is kept in {out}; the same command goes on from there."
+def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
+    """Print that what is done is kept; the exit code is the shell's: 130 for Ctrl-C, 143 for SIGTERM."""
+    terminated = isinstance(stopped, Terminated)
+    word = "Terminated" if terminated else "Interrupted"
+    message = f"{word}. What is done is kept in {out}; the same command resumes from there."
     Console(stderr=True).print(escape(message), highlight=False, soft_wrap=True)
-    return typer.Exit(130)
+    return typer.Exit(143 if terminated else 130)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
-from daband.cli.running import report_hint, run_all, said_when_interrupted
+from daband.cli.running import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
 from daband.experiments import load_experiment
 from daband.experiments.records import TARGET_ACCURACY, TARGET_VALUE, Metric, Records
@@ -85,8 +85,8 @@ def _measured(records: Records, folder: Path, console: Console) -> dict[str, dic
         with Progress(console=console, transient=True) as bar:
             line = bar.add_task("measuring", total=len(records))
             return measure(records, folder, progress=lambda _: bar.advance(line))
-    except KeyboardInterrupt:
-        raise said_when_interrupted(folder) from None
+    except KeyboardInterrupt as stopped:
+        raise interrupted_exit(folder, stopped) from None
 
 
 def _points_table(pair: str, points: list[Point]) -> Table:

@@ -109,4 +109,6 @@ def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     """
     entry = pairs.get(name)
     entry.check_options(options)
+    if not isinstance(tiny, bool):
+        raise InvalidInput(f"tiny must be True or False, got {tiny!r}")
     return entry.build(tiny=tiny, **options)

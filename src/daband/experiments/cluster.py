@@ -1,9 +1,9 @@
 """Runs on a Ray cluster: an executor for ``bench`` (extra ``ray``).
 
 A run is a task with one CPU, and with one GPU where the cluster has some and the method learns with gradients. The
-driver alone decides what is done: a run whose worker or node is lost is handed out again, and goes on from its last
-save where the folder can still be seen. A run that is finished is on the driver's disk before it counts, so a node that
-is lost later takes nothing with it.
+driver alone decides what is done: a run whose worker or node is lost is submitted again, and resumes from its last
+save where the folder can still be seen. A finished run is on the driver's disk before it counts, so a node that is lost
+later takes nothing with it.
 
 Where workers see the folder of the bench (one machine, or a shared file system) they work in it. Elsewhere they work in
 a folder of their own, and the finished run travels back.
@@ -34,7 +34,7 @@ from daband.files import write_bytes, write_text
 __all__ = ["on_ray"]
 
 _ATTEMPTS = 5
-"""How often a run is handed out before it counts as failed: what kills its worker every time is the run itself."""
+"""How often a run is submitted before it counts as failed: what kills its worker every time is the run itself."""
 _OBJECT_STORE = 256 * 2**20
 """Bytes for objects of a local cluster; finished runs stay on disk, and records are small."""
 
@@ -45,11 +45,11 @@ def on_ray(address: str, *, workers: int | None = None) -> Executor:
     "local" starts a cluster on this machine for as long as the runs take, with as many workers as are asked for (one
     per core by default). Any other address is one that Ray understands: "auto" or "HOST:6379".
     """
-    ray = _ray()  # what is not installed is told before anything is done
+    ray = _ray()  # raises before anything is done where Ray is not installed
 
     def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
         with _connected(ray, address, min(workers or os.cpu_count() or 1, len(todo))):
-            yield from _hand_out(ray, todo, out.resolve(), listener)
+            yield from _submit_all(ray, todo, out.resolve(), listener)
 
     return executor
 
@@ -103,13 +103,13 @@ def _knock(address: str) -> None:
 
 @dataclass(frozen=True)
 class _Task:
-    """A run that was handed out, for the how-many-eth time."""
+    """A run that was submitted, and how often it has been by now."""
 
     spec: RunSpec
     attempt: int
 
 
-def _hand_out(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
+def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
     with_gpus = bool(ray.cluster_resources().get("GPU"))
     mailbox = ray.remote(num_cpus=0)(_Mailbox).remote()
     task = ray.remote(num_cpus=1, max_retries=0)(_work)
@@ -129,7 +129,7 @@ def _hand_out(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) 
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=0.2)
             under_way = {given.spec.folder_name: given.spec for given in waiting.values()}
             for folder_name, record in _letters(ray, mailbox):
-                if folder_name in under_way:  # a late letter of a run that is over would bring its line back
+                if folder_name in under_way:  # a late letter of a run that is over would show its line again
                     listener(Event("episode", under_way[folder_name], record))
             for reference in done:
                 given = waiting.pop(reference)
@@ -147,7 +147,7 @@ def _hand_out(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) 
 
 
 def _letters(ray: Any, mailbox: Any) -> list[tuple[str, dict[str, float]]]:
-    """What workers said since the last time. Progress is no reason to fail: with the mailbox lost there is none."""
+    """What workers reported since the last call. Progress is no reason to fail: with the mailbox lost there is none."""
     try:
         letters: list[tuple[str, dict[str, float]]] = ray.get(mailbox.empty.remote(), timeout=30)
     except ray.exceptions.RayError:
@@ -173,14 +173,14 @@ def _outcome(ray: Any, reference: Any, folder: Path) -> Outcome:
 
 
 def _unpack(files: dict[str, bytes], folder: Path) -> None:
-    for name in sorted(files, key=lambda name: name == "done"):  # what says that all is there comes last
+    for name in sorted(files, key=lambda name: name == "done"):  # the file that marks the run as complete comes last
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, files[name])
 
 
 class _Mailbox:
-    """An actor that keeps what workers say until the driver asks."""
+    """An actor that keeps what workers report until the driver asks."""
 
     def __init__(self) -> None:
         self._letters: list[tuple[str, dict[str, float]]] = []

@@ -1,4 +1,4 @@
-"""What finished runs do next: target rewards start to arrive, and the head start shows."""
+"""Finished runs continued in the target, where rewards now arrive: how much the head start is worth."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from daband.domains import load
-from daband.errors import DataError
-from daband.experiments.bench import BenchError
+from daband.errors import DataError, FolderInUse
+from daband.experiments.bench import BenchError, read_results, results_locked
 from daband.experiments.executors import Event, Listener, in_processes, in_turn
 from daband.experiments.records import Record
 from daband.experiments.run import read_spec
 from daband.experiments.settings import RunSpec
-from daband.files import read_json, write_text
+from daband.files import locked, read_json, write_text
 from daband.policies import load as load_policy
 from daband.training import continue_on_target
 
@@ -31,8 +31,8 @@ def finished_runs(folder: str | Path) -> list[Path]:
     if (folder / "done").exists():
         return [folder]
     # A bench that was started again with other settings has old runs beside the ones that count.
-    listed = folder / "results.json"
-    names = {record.get("folder") for record in read_json(listed)} if listed.is_file() else None
+    listed = (folder / "results.json").is_file()
+    names = {str(record.get("folder")) for record in read_results(folder)} if listed else None
     runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
     if not runs:
         raise DataError(f"{folder} holds no finished run; `daband run NAME` or `daband bench NAME` makes some")
@@ -65,7 +65,12 @@ def continue_bench(
             listener(Event("found", spec, known))
 
     def write() -> None:
-        if not alone:
+        if alone:
+            return
+        with results_locked(folder):
+            for name in specs:  # what another process has continued in the meantime
+                if name not in records and (known := _known(places[name], rounds)) is not None:
+                    records[name] = known
             listed = [
                 {**records[name], "rounds_file": f"{places[name].name}/{_FOLDER}/rounds.npz"}
                 for name in specs
@@ -136,16 +141,26 @@ def continue_run(
     policy = load_policy(folder / "policy.safetensors")
     episodes = -(-min(rounds, pair.target_labelled.rounds_available) // length)
     tell = None if progress is None else lambda record: progress({**record, "of": episodes})
-    run = continue_on_target(
-        policy,
-        target=pair.target_labelled,
-        rounds=rounds,
-        episode_length=length,
-        seed=spec.seed,
-        directory=here,
-        config={"continued_from": spec.config_hash, "rounds": rounds},
-        progress=tell,
-    )
+    while True:
+        try:
+            run = continue_on_target(
+                policy,
+                target=pair.target_labelled,
+                rounds=rounds,
+                episode_length=length,
+                seed=spec.seed,
+                directory=here,
+                config={"continued_from": spec.config_hash, "rounds": rounds},
+                progress=tell,
+            )
+        except FolderInUse:  # another process continues this run: its record will be this one's
+            with locked(here, wait=True):
+                pass
+            known = _known(folder, rounds)
+            if known is not None:
+                return known
+        else:
+            break
     before = read_json(folder / "result.json")
     zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
     record = {

@@ -1,7 +1,7 @@
-"""Ways to get many runs done on this machine: one after the other, or in processes side by side.
+"""Ways to execute many runs on this machine: one after the other, or in several processes at a time.
 
-An executor takes the runs that are to be done, the folder they go to and somebody to tell, and yields each run with its
-record, or with the exception that ended it, as soon as it is over. ``bench`` takes any of them; a cluster
+An executor takes the runs to execute, the folder they go to and a listener, and yields each run with its record, or
+with the exception that ended it, as soon as it is over. ``bench`` takes any of them; a cluster
 (``daband.experiments.cluster``) is one more.
 """
 
@@ -42,7 +42,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 class WorkerDied(DabandError, RuntimeError):
-    """The process that had a run is gone; the run's folder stays as it was."""
+    """The process of a run has died; the run's folder stays as it was."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ Work = Callable[..., Record]
 """What is done for a run, like ``execute``: called with the run, the folder, and ``progress`` by name. For processes it
 must be something that can be pickled."""
 _Mailbox: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
-"""What a worker says of its run on the way: the record of an episode, or a warning."""
+"""What a worker reports of its run: the record of an episode, or a warning."""
 Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
 
 
@@ -94,7 +94,8 @@ def _in_processes(
     with _one_thread_each(), context.Manager() as manager:
         mailbox: _Mailbox = manager.Queue()
         workers = min(jobs, len(todo))
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_deaf_to_interrupts) as pool:
+        others = multiprocessing.active_children()
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
             waiting: dict[Future[Record], RunSpec] = {
                 pool.submit(_in_worker, work, spec, out, mailbox): spec for spec in todo
             }
@@ -114,7 +115,8 @@ def _in_processes(
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in multiprocessing.active_children():
-                    process.terminate()
+                    if process not in others:  # they save their episode first, and tell the mailbox's process of it
+                        process.terminate()
                 raise
 
 
@@ -127,7 +129,7 @@ def _outcome(future: Future[Record]) -> Outcome:
         return error
 
 
-def _deaf_to_interrupts() -> None:
+def _ignore_interrupts() -> None:
     """Ctrl-C reaches every process of a terminal. The parent acts on it; workers would print tracebacks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -139,7 +141,7 @@ def _in_worker(work: Work, spec: RunSpec, out: Path, mailbox: _Mailbox) -> Recor
 
 @contextlib.contextmanager
 def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
-    """Warnings of a run are shown with its name: of many runs side by side, one wants to know which."""
+    """Warnings of a run are shown with its name, as several runs may be under way."""
 
     def named(message: Warning | str, *where: Any, **more: Any) -> None:
         show(f"{spec.pair}, {spec.label}: {message}", *where, **more)

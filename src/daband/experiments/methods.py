@@ -23,6 +23,8 @@ __all__ = [
 ]
 
 _PCA_SUFFIX = "-p"
+_WITHOUT_CONTEXTS = ("constant", "random")
+"""Policies that do not look at contexts: PCA in front of them means nothing."""
 _DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
 """Arguments of policies that follow from the pair, the method's name and the run's seed."""
 _IMAGE, _VECTOR = (3, 32, 32), (8,)
@@ -31,13 +33,17 @@ _IMAGE, _VECTOR = (3, 32, 32), (8,)
 def method_names() -> list[str]:
     """Every method: each policy, and each policy that looks at contexts with PCA in front."""
     names = policies.names()
-    return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name not in ("constant", "random"))])
+    return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name not in _WITHOUT_CONTEXTS)])
 
 
 def checked_method(method: str) -> str:
     """The method's name, where there is such a method; else an error that suggests the nearest."""
-    known = method_names()
-    if method not in known:
+    # A look at all names imports every policy, and torch with them: a comparison of linear methods does without.
+    base = method.removesuffix(_PCA_SUFFIX)
+    if not policies.is_registered(base) or (base in _WITHOUT_CONTEXTS and method != base):
+        known = method_names()
+        if method in known:
+            return method
         hint = did_you_mean(method, known)
         raise InvalidInput(f"unknown method {method!r}{hint} (known: {', '.join(known)})")
     return method
@@ -56,12 +62,12 @@ def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]
         hint = did_you_mean(unknown[0], [*known, "alpha"])
         raise InvalidInput(f"method {method!r} has no setting {unknown[0]!r}{hint} (its settings: {', '.join(known)})")
     if arguments.get("recipe") is not None:
-        check_recipe(arguments["recipe"])
+        check_recipe(arguments["recipe"], default=getattr(policy_class(method), "default_recipe", None))
     return arguments
 
 
-def check_recipe(recipe: Any) -> None:
-    """Raise where a recipe fits neither images nor vectors; which of them the pair has is known once it is loaded."""
+def check_recipe(recipe: Any, *, default: str | None = None) -> None:
+    """Raise where it is a recipe for no kind of context; which kind the pair has is not known before it is loaded."""
     from daband.encoders import encoders  # these bring torch, which methods without a network do without
     from daband.objectives import terms
     from daband.policies.recipes import resolve_recipe
@@ -69,7 +75,7 @@ def check_recipe(recipe: Any) -> None:
     wrong: InvalidInput | None = None
     for shape in _IMAGE, _VECTOR:
         try:
-            meant = resolve_recipe(recipe, context_shape=shape)
+            meant = resolve_recipe(recipe, context_shape=shape, default=default)
         except InvalidInput as error:
             wrong = wrong or error
         else:

@@ -1,4 +1,4 @@
-"""A run with a stopwatch in its hand: the same run, its seconds by part, and a trace of one of its episodes."""
+"""A profiled run: the same run, its seconds by part, and a trace of one of its episodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Profiled:
 
 
 def profile_run(spec: RunSpec, out: Path) -> Profiled:
-    """Run, or go on with, what ``spec`` says, and leave a trace in its folder; the results are those of any run."""
+    """Start or resume the run of ``spec``, and leave a trace in its folder; the results are those of any run."""
     if finished_record(spec, out) is not None:
         raise InvalidInput(
             f"{out / spec.folder_name} is finished, so there is nothing left to profile; choose another --out"

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from daband.errors import DataError
+from daband.errors import DataError, FolderInUse
 from daband.evaluation import Evaluation, count_arms, evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.prepared import Prepared, prepare
 from daband.experiments.records import Record
 from daband.experiments.settings import RunSpec
-from daband.files import read_json, write_text
+from daband.files import locked, read_json, write_text
 from daband.training import Run, train
 
 __all__ = ["conclude", "execute", "finished_record", "read_spec"]
@@ -54,8 +54,17 @@ def execute(
     prepared = prepare(spec, out)
     training = prepared.training()
     tell = None if progress is None else lambda record: progress({**record, "of": training["episodes"]})
-    run = train(prepared.policy, **training, save_every=save_every, progress=tell)
-    return conclude(prepared, run)
+    while True:
+        try:
+            run = train(prepared.policy, **training, save_every=save_every, progress=tell)
+        except FolderInUse:  # another process has this run: its result will be this one's
+            with locked(prepared.folder, wait=True):
+                pass
+            known = finished_record(spec, out)
+            if known is not None:
+                return known
+        else:
+            return conclude(prepared, run)
 
 
 def conclude(prepared: Prepared, run: Run) -> Record:

@@ -15,14 +15,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from daband.domains.registry import pairs
-from daband.errors import InvalidInput
+from daband.errors import DataError, InvalidInput
 from daband.experiments.methods import checked_method, policy_arguments
+from daband.files import checked_path
 from daband.suggestions import did_you_mean
 
 __all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "said"]
 
 
-Episodes = Annotated[int, Field(ge=1)] | Literal["all"]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seed = Annotated[int, Field(ge=0, strict=True)]
+Episodes = Count | Literal["all"]
 """How many episodes, or "all": as many whole ones as the source's contexts and ``passes`` give."""
 DecisionRule = Literal["ucb", "greedy"]
 """How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``."""
@@ -77,10 +80,10 @@ class Experiment(_Settings):
     pair: str
     pair_options: dict[str, Any] = Field(default_factory=dict)
     episodes: Episodes = 300
-    episode_length: int = Field(default=64, ge=1)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2, 3, 4)
+    episode_length: Count = 64
+    seeds: tuple[Seed, ...] = (0, 1, 2, 3, 4)
     compare: tuple[str, ...] = ("random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
-    components: int = Field(default=64, ge=1)
+    components: Count = 64
     policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     rule: DecisionRule = "ucb"
@@ -90,7 +93,7 @@ class Experiment(_Settings):
     def runs(self, methods: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Every run; of each pair seed after seed, so that methods can be compared early.
 
-        A method, a setting of one, or an option of a pair that does not exist is told here, not by the first run.
+        A method, a setting of one, or an option of a pair that does not exist is an error here, not in the first run.
         """
         wanted = self.compare if methods is None else methods
         for method in (*wanted, *self.methods):
@@ -116,7 +119,7 @@ class Experiment(_Settings):
         ]
 
     def policy_of(self, method: str) -> dict[str, Any]:
-        """What the policy of a method is told: settings for all, and its own on top."""
+        """The settings of a method's policy: those for all methods, overridden by its own."""
         return {**self.policy, **self.methods.get(method, {})}
 
     def describe(self) -> str:
@@ -128,7 +131,7 @@ class Experiment(_Settings):
     def pairs(self) -> list[str]:
         """The names of the pairs that ``pair`` stands for."""
         if "*" not in self.pair:
-            pairs.get(self.pair)  # an unknown name is told now, not in the first run
+            pairs.get(self.pair)  # an unknown name is an error now, not in the first run
             return [self.pair]
         names = fnmatch.filter(pairs.names(), self.pair)
         if not names:
@@ -148,10 +151,10 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     """
     files = _preset_files()
     if name_or_file.endswith(".toml"):
-        path = Path(name_or_file)
+        path = checked_path(name_or_file, "the file of settings")
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
-        settings = _parsed(path.read_text(), str(path))
+        settings = _parsed(_text(path), str(path))
     elif name_or_file in files:
         settings = _parsed(files[name_or_file], name_or_file)
     elif name_or_file in pairs:
@@ -200,6 +203,15 @@ def _apply(settings: dict[str, Any], override: str) -> None:
 def _unknown_key(key: str, known: list[str]) -> str:
     hint = did_you_mean(key.split(".", maxsplit=1)[0], known)
     return f"unknown setting {key!r}{hint} (known: {', '.join(known)})"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not a text file in UTF-8") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:

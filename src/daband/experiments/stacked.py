@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from daband.domains import load
-from daband.errors import DabandError, DeviceOutOfMemory
+from daband.errors import DabandError, DeviceOutOfMemory, FolderInUse
 from daband.experiments.executors import Executor, Listener, Outcome, Work
 from daband.experiments.methods import policy_class
 from daband.experiments.prepared import Prepared, prepare
@@ -108,7 +108,9 @@ def _execute_group(
             attempt(spec, partial(execute, spec, out, progress=progress))
             continue
         prepared, run = trained[spec.folder_name]
-        if isinstance(run, Exception):
+        if isinstance(run, FolderInUse):  # another process has it: waited for, alone
+            attempt(spec, partial(execute, spec, out, progress=progress))
+        elif isinstance(run, Exception):
             errors[spec.folder_name] = str(run)
         else:
             attempt(spec, partial(conclude, prepared, run))

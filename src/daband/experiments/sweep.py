@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from daband.arrays import FloatArray
 from daband.domains import Pair, load
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.selection import CRITERIA, SourceHistory, criteria
-from daband.experiments.bench import read_results
+from daband.experiments.bench import read_results, results_locked
 from daband.experiments.methods import check_recipe, policy_class, policy_settings
 from daband.experiments.records import Record, metric_of
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, said
-from daband.files import read_json, write_text
+from daband.files import read_json, read_npz, write_text
 from daband.policies import load as load_policy
 from daband.suggestions import did_you_mean
 
@@ -163,8 +164,7 @@ def measure(
             if pair is None or loaded != wanted:
                 pair, loaded = load(spec.pair, **spec.pair_options), wanted
             policy = load_policy(folder / "policy.safetensors")
-            with np.load(folder / "rounds.npz", allow_pickle=False) as rounds:
-                history = SourceHistory(rounds["reward"], spec.seed)
+            history = SourceHistory(_rewards(folder / "rounds.npz"), spec.seed)
             known = criteria(policy, source=pair.source, target=pair.target, history=history)
             write_text(path, json.dumps(known, indent=2) + "\n")
         values[record["folder"]] = known
@@ -265,6 +265,15 @@ def _rank_correlation(first: Any, second: Any) -> float | None:
     return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
 
 
+def _rewards(path: Path) -> FloatArray:
+    """The reward of every round of a run."""
+    rounds = read_npz(path)
+    if "reward" not in rounds:
+        raise DataError(f"{path} has no rewards; remove its folder to run it again")
+    rewards: FloatArray = rounds["reward"]
+    return rewards
+
+
 def write_sweep(
     out: str | Path, *, rule: str, grid: Grid, points: Sequence[Point], picked: Sequence[Choice]
 ) -> list[Record]:
@@ -277,14 +286,15 @@ def write_sweep(
     if not mine:
         raise DataError(f"the rule {rule!r} has no value for some of these runs, so it cannot choose between them")
     swept = {(point.pair, point.variant) for point in points}
-    records = read_results(out)
     selected = []
-    for record in records:
-        if (record["pair"], record["variant"]) in swept:
-            record["selection"] = rule if (record["pair"], record["variant"]) in mine else "none"
-        if (record["pair"], record["variant"]) in mine:
-            selected.append(record)
-    write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
+    with results_locked(out):
+        records = read_results(out)
+        for record in records:
+            if (record["pair"], record["variant"]) in swept:
+                record["selection"] = rule if (record["pair"], record["variant"]) in mine else "none"
+            if (record["pair"], record["variant"]) in mine:
+                selected.append(record)
+        write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
     content = {
         "selection": rule,
         "grid": {key: list(values) for key, values in grid.items()},

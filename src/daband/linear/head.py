@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, check_memory, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.draws import draw_key, uniforms
 from daband.linear.dual import DualRidge
@@ -19,7 +19,7 @@ from daband.linear.primal import PrimalRidge
 from daband.linear.size_limit import check_size
 from daband.linear.thompson import gaussians, probability_of_best
 
-__all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead"]
+__all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memory"]
 
 ArmModel = Literal["disjoint", "shared"]
 
@@ -61,6 +61,17 @@ class Decision:
     width: FloatArray
 
 
+def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None:
+    """Refuse a head whose statistics cannot fit in memory: two d x d matrices and 32 pending rows per regression.
+
+    In the dual form an empty regression is small: there the list of them counts, and one round's arrays.
+    """
+    heads = n_arms if arms == "disjoint" else 1
+    each = 8.0 * (2 * dim * dim + 36 * dim) if primal else 1000.0
+    one_round = 8.0 * (8 * n_arms + (n_arms if arms == "shared" else 1) * dim)
+    check_memory(heads * each + one_round, f"n_arms={n_arms} with {dim} features")
+
+
 class RidgeHead:
     """K arms over features of dimension ``dim``.
 
@@ -90,6 +101,7 @@ class RidgeHead:
                 "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "
                 "propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
             )
+        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=form == "primal")
         self.n_arms = n_arms
         self.dim = dim
         self.arms = arms
@@ -219,10 +231,19 @@ class RidgeHead:
         if self.arms == "disjoint":
             self.statistics.add_heads(1)
 
-    def state(self) -> dict[str, AnyArray]:
-        """The arrays from which ``restore`` continues bit for bit."""
-        kind = "dual" if isinstance(self.statistics, DualRidge) else "primal"
-        return {f"{kind}.{name}": array for name, array in self.statistics.state().items()}
+    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit; without ``rounds``, no context of a single round is in it."""
+        statistics = self.statistics
+        if isinstance(statistics, DualRidge) and rounds:
+            return {f"dual.{name}": array for name, array in statistics.state().items()}
+        if isinstance(statistics, DualRidge):
+            if not self._primal_fits(statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+                raise InvalidInput(
+                    f"replay=False cannot be had here: with {self.dim} features the statistics are kept in the dual "
+                    "form, which is made of the contexts themselves; put a transform in front, e.g. daband.PCA(64)"
+                )
+            statistics = statistics.to_primal()
+        return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""

@@ -29,7 +29,7 @@ class PCA:
 
     def __init__(self, n_components: int, *, seed: int = 0) -> None:
         self.n_components = whole("n_components", n_components, least=1)
-        self.seed = seed
+        self.seed = whole("seed", seed, least=0)
         self._centre: FloatArray | None = None
         self._axes: FloatArray | None = None
 

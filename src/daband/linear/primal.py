@@ -122,9 +122,9 @@ class PrimalRidge:
             self.theta[head] = 0.0
             self._sum_and_invert(head, z[rows], rewards[rows])
 
-    def state(self) -> dict[str, AnyArray]:
-        """The arrays from which ``restore`` continues bit for bit."""
-        return {
+    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+        """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""
+        arrays: dict[str, AnyArray] = {
             "counts": self.counts,
             "theta": self.theta,
             "inverse": self.inverse,
@@ -134,6 +134,10 @@ class PrimalRidge:
             "n_pending": self._n_pending,
             "since_refresh": self._since_refresh,
         }
+        if not rounds:
+            arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
+            arrays["pending"], arrays["n_pending"] = np.zeros_like(self._pending), np.zeros_like(self._n_pending)
+        return arrays
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""

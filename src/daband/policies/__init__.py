@@ -77,14 +77,15 @@ def load(path: str | Path, *, transform: Any = None) -> Policy:
     """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
 
     ``transform`` is only for a policy whose transform is an object of another library: that object, fitted unless it
-    offers ``state`` and ``restore``.
+    offers ``state`` and ``restore``. A file that is damaged, truncated, of another format or no policy at all is a
+    ``CheckpointError`` that names it.
     """
-    settings, arrays = read_checkpoint(path)
+    saved = read_checkpoint(path)
     try:
-        policy = build(settings, transform=transform)
-        policy.restore(arrays)
+        policy = build(saved.settings, transform=transform)
+        policy.restore(saved.arrays)
     except InvalidInput as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
     return policy

@@ -25,10 +25,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
-from daband.policies.checkpoint import write_checkpoint
+from daband.policies.checkpoint import checked_notes, write_checkpoint
 from daband.policies.decisions import Played, joined
 from daband.policies.for_pair import policy_for_pair
 from daband.policies.held_rounds import HeldRounds
@@ -88,6 +88,8 @@ class Policy(Locked, ABC):
         super().__init__()
         self.context_shape = checked_shape(context_shape)
         self.n_arms = checked_whole("n_arms", n_arms, least=1)
+        one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
+        check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         if arms not in ("disjoint", "shared"):
             raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
         self.arms = arms
@@ -290,22 +292,35 @@ class Policy(Locked, ABC):
             self.n_arms += 1
             return self.n_arms - 1
 
-    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None) -> None:
+    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
         """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
 
-        ``notes`` are short texts of the caller's own, read back by ``daband.policies.read_notes``.
+        Args:
+            path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
+            notes: short texts of the caller's own, read back by ``daband.policies.read_notes``.
+            replay: whether the file holds what the policy was trained on: stored contexts, arms, rewards, and round
+                ids. Without them the loaded policy decides the same. It learns on from the rounds that it sees then;
+                rounds learned before the save are no longer recognised by their ids.
         """
+        checked = checked_notes(notes)
         with self._write_lock:  # no writer changes anything meanwhile, and those who select only read
+            if len(self._held) and not replay:
+                raise InvalidInput(
+                    f"replay=False would lose {len(self._held)} rounds: reward_range='auto' has not seen enough "
+                    "rewards to learn from them yet; update with more rounds first, or give the range"
+                )
             settings = {**self.settings(), "policy": self.name}
-            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in self._state().items()}
+            state = self._state(replay=replay)
+            ids = self._ids if replay else RoundIds(self._ids.window)
+            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in state.items()}
             arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
             arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
             arrays["reward_scale"] = self._scale.state()
-            arrays.update({f"ids/{name}": array for name, array in self._ids.state().items()})
+            arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
             arrays.update({f"held/{name}": array for name, array in self._held.state().items()})
             if self.transform is not None:
                 arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
-            write_checkpoint(Path(path), settings, arrays, dict(notes or {}))
+            write_checkpoint(path, settings, arrays, checked)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of a saved file; the settings must be those it was saved with."""
@@ -379,8 +394,8 @@ class Policy(Locked, ABC):
         """Make room for one more arm; ``n_arms`` is raised afterwards."""
 
     @abstractmethod
-    def _state(self) -> dict[str, AnyArray]:
-        """All that was learned, as arrays."""
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        """All that was learned, as arrays; without ``replay`` no context, arm or reward of a round is among them."""
 
     @abstractmethod
     def _restore(self, state: dict[str, AnyArray]) -> None:

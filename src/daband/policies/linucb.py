@@ -121,8 +121,8 @@ class LinUCB(Policy):
     def _grow(self) -> None:
         self._head.add_arm()
 
-    def _state(self) -> dict[str, AnyArray]:
-        return self._head.state()
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        return self._head.state(rounds=replay)
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)

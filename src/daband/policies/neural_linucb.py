@@ -13,12 +13,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import Recipe
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
+from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
 from daband.policies.contract import Policy, policies
@@ -41,7 +42,8 @@ class NeuralLinUCB(Policy):
         context_shape: the shape of one context.
         n_arms: how many arms there are; more can be added later.
         recipe: a name ("nlinucb", "default", "default-rpd", "paper"), a ``Recipe``, what ``Recipe.settings`` gave, or a
-            change of a named one: ``{"base": "paper", "weights": {"adversarial": 5}}``.
+            change of a named one: ``{"base": "paper", "weights": {"adversarial": 5}}``; without ``base``, of the
+            policy's own default.
         feedback: what a reward tells: "bandit" (of that arm alone), or "one_hot" where exactly one arm pays 1
             and all others 0, without noise, so that a reward of 1 tells of every arm. Never guessed.
         alpha: how much of the width is added to the predicted reward; the recipe's own by default.
@@ -88,8 +90,9 @@ class NeuralLinUCB(Policy):
         self.feedback = feedback
         self.device_setting = device
         chosen = self.default_recipe if recipe is None else recipe
-        self.recipe = resolve_recipe(chosen, context_shape=self.feature_shape)
+        self.recipe = resolve_recipe(chosen, context_shape=self.feature_shape, default=self.default_recipe)
         self._device = device_named(device)
+        check_head_memory(n_arms=self.n_arms, dim=self.recipe.encoder.latent.dimension, arms=arms, primal=True)
         self._learner = Learner(
             recipe=self.recipe,
             feature_shape=self.feature_shape,
@@ -103,8 +106,12 @@ class NeuralLinUCB(Policy):
             n_arms=self.n_arms,
             dim=self._learner.encoder.dimension,
             arms=arms,
-            ridge=float(ridge),
-            exploration=Exploration(explore, float(self.recipe.alpha if alpha is None else alpha), float(epsilon)),
+            ridge=checked_number("ridge", ridge),
+            exploration=Exploration(
+                explore,
+                checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
+                checked_number("epsilon", epsilon),
+            ),
             seed=self.seed,
             form="primal",
         )
@@ -223,14 +230,24 @@ class NeuralLinUCB(Policy):
         self._head.add_arm()
         self._learner.grow()
 
-    def _state(self) -> dict[str, AnyArray]:
-        arrays = {f"head.{name}": array for name, array in self._head.state().items()}
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        arrays = {f"head.{name}": array for name, array in self._head.state(rounds=replay).items()}
         arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
-        for part, memory in self._parts():
+        memories = self._memories if replay else self._fresh_memories()
+        for part, memory in self._parts(memories):
             arrays.update({f"memory.{part}.{name}": array for name, array in memory.state().items()})
         arrays["rate"] = np.array([self._rate])
-        arrays["refitted_at"] = np.array([self._refitted_at], np.int64)
+        arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
+
+    def _rounds_in_head(self) -> int:
+        """How many rounds the head rests on.
+
+        Written in place of the last refit where the replay buffers are left out, it makes the next refit wait for as
+        many new rounds: an earlier one would forget more than it mends.
+        """
+        shown = self._memories.source.n_seen + self._memories.target_rounds.n_seen
+        return shown if self._refitted_at <= shown else self._refitted_at + shown
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         def below(prefix: str) -> dict[str, AnyArray]:
@@ -238,7 +255,7 @@ class NeuralLinUCB(Policy):
 
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
-        for part, memory in self._parts():
+        for part, memory in self._parts(self._memories):
             memory.restore(below(f"memory.{part}."))
         self._rate = float(state["rate"][0])
         self._refitted_at = int(state["refitted_at"][0])
@@ -260,8 +277,7 @@ class NeuralLinUCB(Policy):
             target_rounds=RoundBuffer(**common, seed=3 * self.seed + 2),  # type: ignore[arg-type]
         )
 
-    def _parts(self) -> list[tuple[str, ContextBuffer]]:
-        memories = self._memories
+    def _parts(self, memories: ReplayBuffers) -> list[tuple[str, ContextBuffer]]:
         return [
             ("source", memories.source),
             ("target", memories.target),
@@ -302,9 +318,11 @@ def device_named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(name) if isinstance(name, str) else None
     except RuntimeError:
-        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}") from None
+        device = None
+    if device is None or device.type == "meta":  # which holds no numbers
+        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
     return device

@@ -73,7 +73,7 @@ class Random(Policy):
     def _grow(self) -> None:
         """The next choice is among one more."""
 
-    def _state(self) -> dict[str, AnyArray]:
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:  # noqa: ARG002
         return {}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:

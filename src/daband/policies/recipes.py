@@ -7,14 +7,15 @@ regret alone. How the defaults were found, and what was looked at for that, stan
 ``docs/results/recipe-research.md``.
 
 A recipe can also be said as a change of a named one, as JSON and TOML can hold it:
-``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``.
+``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` a policy
+changes its own default.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from daband.encoders import LatentSettings
@@ -26,16 +27,21 @@ from daband.objectives import Weight
 __all__ = ["context_family", "recipe_for", "recipe_names", "resolve_recipe"]
 
 
-def resolve_recipe(recipe: str | Recipe | Mapping[str, Any], *, context_shape: tuple[int, ...]) -> Recipe:
+def resolve_recipe(
+    recipe: str | Recipe | Mapping[str, Any], *, context_shape: tuple[int, ...], default: str | None = None
+) -> Recipe:
     """The recipe that is meant: by name, as a ``Recipe``, as what ``settings()`` gave, or as a change of a named one.
 
-    A mapping with ``base`` is the recipe of that name with everything else in the mapping changed (``changed``).
+    A mapping with ``base`` is the recipe of that name with everything else in the mapping changed (``changed``). One
+    that has only some of a recipe's groups changes the recipe called ``default``, the policy's own.
     """
     if isinstance(recipe, str):
         recipe = recipe_for(recipe, context_shape=context_shape)
     elif isinstance(recipe, Mapping):
         changes = dict(recipe)
         base = changes.pop("base", None)
+        if base is None and default is not None and any(group.name not in recipe for group in fields(Recipe)):
+            base = default
         if base is None:
             return recipe_from(recipe)
         recipe = recipe_for(str(base), context_shape=context_shape).changed(changes)

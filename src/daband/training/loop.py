@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from daband.arrays import checked_number
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
+from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
 
 __all__ = ["continue_on_target", "train"]
@@ -37,8 +40,10 @@ def train(
         episodes: how many episodes.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
-        directory: keep the run there. Called again with the same settings, a run that was killed goes on and ends with
-            the same result, bit for bit, as one left alone.
+        directory: keep the run there. Called again with the same settings, a run that was killed resumes and ends with
+            the same result, bit for bit, as one left alone. With more ``episodes`` a finished run is extended, to what
+            as many at once would have given (a transform stays as it was fitted). Ctrl-C and SIGTERM wait for the end
+            of the episode and save it; a second one stops at once. A folder is used by one process at a time.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
@@ -83,6 +88,8 @@ def continue_on_target(
         raise InvalidInput(
             f"target must be a domain that pays, e.g. pair.target_labelled, got {type(target).__name__}{missing}"
         )
+    if isinstance(episode_length, bool) or not isinstance(episode_length, int) or episode_length < 1:
+        raise InvalidInput(f"episode_length must be a whole number >= 1, got {episode_length!r}")
     rounds = min(rounds, target.rounds_available)
     check_training(policy, target, None, 1, min(episode_length, rounds), what="target")
     episodes = math.ceil(rounds / episode_length)
@@ -98,11 +105,28 @@ def _run(
     save_every: float,
     progress: Progress | None,
 ) -> Run:
-    course = Trainer(policy, phase, directory, config, save_every, progress)
+    if not checked_number("save_every", save_every) >= 0:
+        raise InvalidInput(f"save_every must be a number of seconds >= 0, got {save_every!r}")
+    _check_config(config)
+    trainer = Trainer(policy, phase, directory, config, save_every, progress)
+    with stop_signals_deferred(wanted=directory is not None) as request:
+        try:
+            while not trainer.over:
+                trainer.play()
+                trainer.close(policy.adapt())
+                request.obey(trainer.save)
+        finally:
+            trainer.stop()
+    return trainer.result()
+
+
+def _check_config(config: Mapping[str, Any] | None) -> None:
+    """Refuse settings that ``config.json`` cannot hold."""
+    if config is None:
+        return
+    if not isinstance(config, Mapping):
+        raise InvalidInput(f"config must be a mapping of settings, got {config!r}")
     try:
-        while not course.over:
-            course.play()
-            course.close(policy.adapt())
-    finally:
-        course.stop()
-    return course.result()
+        json.dumps(dict(config))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"config must hold what JSON can: texts, numbers, lists and mappings ({error})") from None

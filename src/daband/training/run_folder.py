@@ -1,25 +1,27 @@
-"""A run on disk: a folder that is never half-written and can always be gone on from.
+"""A run on disk: a folder that is never half-written and can always be resumed, by one process at a time.
 
 ``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened, ``policy.safetensors`` holds the
 policy after the last saved episode. The policy is written last and names its episode, so a crash between two writes
-leaves files that are at most longer than needed: what happened twice happened the same way.
+leaves files that are at most longer than needed: rounds that are played again are the same rounds.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.errors import CheckpointError, InvalidInput
-from daband.files import write_bytes, write_text
-from daband.policies import Policy, read_notes
+from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.files import locked, make_folder, read_json, read_npz, write_bytes, write_text
+from daband.policies import Policy
 from daband.policies.checkpoint import read_checkpoint
 
 __all__ = ["History", "RunFolder"]
@@ -45,33 +47,56 @@ class History:
 
 
 class RunFolder:
-    """The files of one run."""
+    """The files of one run. A folder at work is locked: ``release`` it, or let it go with the process."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidInput(f"directory {self.path} is a file")
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path = make_folder(path)
+        self._lock = ExitStack()
+        self._lock.enter_context(locked(self.path, wait=False))
+
+    def release(self) -> None:
+        """Let others work in the folder."""
+        self._lock.close()
 
     @property
     def policy_file(self) -> Path:
         """Where the policy is saved."""
         return self.path / "policy.safetensors"
 
-    def claim(self, config: dict[str, Any]) -> None:
-        """Write ``config.json``, or see that the folder holds a run of the same settings."""
+    def claim(self, config_of: Callable[[int], dict[str, Any]], episodes: int) -> None:
+        """Write ``config.json``, or see that the folder holds a run of the same settings.
+
+        ``config_of`` gives the settings of a run of so many episodes. A folder of fewer episodes is extended to
+        ``episodes``; one of more is refused.
+        """
         path = self.path / "config.json"
-        wanted = json.loads(json.dumps(config))
-        if not path.exists():
-            write_text(path, json.dumps(wanted, indent=2, sort_keys=True) + "\n")
-            return
-        try:
-            found = json.loads(path.read_text())
-        except ValueError as error:
-            raise InvalidInput(f"{path} is not JSON: {error}; remove the folder to start anew") from error
+        if os.path.lexists(path):
+            try:
+                found = read_json(path)
+            except DataError as error:
+                raise InvalidInput(f"{error}; remove the folder to start anew") from None
+            self._compare(found, config_of, episodes)
+            if found["training"]["episodes"] == episodes:
+                return
+        write_text(path, json.dumps(_as_json(config_of(episodes)), indent=2, sort_keys=True) + "\n")
+
+    def _compare(self, found: Any, config_of: Callable[[int], dict[str, Any]], episodes: int) -> None:
+        """Refuse a folder whose run cannot be resumed as one of ``episodes`` episodes."""
+        training = found.get("training") if isinstance(found, dict) else None
+        training = training if isinstance(training, dict) else {}
+        before = training.get("episodes")
+        known = before if isinstance(before, int) and before >= 1 else episodes
+        wanted = _as_json(config_of(min(known, episodes)))
+        if known > episodes:  # refused in any case: of its data there may be too few here to compare them
+            wanted["training"].update({name: training[name] for name in ("episodes", "data") if name in training})
         different = _difference(found, wanted)
         if different:
             raise InvalidInput(f"{self.path} holds a run with other settings ({different}); choose another directory")
+        if known > episodes:
+            raise InvalidInput(
+                f"{self.path} holds a run of {known} episodes, and {episodes} were asked for: a run can be extended, "
+                f"not shortened; ask for at least {known}, or choose another directory"
+            )
 
     def save(self, policy: Policy, history: History) -> None:
         """Write what happened, then the policy."""
@@ -87,33 +112,43 @@ class RunFolder:
     def resume(self, policy: Policy) -> History:
         """Bring ``policy`` to the last saved episode and return what happened up to it.
 
-        A fresh folder saves the policy as it is, so that going on always starts from a known state: also for a caller
+        A fresh folder saves the policy as it is, so that a run always resumes from a known state: also for a caller
         who was interrupted and tries again with a policy that has learned in the meantime.
         """
         history = History()
-        if not self.policy_file.exists():
+        if not os.path.lexists(self.policy_file):
             self.save(policy, history)
             return history
-        _, arrays = read_checkpoint(self.policy_file)
         try:
-            notes = read_notes(self.policy_file)
-            rounds = int(notes["rounds"])
-            with np.load(self.path / "rounds.npz", allow_pickle=False) as table:
-                for name in _COLUMNS:
-                    getattr(history, name).append(table[name][:rounds])
-            lines = (self.path / "episodes.jsonl").read_text().splitlines()[: int(notes["episodes"])]
+            saved = read_checkpoint(self.policy_file)
+            rounds = int(saved.notes["rounds"])
+            table = read_npz(self.path / "rounds.npz")
+            for name in _COLUMNS:
+                if len(table[name]) < rounds:
+                    raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
+                getattr(history, name).append(table[name][:rounds])
+            episodes = int(saved.notes["episodes"])
+            lines = (self.path / "episodes.jsonl").read_text().splitlines()[:episodes]
+            if len(lines) < episodes:
+                raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]
-            history.seconds = float(notes["seconds"])
-            policy.restore(arrays)
-        except (OSError, KeyError, ValueError, RuntimeError, BadZipFile) as error:
+            history.seconds = float(saved.notes["seconds"])
+            policy.restore(saved.arrays)
+        except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{self.path} is damaged ({error}); remove the folder to start anew") from error
         return history
+
+
+def _as_json(config: dict[str, Any]) -> Any:
+    """What comes back when this is written to a file and read."""
+    return json.loads(json.dumps(config))
 
 
 def _difference(found: Any, wanted: Any, path: str = "") -> str:
     """The first place where two JSON values differ, in words; empty when they are the same."""
     if isinstance(found, dict) and isinstance(wanted, dict):
-        for key in sorted(found.keys() | wanted.keys()):
+        # A mark of the data depends on other settings too: it is named where nothing else is different.
+        for key in sorted(found.keys() | wanted.keys(), key=lambda key: (key == "data", key)):
             different = _difference(found.get(key), wanted.get(key), f"{path}.{key}" if path else key)
             if different:
                 return different

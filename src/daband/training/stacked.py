@@ -12,6 +12,7 @@ from typing import Any
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
+from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
 
 __all__ = ["Training", "train_stacked"]
@@ -74,19 +75,25 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
             raise measured
         courses[index].close(measured)
 
-    try:
-        for index in range(len(trainings)):
-            attempt(index, partial(begin, index))
-        while unfinished := [index for index, course in courses.items() if not course.over]:
-            # Runs that were gone on with may be ahead: they wait.
-            behind = min(courses[index].episode for index in unfinished)
-            present = [index for index in unfinished if courses[index].episode == behind]
-            since, beside = time.perf_counter(), len(present)
-            play = partial(Trainer.play, since=since, beside=beside)
-            present = [index for index in present if attempt(index, partial(play, courses[index]))]
-            for index, measured in zip(present, adapt_stacked([courses[i].policy for i in present]), strict=True):
-                attempt(index, partial(close, index, measured))
-    finally:
-        for course in courses.values():
-            course.stop()
+    def save() -> None:
+        for index in list(courses):
+            attempt(index, courses[index].save)
+
+    with stop_signals_deferred(wanted=any(one.directory is not None for one in trainings)) as request:
+        try:
+            for index in range(len(trainings)):
+                attempt(index, partial(begin, index))
+            while unfinished := [index for index, course in courses.items() if not course.over]:
+                # Runs that were resumed may be ahead: they wait.
+                behind = min(courses[index].episode for index in unfinished)
+                present = [index for index in unfinished if courses[index].episode == behind]
+                since, beside = time.perf_counter(), len(present)
+                play = partial(Trainer.play, since=since, beside=beside)
+                present = [index for index in present if attempt(index, partial(play, courses[index]))]
+                for index, measured in zip(present, adapt_stacked([courses[i].policy for i in present]), strict=True):
+                    attempt(index, partial(close, index, measured))
+                request.obey(save)
+        finally:
+            for course in courses.values():
+                course.stop()
     return [failed[index] if index in failed else courses[index].result() for index in range(len(trainings))]

@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +122,18 @@ class Trainer:
         self.folder = None if directory is None else RunFolder(directory)
         self.history = History()
         if self.folder is not None:
-            settings = {"policy": {**policy.settings(), "name": policy.name}, **(config or {})}
-            self.folder.claim({**settings, "training": phase.settings()})
-            self.history = self.folder.resume(policy)
-        if policy.transform is not None and not policy.transform.fitted:
-            _prepare(policy, phase)
+            try:
+                settings = {"policy": {**policy.settings(), "name": policy.name}, **(config or {})}
+                self.folder.claim(
+                    lambda episodes: {**settings, "training": replace(phase, episodes=episodes).settings()},
+                    phase.episodes,
+                )
+                self.history = self.folder.resume(policy)
+                self._fit_transform()
+            except BaseException:
+                self.folder.release()
+                raise
+        self._fit_transform()
         self._since = self._saved = time.perf_counter()
         self._beside = 1
         self._apart = save_every
@@ -136,6 +143,10 @@ class Trainer:
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: Played | None = None
         self._glimpse: AnyArray | None = None
+
+    def _fit_transform(self) -> None:
+        if self.policy.transform is not None and not self.policy.transform.fitted:
+            _prepare(self.policy, self.phase)
 
     @property
     def episode(self) -> int:
@@ -172,17 +183,25 @@ class Trainer:
         history.seconds += (now - self._since) / self._beside
         self._since = now
         if self.folder is not None and (time.perf_counter() - self._saved >= self._apart or self.over):
-            begun = time.perf_counter()
-            self.folder.save(self.policy, history)
-            self._saved = time.perf_counter()
-            if self.save_every > 0:
-                self._apart = max(self.save_every, _SAVES_APART * self._beside * (self._saved - begun))
+            self.save()
         if self.progress is not None:
             self.progress(record)
 
+    def save(self) -> None:
+        """Write the episodes closed so far into the folder, if the run has one."""
+        if self.folder is None:
+            return
+        begun = time.perf_counter()
+        self.folder.save(self.policy, self.history)
+        self._saved = time.perf_counter()
+        if self.save_every > 0:
+            self._apart = max(self.save_every, _SAVES_APART * self._beside * (self._saved - begun))
+
     def stop(self) -> None:
-        """Let go of what was begun for later; the folder stays as it is, to be gone on with."""
+        """Drop what was begun for later, and let others use the folder; a later call resumes from it."""
         self._material.close()
+        if self.folder is not None:
+            self.folder.release()
 
     def result(self) -> Run:
         """What happened."""

@@ -7,7 +7,7 @@ from numbers import Real
 
 import numpy as np
 
-from daband.arguments import share, whole
+from daband.arguments import checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
 from daband.domains.parts import hold_out_rewards
@@ -17,7 +17,6 @@ __all__ = [
     "ArrayContexts",
     "ArrayEvaluation",
     "ArraySource",
-    "arm_names",
     "from_arrays",
     "held_out_of",
     "resolve_reward_range",
@@ -156,7 +155,7 @@ def from_arrays(
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
     tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
     for argument, value in (tuples if _is_share(source_test) else {**tuples, "source_test": source_test}).items():
-        if value is not None and not (isinstance(value, tuple) and len(value) == 2):
+        if (value is not None or argument == "source") and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
     pays = as_numpy(source[1], "source rewards")
@@ -189,7 +188,7 @@ def from_arrays(
         name=name,
         context_shape=everything.context_shape,
         n_arms=n_arms,
-        class_names=arm_names(class_names, n_arms),
+        class_names=checked_class_names(class_names, n_arms),
         source=paying,
         source_test=held_out,
         target=stream,
@@ -210,14 +209,6 @@ def held_out_of(
     """The source that training uses, and the share ``source_test`` of it that it does not."""
     part = 0.0 if source_test is None else share("source_test", source_test)
     return hold_out_rewards(source, share=part, name=name)
-
-
-def arm_names(class_names: Sequence[str] | None, n_arms: int) -> tuple[str, ...]:
-    """A name per arm: those given, else "0", "1", ..."""
-    names = tuple(str(arm) for arm in range(n_arms)) if class_names is None else tuple(class_names)
-    if len(names) != n_arms:
-        raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
-    return names
 
 
 def resolve_reward_range(

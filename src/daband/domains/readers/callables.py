@@ -7,11 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from daband.arguments import share, whole
+from daband.arguments import checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
 from daband.domains.parts import HeldOutRewards
-from daband.domains.readers.arrays import ArrayEvaluation, arm_names, resolve_reward_range
+from daband.domains.readers.arrays import ArrayEvaluation, resolve_reward_range
 from daband.errors import InvalidInput
 
 __all__ = ["CallableContexts", "CallableSource", "from_callable"]
@@ -166,7 +166,7 @@ def from_callable(
         name=name,
         context_shape=paying.context_shape,
         n_arms=n_arms,
-        class_names=arm_names(class_names, n_arms),
+        class_names=checked_class_names(class_names, n_arms),
         source=paying,
         source_test=held,
         target=stream,

@@ -16,6 +16,7 @@ from daband.domains.readers.image_domains import ImageContexts, ImageEvaluation,
 from daband.domains.readers.images import Framing, ImageStore
 from daband.domains.splits import require_classes, split_half
 from daband.errors import DataError
+from daband.files import checked_path
 
 __all__ = ["ImageList", "Reading", "from_image_folder", "pair_of_images", "scan_classes"]
 
@@ -78,13 +79,14 @@ def from_image_folder(
     Contexts are (3, H, W) of uint8. The target's stream holds the names of its files, and a sub-folder's name is its
     class: that much of the target's labels lies on disk for whoever looks; nothing of daband that trains does.
     """
-    classes = _class_folders(Path(source))
-    here = scan_classes(Path(source), classes)
+    source, target = checked_path(source, "source"), checked_path(target, "target")
+    classes = _class_folders(source)
+    here = scan_classes(source, classes)
     labelled: ImageList | None = None
     test: ImageList | None = None
     contexts = tuple(_images_below(Path(target)))
     if target_test is not None:
-        test = scan_classes(Path(target_test), classes)
+        test = scan_classes(checked_path(target_test, "target_test"), classes)
         if all((Path(target) / label).is_dir() for label in classes):
             labelled = scan_classes(Path(target), classes)
             if labelled.paths != contexts:

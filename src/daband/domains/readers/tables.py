@@ -101,6 +101,8 @@ def from_table(
     ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
     the numbers of a context are.
     """
+    if not isinstance(columns, Columns):
+        raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     source_frame, target_frame = read_table(source), read_table(target)
     classes = _classes(source_frame, columns)
     answers = {columns.label} if columns.label else set(columns.rewards)

@@ -1,0 +1,179 @@
+"""Bad input to the command line: one message on stderr, exit code 1 or 2, no traceback, and nothing written."""
+
+import re
+import sys
+
+import pytest
+
+from daband.cli.main import main
+
+SMALL = ["--set", "pair_options.tiny=true", "--set", "episodes=2", "--set", "episode_length=8"]
+
+
+@pytest.fixture
+def refused(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DABAND_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def check(arguments, leaves=()):
+        monkeypatch.setattr(sys, "argv", ["daband", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        shown = capsys.readouterr()
+        assert left.value.code in (1, 2), (left.value.code, shown)
+        errors = shown.err + shown.out
+        assert "Traceback" not in errors
+        assert re.sub(r"\W+", "", shown.err), "there is no message"
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(leaves)
+
+    return check
+
+
+SETTINGS = [
+    "episodes", "=3", "episodes=0", "episodes=-1", "episodes=1.5", "episodes=many", "episodes=true", "episodes=[1]",
+    "episodes.x=1", "episods=3", "episode_length=0", "episode_length=x", "episode_length=1.5", "seeds=3", "seeds=[-1]",
+    "seeds=[a]", "seeds=[1.5]", "components=0", "components=x", "rule=best", "rule=1", "compare=linucb", "compare=[1]",
+    "pair=syntetic", "pair=[]", "pair=1", "pair=*nothing*", "pair_options=3", "pair_options.n_arm=2",
+    "policy=3", "policy.alfa=1", "policy.seed=3", "policy.n_arms=3", "methods=3", "methods.linucb=3",
+    "methods.linucb.ridg=1", "methods.lincub.ridge=1", "methods.linucb.context_shape=[3]", "grid=3", "selection=3",
+    "summary=3", "x.y.z=1", "..=1", "methods.=1", "policy.=1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("command", ["bench", "run"])
+def test_settings(command, setting, refused):
+    refused([command, "synthetic", *SMALL, "--set", setting])
+
+
+RECIPES = [
+    "recipe=defaults", "recipe=3", "recipe.weights=3", "recipe.weights.adverserial=3",
+    "recipe.weights.adversarial=high",
+    "recipe.weights.adversarial.valu=3", "recipe.learning.step=3", "recipe.learning=3", "recipe.learning.batch=0",
+    "recipe.encoder.name=mpl", "recipe.memory.capacity=0", "recipe.base=nothing", "recipe.base=3", "recipes=default",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes(recipe, refused):
+    refused(["run", "synthetic", "--method", "daband", *SMALL, "--set", f"methods.daband.{recipe}"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "syntetic"],
+        ["bench", ""],
+        ["bench", "none.toml"],
+        ["bench", "../synthetic"],
+        ["bench"],
+        ["bench", "synthetic", "--methods", "lincub"],
+        ["bench", "synthetic", "--methods", "linucb,,lincub"],
+        ["bench", "synthetic", "--methods", "random-p"],
+        ["bench", "synthetic", "--methods", "constant-p"],
+        ["bench", "synthetic", "--methods", "linucb-p-p"],
+        ["bench", "synthetic", "--methods", "-p"],
+        ["bench", "synthetic", "--methods", ","],
+        ["bench", "synthetic", "--methods", ""],
+        ["bench", "synthetic", "--seeds", "x"],
+        ["bench", "synthetic", "--seeds", ""],
+        ["bench", "synthetic", "--seeds", "-1"],
+        ["bench", "synthetic", "--seeds", "4-0"],
+        ["bench", "synthetic", "--seeds", "1.5"],
+        ["bench", "synthetic", "--seeds", "0-999999999999"],
+        ["bench", "synthetic", "--jobs", "0"],
+        ["bench", "synthetic", "--jobs", "x"],
+        ["bench", "synthetic", "--job", "1"],
+        ["run", "synthetic", "--seed", "-1"],
+        ["run", "synthetic", "--seed", "x"],
+        ["run", "synthetic", "--method", ""],
+        ["run", "synthetic", "--method", "linucb,random"],
+        ["demo", "--seeds", "x"],
+        ["demo", "--jobs", "-1"],
+        ["sweep", "synthetic", "--grid", "alpha"],
+        ["sweep", "synthetic", "--grid", "alpha="],
+        ["sweep", "synthetic", "--grid", "=1"],
+        ["sweep", "synthetic", "--grid", "alfa=1,2"],
+        ["ablate", "syntetic"],
+        ["ablate", "synthetic", "--seeds", "x"],
+        ["continue", "nowhere"],
+        ["continue", "."],
+        ["continue", ".", "--rounds", "0"],
+        ["continue"],
+        ["report", "nowhere"],
+        ["report", "."],
+        ["data", "check", "syntetic"],
+        ["data", "get", "syntetic"],
+        ["data", "get"],
+        ["data", "show", "syntetic"],
+        ["data", "show", "synthetic", "--out", "picture.doc"],
+        ["data", "show", "synthetic", "--set", "n_arm=3"],
+        ["data", "show", "synthetic", "--set", "n_arms"],
+        ["data", "show", "synthetic", "--set", "n_arms=0"],
+        ["nothing"],
+        ["--nothing"],
+        ["methods", "linucb"],
+    ],
+    ids=" ".join,
+)
+def test_arguments(arguments, refused):
+    refused(arguments)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "pair = ", "pair = 3", "pair = 'synthetic'\nepisodes = 0", "episodes = 3", "[[[",
+        "pair = 'synthetic'\nx = 1",
+        "pair = 'synthetic'\n[methods.lincub]\nalpha = 1", "pair = 'synthetic'\n[methods.linucb]\nalfa = 1",
+        "pair = 'syn\\u0000thetic'", "pair = 'synthetic'\nseeds = 'all'", "pair = 'synthetic'\ncompare = []",
+    ],
+)  # fmt: skip
+def test_files_of_settings(content, refused, tmp_path):
+    (tmp_path / "mine.toml").write_text(content)
+    refused(["bench", "mine.toml"], leaves=["mine.toml"])
+
+
+def test_files_that_are_no_text(refused, tmp_path):
+    (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
+    refused(["bench", "mine.toml"], leaves=["mine.toml"])
+
+
+def test_a_folder_of_settings(refused, tmp_path):
+    (tmp_path / "mine.toml").mkdir()
+    refused(["bench", "mine.toml"], leaves=["mine.toml"])
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "link"])
+def test_where_runs_go(place, refused, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("nowhere")
+    refused(["bench", "synthetic", "--methods", "random", *SMALL, "--out", place], leaves=["file", "link"])
+
+
+@pytest.mark.parametrize("name", ["results.json", "continued.json"])
+@pytest.mark.parametrize("content", ["", "{", "3", "[3]", '[{"folder": 3}]', "null", '"text"'])
+@pytest.mark.parametrize("command", ["report", "continue"])
+def test_folders_with_damaged_results(command, name, content, refused, tmp_path):
+    (tmp_path / name).write_text(content)
+    refused([command, "."], leaves=[name])
+
+
+@pytest.mark.parametrize("adversarial", ["3", "0", "{value=2.0}"])
+def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
+    """Correctly spelt: a partial recipe without a base means a change of what the method does by default."""
+    from daband.experiments import load_experiment
+
+    (spec,) = load_experiment("synthetic", [f"methods.daband.recipe.weights.adversarial={adversarial}"]).runs(
+        ["daband"], [0]
+    )
+    from daband.policies.daband import DABand
+
+    changed = DABand(context_shape=(8,), n_arms=3, device="cpu", **spec.policy)
+    plain = DABand(context_shape=(8,), n_arms=3, device="cpu")
+    wanted = {"3": 3.0, "0": 0.0, "{value=2.0}": 2.0}[adversarial]
+    before, after = plain.recipe.settings(), changed.recipe.settings()
+    assert after["weights"]["adversarial"] == {**before["weights"]["adversarial"], "value": wanted}
+    before["weights"].pop("adversarial"), after["weights"].pop("adversarial")
+    assert before == after

@@ -1,0 +1,43 @@
+"""A longer run starts from a shorter one of the same settings, and ends as if it had been run at once."""
+
+import pytest
+
+from daband.experiments import execute
+from daband.experiments.extension import start_from_shorter
+
+
+def timeless(record):
+    return {key: value for key, value in record.items() if key != "wall_seconds"}
+
+
+def test_a_run_is_extended(tiny_experiment, tmp_path):
+    (short,) = tiny_experiment(episodes=2).runs(["linucb"], [0])
+    (long,) = tiny_experiment(episodes=4).runs(["linucb"], [0])
+    before = timeless(execute(short, tmp_path / "a"))
+    told = []
+    assert start_from_shorter(long, tmp_path / "a") == tmp_path / "a" / short.folder_name
+    extended = execute(long, tmp_path / "a", progress=told.append)
+    assert [record["episode"] for record in told] == [3, 4]
+    assert timeless(extended) == timeless(execute(long, tmp_path / "b"))
+    assert timeless(execute(short, tmp_path / "a")) == before  # which stays as it was
+    assert start_from_shorter(long, tmp_path / "a") is None  # it is there by now
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {short.folder_name, long.folder_name}
+
+
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("linucb", {"episode_length": 7}),
+        ("linucb", {"methods": {"linucb": {"alpha": 3.0}}}),
+        ("linucb", {"episodes": 1}),
+        ("random", {}),
+        ("linucb-p", {}),
+    ],
+    ids=str,
+)
+def test_other_runs_are_not(method, changed, tiny_experiment, tmp_path):
+    methods = ["linucb", "linucb-p"]
+    for spec in tiny_experiment(episodes=2, components=3).runs(methods, [0]):
+        execute(spec, tmp_path)
+    (wanted,) = tiny_experiment(**{"episodes": 4, "components": 3, **changed}).runs([method], [0])
+    assert start_from_shorter(wanted, tmp_path) is None

@@ -1,0 +1,262 @@
+"""A run's folder: one process at a time, extended by more episodes, saved when a signal asks to stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import FolderInUse
+from daband.files import locked
+
+SCRIPT = """
+import sys, time
+import daband
+from daband.policies import policies
+pair = daband.domains.load("synthetic", tiny=True)
+policy = policies.get(sys.argv[2])(context_shape=pair.context_shape, n_arms=pair.n_arms, seed=3)
+settings = dict(source=pair.source, target=pair.target, episodes=12, episode_length=10, directory=sys.argv[1])
+def tell(record):
+    print(record["episode"], flush=True)
+    time.sleep(0.2)  # long enough for a signal to arrive before the last episode
+try:
+    daband.train(policy, **settings, save_every=1e6, progress=tell)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(130)
+"""
+
+
+@pytest.fixture
+def pair():
+    return daband.domains.load("synthetic", tiny=True)
+
+
+def make(pair, **settings):
+    return daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, **settings)
+
+
+def start(folder, method="linucb"):
+    command = [sys.executable, "-c", SCRIPT, str(folder), method]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "1\n"  # it is training
+    return process
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_episode_that_is_under_way(sent, pair, tmp_path):
+    process = start(tmp_path)
+    process.send_signal(sent)
+    told, errors = process.communicate()
+    assert process.returncode == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[sent], errors
+    assert ("interrupted" in told) == (sent == signal.SIGINT)
+    saved = len((tmp_path / "episodes.jsonl").read_text().splitlines())
+    assert 1 <= saved < 12  # it would be 0 without the save: there is none between the first episode and the last
+    assert not (tmp_path / ".lock").exists()
+    settings = {"source": pair.source, "target": pair.target, "episodes": 12, "episode_length": 10}
+    told = []
+    again = daband.train(make(pair, seed=3), **settings, directory=tmp_path, progress=told.append)
+    assert len(told) == 12 - saved
+    np.testing.assert_array_equal(again.arm, daband.train(make(pair, seed=3), **settings).arm)
+
+
+def test_a_second_interrupt_does_not_wait(pair, tmp_path):
+    def stop(_):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second signal was not obeyed")
+
+    settings = {"source": pair.source, "episodes": 3, "episode_length": 10, "directory": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        daband.train(make(pair), **settings, save_every=1e6, progress=stop)
+    assert daband.train(make(pair), **settings).rounds == 30  # and the folder is free and whole
+
+
+def test_a_handler_that_only_notes_the_signal_lets_training_go_on(pair, tmp_path):
+    noted = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
+    try:
+        run = daband.train(
+            make(pair),
+            source=pair.source,
+            episodes=3,
+            episode_length=10,
+            directory=tmp_path,
+            progress=lambda record: record["episode"] == 1 and os.kill(os.getpid(), signal.SIGTERM),
+        )
+    finally:
+        after = signal.signal(signal.SIGTERM, before)
+    assert noted == [signal.SIGTERM]
+    assert run.rounds == 30
+    assert after is not before  # the caller's handler is back in place
+
+
+def test_without_a_folder_or_in_a_thread_signals_are_left_alone(pair, tmp_path):
+    handlers = []
+
+    def look(_):
+        handlers.append(signal.getsignal(signal.SIGTERM))
+
+    daband.train(make(pair), source=pair.source, episodes=1, episode_length=10, progress=look)
+    thread = threading.Thread(
+        target=daband.train,
+        args=(make(pair),),
+        kwargs={
+            "source": pair.source, "episodes": 1, "episode_length": 10, "directory": tmp_path, "progress": look,
+        },
+    )  # fmt: skip
+    thread.start()
+    thread.join()
+    assert handlers == [signal.getsignal(signal.SIGTERM)] * 2
+
+
+def test_a_folder_in_use_is_refused(pair, tmp_path):
+    process = start(tmp_path)
+    policy = make(pair, seed=3)
+    settings = {"source": pair.source, "target": pair.target, "episodes": 12, "episode_length": 10}
+    try:
+        with pytest.raises(FolderInUse, match=f"{tmp_path} is in use by process {process.pid}"):
+            daband.train(policy, **settings, directory=tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+    assert policy.counts.sum() == 0
+    # The lock has died with its process.
+    assert daband.train(policy, **settings, directory=tmp_path).rounds == 120
+
+
+def test_a_folder_in_use_by_another_thread(pair, tmp_path):
+    settings = {"source": pair.source, "episodes": 2, "episode_length": 10, "directory": tmp_path}
+
+    def again(_):
+        with pytest.raises(FolderInUse, match=f"process {os.getpid()}"):
+            daband.train(make(pair), **settings)
+
+    daband.train(make(pair), **settings, progress=again)
+
+
+@pytest.mark.parametrize("failure", ["settings", "damage", "progress"])
+def test_an_error_lets_go_of_the_folder(failure, pair, tmp_path):
+    settings = {"source": pair.source, "episodes": 2, "episode_length": 10, "directory": tmp_path}
+    daband.train(make(pair), **settings)
+    if failure == "settings":
+        with pytest.raises(daband.InvalidInput):
+            daband.train(make(pair, alpha=7.0), **settings)
+    elif failure == "damage":
+        whole = (tmp_path / "rounds.npz").read_bytes()
+        (tmp_path / "rounds.npz").write_bytes(b"")
+        with pytest.raises(daband.CheckpointError, match="remove the folder to start anew"):
+            daband.train(make(pair), **settings)
+        (tmp_path / "rounds.npz").write_bytes(whole)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            daband.train(make(pair), **{**settings, "episodes": 3}, progress=lambda _: 1 / 0)
+        settings["episodes"] = 3
+    assert daband.train(make(pair), **settings).rounds == settings["episodes"] * 10
+
+
+class TestEpisodes:
+    @pytest.fixture(params=["linucb", "daband"])
+    def policy(self, request, pair):
+        def build():
+            if request.param == "linucb":
+                return make(pair, seed=2)
+            shape = {"context_shape": pair.context_shape, "n_arms": pair.n_arms}
+            recipe = {"base": "small", "learning": {"steps": 2, "batch": 8}}
+            return daband.DABand(**shape, recipe=recipe, device="cpu", seed=2)
+
+        return build
+
+    def test_more_of_them_extend_the_run(self, policy, pair, tmp_path):
+        """The same code takes the same rounds in the same order, so the result is the same to the bit."""
+        settings = {"source": pair.source, "target": pair.target, "episode_length": 10}
+        told = []
+        daband.train(policy(), **settings, episodes=4, directory=tmp_path / "a")
+        extended = daband.train(policy(), **settings, episodes=8, directory=tmp_path / "a", progress=told.append)
+        whole = daband.train(policy(), **settings, episodes=8, directory=tmp_path / "b")
+        assert [record["episode"] for record in told] == [5, 6, 7, 8]
+        np.testing.assert_array_equal(extended.arm, whole.arm)
+        np.testing.assert_array_equal(extended.regret, whole.regret)
+        assert (tmp_path / "a" / "config.json").read_bytes() == (tmp_path / "b" / "config.json").read_bytes()
+        probe = pair.target.batch(0, 20, seed=0)
+        loaded = [daband.load(tmp_path / name / "policy.safetensors").decide(probe, "target") for name in "ab"]
+        np.testing.assert_array_equal(loaded[0].mean, loaded[1].mean)
+
+    def test_fewer_are_refused_in_words(self, pair, tmp_path):
+        settings = {"source": pair.source, "episode_length": 10, "directory": tmp_path}
+        daband.train(make(pair), **settings, episodes=4)
+        with pytest.raises(daband.InvalidInput, match=r"holds a run of 4 episodes, and 2 were asked for.*at least 4"):
+            daband.train(make(pair), **settings, episodes=2)
+        assert daband.train(make(pair), **settings, episodes=4).rounds == 40
+
+    @pytest.mark.parametrize("episodes", [2, 6])
+    def test_other_settings_are_named_first(self, episodes, pair, tmp_path):
+        settings = {"source": pair.source, "directory": tmp_path}
+        daband.train(make(pair), **settings, episodes=4, episode_length=10)
+        with pytest.raises(daband.InvalidInput, match="episode_length: there 10, here 12"):
+            daband.train(make(pair), **settings, episodes=episodes, episode_length=12)
+
+    def test_other_data_are_not_an_extension(self, pair, tmp_path):
+        other = daband.domains.load("synthetic", tiny=True, data_seed=5)
+        daband.train(make(pair), source=pair.source, episodes=2, episode_length=10, directory=tmp_path)
+        with pytest.raises(daband.InvalidInput, match="other settings"):
+            daband.train(make(pair), source=other.source, episodes=4, episode_length=10, directory=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "rounds.npz", "episodes.jsonl", "config.json"])
+@pytest.mark.parametrize("damage", ["empty", "half", "gone", "folder", "link"])
+def test_damaged_files_are_named_with_what_to_do(name, damage, pair, tmp_path):
+    settings = {"source": pair.source, "episodes": 2, "episode_length": 10, "directory": tmp_path}
+    daband.train(make(pair), **settings)
+    path = tmp_path / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "half":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "link":
+        path.symlink_to("nowhere")
+    if name in ("policy.safetensors", "config.json") and damage == "gone":
+        assert daband.train(make(pair), **settings).rounds == 20  # begins anew, or writes its settings down again
+        return
+    with pytest.raises(daband.DabandError, match=f"{tmp_path}.*remove the folder to start anew"):
+        daband.train(make(pair), **settings)
+
+
+def test_a_directory_that_cannot_be_one(pair, tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "file").write_text("")
+    for directory in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "below", "", "a\0b", 3, b"x"):
+        with pytest.raises(daband.DabandError, match="directory"):
+            daband.train(make(pair), source=pair.source, episodes=1, episode_length=10, directory=directory)
+
+
+def test_the_next_in_line_gets_the_lock(tmp_path):
+    """Whoever waits while the holder removes the lock's file must not hold a file that nobody else can see."""
+    inside, most = 0, 0
+    guard = threading.Lock()
+
+    def work():
+        nonlocal inside, most
+        for _ in range(5):
+            with locked(tmp_path, wait=True):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert list(tmp_path.iterdir()) == []
