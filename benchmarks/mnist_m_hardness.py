@@ -56,9 +56,9 @@ def train(pair: Pair, *, seed: int, steps: int, batch: int = 128) -> nn.Module:
 @torch.no_grad()
 def accuracy(network: nn.Module, pair: Pair) -> float:
     right = 0
-    for contexts, expected in pair.target_test.batches(1000):
+    for contexts, expected in pair.require_target_test().batches(1000):
         right += int((network(scaled(contexts)).argmax(dim=1).numpy() == expected.argmax(axis=1)).sum())
-    return right / len(pair.target_test)
+    return right / len(pair.require_target_test())
 
 
 def main() -> None:

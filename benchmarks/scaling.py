@@ -48,7 +48,9 @@ def pictures(n: int, shape: tuple[int, ...], n_arms: int = 10) -> tuple[Any, Any
 def pair_of(n: int, shape: tuple[int, ...]) -> daband.domains.Pair:
     contexts, labels = pictures(n, shape)
     few = (contexts[:1000], labels[:1000])
-    return daband.domains.from_arrays(source=(contexts, labels), target=contexts, target_test=few, n_arms=10)
+    return daband.domains.from_arrays(
+        source=(contexts, labels), source_test=None, target=contexts, target_test=few, n_arms=10
+    )
 
 
 def small(objective: dict[str, Weight], steps: int) -> Recipe:

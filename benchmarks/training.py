@@ -96,7 +96,7 @@ def made_up(shape: tuple[int, ...], rounds: int) -> daband.domains.Pair:
     few = (images[:64], labels[:64])
     passes = -(-rounds // n)
     return daband.domains.from_arrays(
-        source=(images, labels), target=images, target_test=few, n_arms=ARMS, passes=passes
+        source=(images, labels), source_test=None, target=images, target_test=few, n_arms=ARMS, passes=passes
     )
 
 

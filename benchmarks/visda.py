@@ -152,7 +152,7 @@ def measure(
             learning=LearningSettings(learning_rate=1e-6, steps=steps, batch=batch, ema_decay=0.0),
         )
         started = time.perf_counter()
-        decoded = len(pair.target_test.read(0, 256))  # none of these is asked for again
+        decoded = len(pair.require_target_test().read(0, 256))  # none of these is asked for again
         decoding = decoded / (time.perf_counter() - started)
         policy = daband.DABand(
             context_shape=pair.context_shape,

@@ -27,6 +27,7 @@ Policy
 Random
 Recipe
 Run
+Standardise
 TrainingDiverged
 continue_on_target
 domains

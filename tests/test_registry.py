@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from daband.domains.registry import pairs
@@ -22,3 +26,60 @@ def test_a_name_is_taken_once():
     registry.add("one", first)
     with pytest.raises(InvalidInput, match="already registered"):
         registry.add("one", object())
+
+
+class Mine:
+    """Something to register."""
+
+
+def test_a_member_for_the_length_of_a_test():
+    registry: Registry[type] = Registry("thing", "daband.objectives")
+    with registry.temporarily("mine", Mine):
+        assert registry.get("mine") is Mine
+        with pytest.raises(InvalidInput, match="already registered"), registry.temporarily("mine", Mine):
+            pass
+    assert "mine" not in registry
+    with pytest.raises(KeyError), registry.temporarily("mine", Mine):
+        raise KeyError
+    assert "mine" not in registry
+
+
+PLUGIN = """
+from daband.domains import About, from_arrays, register_pair
+import numpy as np
+
+@register_pair("{name}", about=About(summary="from another package"))
+def pair(*, tiny: bool = False):
+    return from_arrays(source=(np.eye(40, 3), np.arange(40) % 3), target=np.eye(40, 3))
+"""
+
+
+def daband_command(folder, *arguments):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", "from daband.cli.main import main; main()", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_named_plugin_is_imported(tmp_path):
+    (tmp_path / "my_plugin.py").write_text(PLUGIN.format(name="named_pair"))
+    told = daband_command(tmp_path, "--plugin", "my_plugin", "data", "list")
+    assert "named_pair" in told.stdout, told.stderr
+    assert "named_pair" not in daband_command(tmp_path, "data", "list").stdout
+    broken = daband_command(tmp_path, "--plugin", "no_such_plugin", "data", "list")
+    assert broken.returncode == 2
+    assert "plugin 'no_such_plugin' cannot be imported: ModuleNotFoundError" in broken.stderr
+
+
+def test_an_installed_package_is_found_by_its_entry_point(tmp_path):
+    (tmp_path / "their_plugin.py").write_text(PLUGIN.format(name="installed_pair"))
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[daband.plugins]\nmine = their_plugin\n")
+    assert "installed_pair" in daband_command(tmp_path, "data", "list").stdout
+
+
+def test_processes_that_are_started_know_named_plugins(tmp_path, monkeypatch):
+    (tmp_path / "spread_plugin.py").write_text(PLUGIN.format(name="spread_pair"))
+    monkeypatch.setenv("DABAND_PLUGINS", "spread_plugin")
+    assert "spread_pair" in daband_command(tmp_path, "data", "list").stdout

@@ -2,7 +2,7 @@
 
 >>> import daband
 >>> pair = daband.domains.load("synthetic")
->>> policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=pair.n_arms, seed=0)
+>>> policy = daband.LinUCB.for_pair(pair, seed=0)
 >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=20)
 >>> accuracy = daband.evaluate(policy, pair.target_test).accuracy
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
 from daband.evaluation import Evaluation, evaluate
-from daband.linear import PCA
+from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
 
@@ -38,6 +38,7 @@ __all__ = [
     "Random",
     "Recipe",
     "Run",
+    "Standardise",
     "TrainingDiverged",
     "continue_on_target",
     "domains",

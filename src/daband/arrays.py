@@ -127,7 +127,10 @@ def _memory_bytes() -> float:
 
 
 def unit_scale(contexts: AnyArray) -> FloatArray:
-    """Contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1]."""
+    """Contexts as float64; ``uint8`` is read as an image and scaled from 0..255 to [0, 1].
+
+    ``daband.encoders.unit_range`` does the same for tensors.
+    """
     if contexts.dtype == np.float64 and contexts.flags.c_contiguous:
         return contexts
     if contexts.dtype == np.uint8:

@@ -1,7 +1,8 @@
 """Registries that discover their members: a new policy, term or pair is one new file and nothing else.
 
 A registry owns a package. The first look at its names imports every module of that package, and each module registers
-what it defines with a decorator. Code outside daband registers with the same decorator.
+what it defines with a decorator. Code outside daband registers with the same decorator; ``daband.plugins`` says how its
+modules are found.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from daband.errors import InvalidInput
+from daband.plugins import import_plugins
 from daband.suggestions import did_you_mean
 
 __all__ = ["Registry"]
@@ -43,6 +46,18 @@ class Registry(Generic[Member]):
         if known is not None and known is not member:
             raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {known!r}")
         self._members[name] = member
+
+    @contextmanager
+    def temporarily(self, name: str, member: Member) -> Iterator[Member]:
+        """Enter ``member`` under ``name`` for the length of a ``with`` block, e.g. a test; a taken name is an error."""
+        self._discover()
+        if name in self._members:
+            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {self._members[name]!r}")
+        self.add(name, member)
+        try:
+            yield member
+        finally:
+            del self._members[name]
 
     def names(self) -> list[str]:
         """Every registered name, sorted."""
@@ -78,4 +93,5 @@ class Registry(Generic[Member]):
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__, prefix=f"{self.package}."):
             importlib.import_module(module.name)
-        self._discovered = True
+        self._discovered = True  # before plugins, which may look at the registry themselves
+        import_plugins()

@@ -155,7 +155,7 @@ def test_normalised_as_for_imagenet():
 def test_a_pair_of_folders_with_a_split_target(tmp_path, write_images):
     write_images(tmp_path / "drawn", CLASSES, 6)
     write_images(tmp_path / "seen", CLASSES, 8, seed=1, suffix=".jpg")
-    pair = from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen", framing=16)
+    pair = from_image_folder(source=tmp_path / "drawn", target=tmp_path / "seen", framing=16, source_test=0)
     assert pair.class_names == tuple(CLASSES)
     assert (len(pair.source), len(pair.target), len(pair.target_test)) == (18, 12, 12)
     assert pair.context_shape == (3, 16, 16)
@@ -179,6 +179,7 @@ def test_a_flat_target_with_a_test_of_its_own(tmp_path, write_images):
         source=tmp_path / "drawn",
         target=tmp_path / "flat",
         target_test=tmp_path / "test",
+        source_test=None,
         framing=16,
         reading=Reading(cache=False, normalise=True),
     )

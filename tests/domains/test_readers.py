@@ -19,7 +19,8 @@ LOG = (CONTEXTS, LABELS, (LABELS == 1).astype(float), np.full(N, 0.5))
 
 
 def test_a_log_keeps_rows_together():
-    pair = from_log(source=LOG, target=CONTEXTS + 1, target_test=(CONTEXTS + 2, LABELS[::-1]), n_arms=3, passes=2)
+    test = (CONTEXTS + 2, LABELS[::-1])
+    pair = from_log(source=LOG, target=CONTEXTS + 1, target_test=test, n_arms=3, passes=2, source_test=0)
     check_pair(pair)
     rounds = pair.source.rounds(0, 2 * N, seed=4)
     order = pair.source.order(0, 2 * N, seed=4)
@@ -48,7 +49,7 @@ def test_wrong_logs(position, value, message):
 
 @pytest.mark.parametrize("options", [{"n_arms": "3"}, {"n_arms": 3.0}, {"n_arms": 3, "passes": "2"}])
 def test_a_log_needs_whole_numbers(options):
-    with pytest.raises(InvalidInput, match=r"(n_arms|passes) must be a whole number, got ('3'|3\.0|'2')"):
+    with pytest.raises(InvalidInput, match=r"(n_arms|passes) must be a whole number >= [0-9], got ('3'|3\.0|'2')"):
         from_log(source=LOG, target=CONTEXTS, target_test=(CONTEXTS, LABELS), **options)
 
 
@@ -73,7 +74,7 @@ class Pictures(Dataset):
 def test_datasets_with_and_without_labels():
     labelled = TensorDataset(torch.as_tensor(CONTEXTS), torch.as_tensor(LABELS))
     shuffled = TensorDataset(torch.as_tensor(CONTEXTS[::-1].copy()), torch.as_tensor(LABELS[::-1].copy()))
-    pair = from_datasets(source=labelled, target=shuffled, target_test=shuffled)
+    pair = from_datasets(source=labelled, target=shuffled, target_test=shuffled, source_test=None)
     assert pair.n_arms == 3
     np.testing.assert_array_equal(pair.source.read(np.arange(N)), CONTEXTS)
     np.testing.assert_array_equal(pair.target_labelled.read_rewards(np.arange(N))[0].argmax(axis=1), LABELS[::-1])
@@ -82,7 +83,7 @@ def test_datasets_with_and_without_labels():
 
 
 def test_pillow_images_come_channels_first():
-    pair = from_datasets(source=Pictures(), target=Pictures(), target_test=Pictures())
+    pair = from_datasets(source=Pictures(), target=Pictures(), target_test=Pictures(), source_test=0)
     assert pair.context_shape == (3, 5, 7)
     np.testing.assert_array_equal(pair.source.read(np.array([4])), np.full((1, 3, 5, 7), 4, dtype=np.uint8))
 
@@ -155,10 +156,10 @@ def test_a_round_of_functions_is_the_same_whenever_it_is_asked_for():
         ({"target": lambda generator, n: np.zeros((n, 5))}, r"target contexts have shape \(5,\)"),
         ({"target": lambda generator, n: np.zeros((3, 2))}, "must return 256 contexts"),
         ({"target": lambda generator, n: np.full((n, 2), np.nan)}, "NaN"),
-        ({"length": 0}, "at least 1"),
-        ({"length": "9"}, "length must be a whole number, got '9'"),
-        ({"n_arms": "3"}, "n_arms must be a whole number, got '3'"),
-        ({"data_seed": 0.5}, "data_seed must be a whole number, got 0.5"),
+        ({"length": 0}, ">= 1, got 0"),
+        ({"length": "9"}, "length must be a whole number >= [0-9], got '9'"),
+        ({"n_arms": "3"}, "n_arms must be a whole number >= [0-9], got '3'"),
+        ({"data_seed": 0.5}, "data_seed must be a whole number >= [0-9], got 0.5"),
         ({"class_names": ["a"]}, "1 names for 3 arms"),
     ],
 )

@@ -25,7 +25,7 @@ def s2rda(places, write_images):
 def test_reads_the_ten_classes_and_the_lists(s2rda):
     pair = load("s2rda49")
     assert pair.class_names == ("aeroplane", *FOLDERS[1:])
-    assert (len(pair.source), len(pair.target), len(pair.target_test)) == (30, 30, 20)
+    assert (len(pair.source), len(pair.target), len(pair.target_test)) == (27, 30, 20)
     assert pair.context_shape == (3, 224, 224)
     np.testing.assert_array_equal(pair.target_test.read_expected(0, 20).sum(axis=0), np.full(10, 2))
     assert pair.target.batch(0, 9, seed=0).shape == (9, 3, 224, 224)

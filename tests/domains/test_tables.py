@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -32,7 +34,7 @@ LOGGED = {"label": "offer", "arm": "shown", "reward": "clicked", "propensity": "
 
 
 def test_numbers_and_categories_become_contexts():
-    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS)
+    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, source_test=0)
     assert pair.feature_names == (
         "income",
         "income (missing)",
@@ -70,9 +72,41 @@ def test_a_saved_transform_does_the_same(tmp_path):
     again = TableTransform.load(tmp_path / "t.json")
     assert again == fitted
     np.testing.assert_array_equal(again.apply(frame(seed=5)), fitted.apply(frame(seed=5)))
-    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, transform=again)
+    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, transform=again, source_test=None)
     np.testing.assert_array_equal(pair.source.read(np.arange(40)), fitted.apply(frame()))
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_the_pair_has_its_transform_and_raw_rows_become_contexts():
+    pair = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, source_test=0)
+    rows = frame().to_dicts()
+    np.testing.assert_array_equal(pair.table.contexts(rows), pair.source.read(np.arange(40)))
+    np.testing.assert_array_equal(pair.table.contexts(rows[3]), pair.source.read(np.array([3])))
+    again = TableTransform.from_state(json.loads(json.dumps(pair.table.state())))
+    assert again == pair.table
+    odd = {**rows[0], "income": float("nan"), "city": "Atlantis"}
+    np.testing.assert_array_equal(again.contexts(odd)[:, 1:5], [[1.0, 0.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"income": "much"}, "'income' must be a finite number or None, got 'much'"),
+        ({"income": float("inf")}, "'income' must be a finite number"),
+        ({"city": None, "income": None}, None),
+    ],
+)
+def test_wrong_raw_rows_are_named(change, message):
+    table = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS).table
+    row = {**frame().to_dicts()[0], **change}
+    if message is None:
+        assert table.contexts(row).shape == (1, len(table.feature_names))
+    else:
+        with pytest.raises(InvalidInput, match=message):
+            table.contexts(row)
+    del row["income"]
+    with pytest.raises(InvalidInput, match="row 0 has no 'income'"):
+        table.contexts(row)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": "daband table transform", "version": 2}'])
@@ -105,8 +139,8 @@ def test_every_kind_of_table_gives_the_same_pair(tmp_path, kind):
                 return table.lazy()
         return path
 
-    plain = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS)
-    other = from_table(source=given(frame(), "s"), target=given(frame(seed=1), "t"), columns=COLUMNS)
+    plain = from_table(source=frame(), target=frame(seed=1), columns=COLUMNS, source_test=0)
+    other = from_table(source=given(frame(), "s"), target=given(frame(seed=1), "t"), columns=COLUMNS, source_test=0)
     np.testing.assert_allclose(other.source.read(np.arange(40)), plain.source.read(np.arange(40)), atol=1e-9)
     np.testing.assert_array_equal(other.target_test.read_expected(0, 20), plain.target_test.read_expected(0, 20))
 
@@ -125,7 +159,8 @@ def test_a_reward_per_arm_and_a_test_of_its_own():
 
 def test_a_log_as_source():
     columns = Columns(context=("income",), label="offer", arm="shown", reward="clicked", propensity="chance")
-    pair = from_table(source=frame(), target=frame(seed=1), target_test=frame(seed=2), columns=columns)
+    given = {"source": frame(), "target": frame(seed=1), "target_test": frame(seed=2)}
+    pair = from_table(**given, columns=columns, source_test=None)
     rounds = pair.source.rounds(0, 40, seed=0)
     order = pair.source.order(0, 40, seed=0)
     np.testing.assert_array_equal(rounds.rewards, frame()["clicked"].to_numpy()[order])
@@ -215,7 +250,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_real_warfarin(shared_data):
-    pair = load("warfarin")
+    pair = load("warfarin", source_test=0)
     assert pair.class_names == ("low", "medium", "high")
     counts = pair.source.read_rewards(np.arange(len(pair.source)))[0].sum(axis=0)
     assert counts.tolist() == [624, 1913, 432]

@@ -70,7 +70,9 @@ def trained():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(900, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(int)
-    pair = daband.domains.from_arrays(source=(x, y), target=x[:500] + 0.1, target_test=(x[:50], y[:50]))
+    pair = daband.domains.from_arrays(
+        source=(x, y), source_test=None, target=x[:500] + 0.1, target_test=(x[:50], y[:50])
+    )
     policy = daband.LinUCB(context_shape=(4,), n_arms=2, seed=0)
     run = daband.train(policy, source=pair.source, target=pair.target, episodes=10, episode_length=50)
     return pair, policy, run
@@ -99,7 +101,9 @@ def test_a_log_counts_by_propensity():
     arm = (rng.random(600) < 0.8).astype(int)
     reward = (arm == (x[:, 0] > 0)).astype(float)
     propensity = np.where(arm == 0, 0.2, 0.8)
-    pair = daband.domains.from_log(source=(x, arm, reward, propensity), target=x, target_test=(x, arm), n_arms=2)
+    pair = daband.domains.from_log(
+        source_test=None, source=(x, arm, reward, propensity), target=x, target_test=(x, arm), n_arms=2
+    )
     log = pair.source
     policy = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
     run = daband.train(policy, source=log, episodes=4, episode_length=50)

@@ -87,7 +87,9 @@ def test_runs_together_equal_runs_alone_on_the_device():
     for row, label in enumerate(labels):
         images[row, :, 5 * label : 5 * label + 5] += 150
     images = images.astype(np.uint8)
-    pair = daband.domains.from_arrays(source=(images, labels), target=255 - images, target_test=(images, labels))
+    pair = daband.domains.from_arrays(
+        source=(images, labels), source_test=None, target=255 - images, target_test=(images, labels)
+    )
     recipe = recipe_for("default", context_shape=(3, 20, 20))
     recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32))
 

@@ -27,7 +27,11 @@ def test_a_log_can_be_drawn_too(tmp_path):
     contexts, labels = np.random.default_rng(0).random((30, 2)), np.arange(30) % 3
     moved = contexts + np.array([0.0, 4.0 * contexts[:, 1].std()])
     pair = from_log(
-        source=(contexts, labels, labels / 2, np.full(30, 0.5)), target=moved, target_test=(moved, labels), n_arms=3
+        source_test=None,
+        source=(contexts, labels, labels / 2, np.full(30, 0.5)),
+        target=moved,
+        target_test=(moved, labels),
+        n_arms=3,
     )
     found = texts(draw_pair(pair, tmp_path / "log.svg"))
     assert {"feature 1  (+4.0)", "feature 0  (+0.0)"} <= set(found)
@@ -60,6 +64,7 @@ def a_log(**changes):
     contexts, labels = np.random.default_rng(0).random((30, 2)), np.arange(30) % 3
     shifted = contexts + np.array([5.0, 0.0])
     pair = from_log(
+        source_test=None,
         source=(contexts, labels, labels / 2, np.full(30, 0.5)),
         target=shifted,
         target_test=(shifted, labels),

@@ -26,7 +26,9 @@ def run(recipe, shift=0.5, episodes=28):
     contexts = rng.normal(size=(1280, 4)).astype(np.float32)
     labels = np.abs(contexts[:, :3]).argmax(axis=1)
     moved = contexts[::-1].copy() + np.float32(shift)
-    pair = daband.domains.from_arrays(source=(contexts, labels), target=moved, target_test=(moved, labels[::-1].copy()))
+    pair = daband.domains.from_arrays(
+        source=(contexts, labels), source_test=None, target=moved, target_test=(moved, labels[::-1].copy())
+    )
     policy = DABand(context_shape=(4,), n_arms=3, recipe=recipe, feedback="one_hot", device="cpu")
     return daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=32)
 

@@ -13,7 +13,9 @@ def pair():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 200)
     contexts = np.eye(3)[labels] + 0.1 * rng.normal(size=(200, 3))
-    return daband.domains.from_arrays(source=(contexts, labels), target=contexts, target_test=(contexts, labels))
+    return daband.domains.from_arrays(
+        source=(contexts, labels), source_test=None, target=contexts, target_test=(contexts, labels)
+    )
 
 
 def neural():

@@ -36,7 +36,9 @@ def vectors(n=320, seed=0):
 def pair_of(make):
     (x, y), (tx, ty) = make(), make(seed=1)
     shifted = 255 - tx if tx.dtype == np.uint8 else tx + 1
-    return daband.domains.from_arrays(source=(x, y), target=shifted, target_test=(shifted, ty), n_arms=ARMS)
+    return daband.domains.from_arrays(
+        source=(x, y), source_test=None, target=shifted, target_test=(shifted, ty), n_arms=ARMS
+    )
 
 
 def policy_of(kind, pair, seed, recipe, **changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -26,9 +27,11 @@ __all__ = [
     "check_registered_pair",
     "check_rewards",
     "check_shapes",
+    "check_source_test",
 ]
 
 _SAMPLE = 64
+_COMPARED = 20_000
 
 
 def check_shapes(pair: Pair) -> None:
@@ -67,10 +70,13 @@ def check_finite_contexts(pair: Pair) -> None:
 
 
 def check_rewards(pair: Pair) -> None:
-    """Rewards and expected rewards lie in [0, 1]; one-correct-arm problems pay 1 once and 0 else, without noise."""
-    tables: list[tuple[str, AnyArray]] = [("target_test", pair.target_test.read_expected(0, _SAMPLE))]
-    for name, domain in (("source", pair.source), ("target_labelled", pair.target_labelled)):
-        if isinstance(domain, RewardDomain):
+    """Rewards lie in the pair's range, where it has one; with one-hot feedback one arm pays 1 and the others 0."""
+    low, high = (-np.inf, np.inf) if pair.reward_range == "auto" else pair.reward_range
+    tables: list[tuple[str, AnyArray]] = []
+    for name, domain in _domains(pair):
+        if isinstance(domain, EvaluationDomain):
+            tables.append((name, domain.read_expected(0, min(_SAMPLE, len(domain)))))
+        elif isinstance(domain, RewardDomain):
             rounds = domain.rounds(0, min(_SAMPLE, len(domain)), seed=0)
             tables.append((name, rounds.rewards))
             if rounds.expected is not None:
@@ -81,10 +87,10 @@ def check_rewards(pair: Pair) -> None:
                 bool(((log.propensities > 0) & (log.propensities <= 1)).all()), f"{name} propensities leave (0, 1]"
             )
             _require(bool(((log.arms >= 0) & (log.arms < pair.n_arms)).all()), f"{name} has an arm out of range")
-            _require(bool(((log.rewards >= 0) & (log.rewards <= 1)).all()), f"{name} rewards leave [0, 1]")
+            _require(bool(((log.rewards >= low) & (log.rewards <= high)).all()), f"{name} rewards leave {low}..{high}")
     for name, table in tables:
         _require(table.ndim == 2 and table.shape[1] == pair.n_arms, f"{name} rewards have shape {table.shape}")
-        _require(bool(((table >= 0) & (table <= 1)).all()), f"{name} rewards leave [0, 1]")
+        _require(bool(((table >= low) & (table <= high)).all()), f"{name} rewards leave {low}..{high}")
         if pair.feedback == "one_hot":
             right = bool(np.isin(table, (0.0, 1.0)).all() and (table.sum(axis=1) == 1).all())
             _require(right, f"{name}: one arm should pay 1 and the others 0")
@@ -92,8 +98,8 @@ def check_rewards(pair: Pair) -> None:
 
 def check_order(pair: Pair) -> None:
     """A pass shows every context once, the seed fixes the order, pieces equal the whole, too many rounds fail."""
-    for name, domain in (("source", pair.source), ("target", pair.target), ("target_labelled", pair.target_labelled)):
-        if domain is None:
+    for name, domain in _domains(pair):
+        if isinstance(domain, EvaluationDomain):
             continue
         n = len(domain)
         order = domain.order(0, n, seed=0)
@@ -112,17 +118,37 @@ def check_order(pair: Pair) -> None:
         _require(False, f"{name} served more rounds than it has")
 
 
+def check_source_test(pair: Pair) -> None:
+    """``source_test`` holds rounds that training does not use.
+
+    Rounds have no names, so contexts are compared: no more of them may be common than the source repeats by itself.
+    """
+    if pair.source_test is None:
+        return
+    used = [_mark(row) for row in _first_contexts(pair.source, _COMPARED)]
+    held = {_mark(row) for row in _first_contexts(pair.source_test, _SAMPLE)}
+    repeated = 1.0 - len(set(used)) / len(used)
+    common = len(held & set(used)) / len(held)
+    _require(
+        common <= 2.0 * repeated + 0.05,
+        f"{common:.0%} of source_test's contexts are contexts of source, which repeats {repeated:.0%} of its own",
+    )
+
+
 def check_no_target_rewards_in_reach(pair: Pair) -> None:
     """Nothing that training is given leads to what the target pays.
 
-    Walks everything reachable from ``pair.source`` and ``pair.target``: no domain that pays or evaluates the target, no
-    array that shares memory with the target's rewards or labels, and none that repeats them.
+    Walks everything reachable from ``pair.source``, ``pair.target`` and ``pair.source_test``: no domain that pays or
+    evaluates the target, no array that shares memory with the target's rewards or labels, and none that repeats them.
     """
     secrets = list(_secrets(pair))
-    for side, root in (("source", pair.source), ("target", pair.target)):
+    for side, root in (("source", pair.source), ("target", pair.target), ("source_test", pair.source_test)):
         for found in reachable(root):
             kind = type(found).__name__
-            _require(not isinstance(found, (EvaluationDomain, Pair)), f"pair.{side} leads to a {kind}")
+            forbidden: tuple[type, ...] = (Pair,) if side == "source_test" else (EvaluationDomain, Pair)
+            _require(
+                not isinstance(found, forbidden) and found is not pair.target_test, f"pair.{side} leads to a {kind}"
+            )
             pays = isinstance(found, (RewardDomain, LoggedDomain))
             if pays and (side == "target" or found is pair.target_labelled):
                 _require(False, f"pair.{side} leads to a {kind}, which pays for the target")
@@ -144,6 +170,7 @@ PAIR_CHECKS: tuple[Callable[[Pair], None], ...] = (
     check_finite_contexts,
     check_rewards,
     check_order,
+    check_source_test,
     check_no_target_rewards_in_reach,
 )
 
@@ -160,8 +187,8 @@ def check_registered_pair(name: str) -> None:
         first, second = load(name, tiny=True), load(name, tiny=True)
         for (what, one), (_, other) in zip(_batches(first), _batches(second), strict=True):
             _require(bool((one == other).all()), f"{name}: two tiny twins differ in {what}")
-        same = (first.target_test.read_expected(0, _SAMPLE) == second.target_test.read_expected(0, _SAMPLE)).all()
-        _require(bool(same), f"{name}: two tiny twins differ in what the target's test pays")
+        one, other = (pair.require_target_test().read_expected(0, _SAMPLE) for pair in (first, second))
+        _require(bool((one == other).all()), f"{name}: two tiny twins differ in what the target's test pays")
         _require(len(first.source) <= 2000, f"{name}: the tiny twin has {len(first.source)} contexts; is it tiny?")
         check_pair(first)
 
@@ -188,37 +215,42 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _domains(pair: Pair) -> list[tuple[str, Contexts | EvaluationDomain]]:
-    named: list[tuple[str, Contexts | EvaluationDomain]] = [
+    """The domains that the pair has, by name."""
+    named: list[tuple[str, Contexts | EvaluationDomain | None]] = [
         ("source", pair.source),
         ("target", pair.target),
         ("target_test", pair.target_test),
+        ("target_labelled", pair.target_labelled),
+        ("source_test", pair.source_test),
     ]
-    if pair.target_labelled is not None:
-        named.append(("target_labelled", pair.target_labelled))
-    return named
+    return [(name, domain) for name, domain in named if domain is not None]
 
 
 def _batches(pair: Pair) -> list[tuple[str, AnyArray]]:
-    batches = []
-    for name, domain in _domains(pair):
-        if isinstance(domain, EvaluationDomain):
-            batches.append((name, domain.read(0, min(_SAMPLE, len(domain)))))
-        else:
-            batches.append((name, domain.batch(0, min(_SAMPLE, len(domain)), seed=0)))
-    return batches
+    return [(name, _first_contexts(domain, _SAMPLE)) for name, domain in _domains(pair)]
+
+
+def _first_contexts(domain: Contexts | EvaluationDomain, n: int) -> AnyArray:
+    if isinstance(domain, EvaluationDomain):
+        return domain.read(0, min(n, len(domain)))
+    return domain.batch(0, min(n, len(domain)), seed=0)
+
+
+def _mark(context: AnyArray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(context).tobytes(), digest_size=16).digest()
 
 
 def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
     """What the target pays, as tables and as labels, each with the arrays inside the domains that hold it."""
-    holders: list[tuple[str, Any, AnyArray]] = [
-        ("target_test", pair.target_test, pair.target_test.read_expected(0, len(pair.target_test)))
-    ]
-    paying = pair.target_labelled
-    if paying is not None:
-        rewards, expected = paying.read_rewards(np.arange(len(paying)))
-        holders.append(("target_labelled", paying, rewards))
+    holders: list[tuple[str, Any, AnyArray]] = []
+    test, labelled = pair.target_test, pair.target_labelled
+    if test is not None:
+        holders.append(("target_test", test, test.read_expected(0, len(test))))
+    if labelled is not None:
+        rewards, expected = labelled.read_rewards(np.arange(len(labelled)))
+        holders.append(("target_labelled", labelled, rewards))
         if expected is not None:
-            holders.append(("target_labelled", paying, expected))
+            holders.append(("target_labelled", labelled, expected))
     for name, domain, table in holders:
         arrays = [array for array in map(_as_array, reachable(domain)) if array is not None]
         for what, secret in (("rewards", table), ("labels", table.argmax(axis=1))):

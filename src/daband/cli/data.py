@@ -131,7 +131,8 @@ def show_command(
     path = draw_pair(pair, out or Path(f"{name.replace('/', '-')}.png"))
     console.print(
         f"{pair.name}: {len(pair.source):,} source contexts, {len(pair.target):,} target contexts, "
-        f"{len(pair.target_test):,} for the evaluator; {pair.n_arms} arms, contexts {pair.context_shape}",
+        f"{0 if pair.target_test is None else len(pair.target_test):,} for the evaluator; {pair.n_arms} arms, "
+        f"contexts {pair.context_shape}",
         highlight=False,
     )
     console.print(f"wrote {path}", highlight=False, soft_wrap=True)

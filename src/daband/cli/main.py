@@ -33,6 +33,7 @@ from daband.experiments import (
 )
 from daband.experiments.extension import start_from_shorter
 from daband.experiments.records import Records
+from daband.plugins import name_plugins
 from daband.report import summarise
 
 __all__ = ["app", "main"]
@@ -59,11 +60,16 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _common(
-    version: Annotated[
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", help="A module of yours that registers policies, pairs or terms, e.g. my.module."),
+    ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
     """Options before any command."""
+    name_plugins(plugin or ())
 
 
 @app.command()

@@ -6,8 +6,8 @@ Three things, kept apart by type, because the whole project rests on the differe
 * ``RewardDomain``: contexts for which a pulled arm pays. The source; and the target once its rewards may be seen.
 * ``EvaluationDomain``: contexts with the expected reward of every arm. Only the evaluator takes it.
 
-A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a run that was killed
-goes on from a round number, and two methods with one seed see the same contexts in the same order.
+A domain has no cursor. ``batch(start, stop, seed=...)`` is a pure function of its arguments, so a killed run resumes
+from a round number, and two methods with one seed see the same contexts in the same order.
 """
 
 from __future__ import annotations
@@ -16,18 +16,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
-__all__ = ["About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "RewardDomain", "Rounds"]
+if TYPE_CHECKING:
+    from daband.domains.readers.table_transform import TableTransform
+
+__all__ = [
+    "About",
+    "Contexts",
+    "EvaluationDomain",
+    "LoggedDomain",
+    "LoggedRounds",
+    "Pair",
+    "RewardDomain",
+    "RewardRange",
+    "Rounds",
+]
+
+RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Some rounds of a paying domain: contexts, and what each arm pays.
+    """Some rounds of a reward domain: contexts, and what each arm pays.
 
     ``rewards`` (B, K) are the realised rewards, drawn once for all arms so that methods are compared on equal luck;
     the training loop alone holds them, a policy is told the reward of the arm it pulled. ``expected`` (B, K) are the
@@ -187,7 +203,7 @@ class About:
 
 @dataclass(frozen=True)
 class Pair:
-    """A source domain that pays, contexts of a target domain, and the target's rewards kept apart for the evaluator."""
+    """A source with rewards, contexts of a target, and what labels of the target there are, kept for the evaluator."""
 
     name: str
     context_shape: tuple[int, ...]
@@ -195,17 +211,43 @@ class Pair:
     class_names: tuple[str, ...]
     source: RewardDomain | LoggedDomain
     target: Contexts
-    target_test: EvaluationDomain
+    target_test: EvaluationDomain | None = None
+    """Target contexts with expected rewards, for the evaluator alone; None where nobody has labels of the target."""
     target_labelled: RewardDomain | None = None
     """The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it."""
+    source_test: EvaluationDomain | LoggedDomain | None = None
+    """Source rounds that training does not use, for validation, selection criteria and estimates: an
+    ``EvaluationDomain``, or rounds of the log where the source is a log."""
     arms: str = "disjoint"
     """"disjoint": one context a round; "shared": one context per arm."""
     feedback: str = "bandit"
     """What a reward tells: "bandit", of the pulled arm alone; "one_hot": exactly one arm pays 1 and all others 0,
     without noise, so that a reward of 1 tells of every arm."""
+    reward_range: RewardRange = (0.0, 1.0)
+    """The smallest and largest reward, in the user's units; "auto" where nobody knows them."""
     about: About = field(default_factory=lambda: About(summary=""))
     feature_names: tuple[str, ...] = ()
     """A name per number of a flat context, where there are such names; pictures and diagnostics use them."""
+    table: TableTransform | None = None
+    """For a pair made of tables: the fitted transform that turns a raw row into a context."""
+
+    def require_target_test(self) -> EvaluationDomain:
+        """``target_test``, or an error that says what cannot be done without labels of the target."""
+        if self.target_test is None:
+            raise InvalidInput(
+                f"the pair {self.name!r} has no target_test: without labels of the target a policy can be trained but "
+                "not evaluated there; build the pair with target_test=(contexts, labels or expected rewards)"
+            )
+        return self.target_test
+
+    def require_target_labelled(self) -> RewardDomain:
+        """``target_labelled``, or an error that says what cannot be done without rewards of the target."""
+        if self.target_labelled is None:
+            raise InvalidInput(
+                f"the pair {self.name!r} has no target_labelled: to continue on the target's rewards, build the pair "
+                "with target_labelled=(contexts, labels or rewards)"
+            )
+        return self.target_labelled
 
 
 @lru_cache(maxsize=8)

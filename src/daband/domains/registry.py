@@ -16,23 +16,23 @@ from daband.suggestions import did_you_mean
 __all__ = ["PairEntry", "describe", "load", "pair_names", "pairs", "register_ordered_pairs", "register_pair"]
 
 Build = Callable[..., Pair]
-Settle = Callable[[dict[str, Any]], dict[str, Any]]
+Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class PairEntry:
-    """A registered pair: how to build it, and what to know before."""
+    """A registered pair: how to build it, and what to know about it."""
 
     name: str
     build: Build
     about: About
-    settle: Settle | None = None
+    resolve: Resolve | None = None
 
-    def settled(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with what this machine's data decide filled in, so that they say what is loaded."""
+    def resolved(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with those filled in that depend on this machine's data, so that they name what is loaded."""
         self.check_options(options)
         given = dict(options)
-        return given if self.settle is None else self.settle(given)
+        return given if self.resolve is None else self.resolve(given)
 
     def options(self) -> list[str]:
         """The names of the keyword arguments that ``load`` passes on."""
@@ -49,16 +49,16 @@ class PairEntry:
 pairs: Registry[PairEntry] = Registry("pair", "daband.domains.pairs")
 
 
-def register_pair(name: str, *, about: About, settle: Settle | None = None) -> Callable[[Build], Build]:
+def register_pair(name: str, *, about: About, resolve: Resolve | None = None) -> Callable[[Build], Build]:
     """Register a function that builds a pair.
 
     The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
-    with a default. Where it loads one thing or another by what it finds, ``settle`` takes options and returns them with
-    the choice made: experiments write that down, and never mix the two.
+    with a default. Where it loads one thing or another by what it finds, ``resolve`` takes options and returns them
+    with the choice made: experiments record that, and never mix the two.
     """
 
     def enter(build: Build) -> Build:
-        pairs.add(name, PairEntry(name, build, about, settle))
+        pairs.add(name, PairEntry(name, build, about, resolve))
         return build
 
     return enter
@@ -75,8 +75,17 @@ def register_ordered_pairs(
 
     def enter(source: str, target: str) -> None:
         @register_pair(f"{family}/{source}-{target}", about=about(source, target))
-        def one_pair(*, tiny: bool = False, passes: int = 1) -> Pair:
-            return build(tiny=tiny, source=source, target=target, passes=passes)
+        def one_pair(
+            *, tiny: bool = False, passes: int = 1, target_passes: int | None = None, source_test: float | None = 0.1
+        ) -> Pair:
+            return build(
+                tiny=tiny,
+                source=source,
+                target=target,
+                passes=passes,
+                target_passes=target_passes,
+                source_test=source_test,
+            )
 
     for source, target in permutations(domains, 2):
         enter(source, target)

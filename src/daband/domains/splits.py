@@ -10,7 +10,7 @@ import numpy as np
 from daband.arrays import IntArray
 from daband.errors import DataError
 
-__all__ = ["require_classes", "split_half"]
+__all__ = ["require_classes", "split_half", "split_share"]
 
 
 def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = None) -> tuple[IntArray, IntArray]:
@@ -39,6 +39,30 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
         held += sides[1]
     # Shuffled, because files are listed class by class: a position must not tell the class, on either side.
     return _shuffled(generator, seen), _shuffled(generator, held)
+
+
+def split_share(labels: IntArray, *, share: float, name: str) -> tuple[IntArray, IntArray]:
+    """Positions (n - m,) that training may use and positions (m,) held out, about ``share`` of every class.
+
+    The only example of a class is never held out. Both come in ascending order: nothing has to be hidden of a source.
+
+    Args:
+        labels: the class of every context, (n,); for tables of rewards the best arm.
+        share: which part to hold out, at least 0 and below 1.
+        name: names the split; with the labels it alone decides the draw.
+    """
+    generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
+    counts = np.unique(labels, return_inverse=True, return_counts=True)
+    shuffled = generator.permutation(len(labels))
+    several = shuffled[counts[2][counts[1][shuffled]] > 1]
+    by_class = several[np.argsort(labels[several], kind="stable")]
+    # Every 1/share-th of rows listed class by class: each class gives its part, to within one row.
+    ticks = np.floor(np.arange(len(by_class) + 1) * share + 0.5)
+    held = np.zeros(len(labels), np.bool_)
+    held[by_class[np.diff(ticks) > 0]] = True
+    for label in counts[0][np.bincount(counts[1][held], minlength=len(counts[0])) == counts[2]]:
+        held[np.flatnonzero(labels == label)[0]] = False  # a share near 1 would hold all of a small class
+    return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def _shuffled(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:

@@ -37,7 +37,16 @@ def tiny_images(*, n_arms: int, per_class: int, side: int, seed: int) -> tuple[t
     return tuple(parts)
 
 
-def tiny_image_pair(*, name: str, class_names: Sequence[str], about: About, passes: int, seed: int) -> Pair:
+def tiny_image_pair(
+    *,
+    name: str,
+    class_names: Sequence[str],
+    about: About,
+    passes: int,
+    target_passes: int | None,
+    source_test: float | None,
+    seed: int,
+) -> Pair:
     """A pair of ``tiny_images``, 10 a class and 32 pixels a side: the twin of a pair of photographs."""
     here, seen, held = tiny_images(n_arms=len(class_names), per_class=10, side=32, seed=seed)
     pair = from_arrays(
@@ -47,7 +56,9 @@ def tiny_image_pair(*, name: str, class_names: Sequence[str], about: About, pass
         target_labelled=seen,
         n_arms=len(class_names),
         class_names=class_names,
+        source_test=source_test,
         passes=passes,
+        target_passes=target_passes,
         name=name,
     )
     return describe(pair, about)

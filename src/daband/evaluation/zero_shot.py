@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband.domains import Contexts, EvaluationDomain
+from daband.domains import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.policies import Policy
@@ -53,7 +53,7 @@ class Evaluation:
 
 def evaluate(
     policy: Policy,
-    domain: EvaluationDomain,
+    domain: EvaluationDomain | LoggedDomain | None,
     *,
     rule: str = "ucb",
     as_domain: str = "target",
@@ -77,7 +77,13 @@ def evaluate(
             "give target_test=(contexts, labels or rewards) where some exist"
         )
     if not isinstance(domain, EvaluationDomain):
-        raise InvalidInput(f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}")
+        logged = isinstance(domain, LoggedDomain)
+        missing = (
+            ": a log holds the reward of the logged arm alone, which takes an off-policy estimate" if logged else ""
+        )
+        raise InvalidInput(
+            f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"
+        )
     if domain.n_arms != policy.n_arms:
         raise InvalidInput(f"domain has {domain.n_arms} arms, the policy {policy.n_arms}")
     if len(domain) == 0:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from daband.domains import Pair
 from daband.errors import InvalidInput
-from daband.linear import PCA
 from daband.policies import Policy, policies
+from daband.policies.for_pair import sensible_transform
 from daband.suggestions import did_you_mean
 
 __all__ = [
@@ -26,7 +25,7 @@ __all__ = [
 _PCA_SUFFIX = "-p"
 _WITHOUT_CONTEXTS = ("constant", "random")
 """Policies that do not look at contexts: PCA in front of them means nothing."""
-_NOT_ONES_OWN = ("context_shape", "n_arms", "arms", "transform", "seed")
+_DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
 """Arguments of policies that follow from the pair, the method's name and the run's seed."""
 _IMAGE, _VECTOR = (3, 32, 32), (8,)
 
@@ -51,10 +50,10 @@ def checked_method(method: str) -> str:
 
 
 def policy_arguments(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a method's policy is to be told. Settings that its class does not know are an error, ``alpha`` excepted.
+    """The keyword arguments of a method's policy. Settings that its class does not know are an error, except ``alpha``.
 
     ``alpha`` is a setting of every method that explores, so a comparison may give it once for all of them. The shape of
-    the problem is the pair's to say, the seed the experiment's, and PCA belongs to the method's name.
+    the problem comes from the pair, the seed from the experiment, and PCA from the method's name.
     """
     known = policy_settings(method)
     arguments = {name: value for name, value in settings.items() if name in known or name != "alpha"}
@@ -90,17 +89,12 @@ def check_recipe(recipe: Any) -> None:
 
 
 def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, Any], components: int) -> Policy:
-    """The policy of a method for a pair; what a reward reveals is the pair's to say, unless ``settings`` do."""
+    """The policy of a method for a pair, as ``Policy.for_pair`` builds it; ``settings`` come first."""
     arguments = policy_arguments(checked_method(method), settings)
-    transform = None
+    kind = policy_class(method)
     if method.endswith(_PCA_SUFFIX):
-        transform = PCA(min(components, math.prod(pair.context_shape)))
-    shape: dict[str, Any] = {"context_shape": pair.context_shape, "n_arms": pair.n_arms, "arms": pair.arms}
-    if transform is not None:
-        shape["transform"] = transform
-    if "feedback" in policy_settings(method) and "feedback" not in arguments:
-        arguments["feedback"] = pair.feedback
-    return policy_class(method)(**shape, seed=seed, **arguments)
+        arguments["transform"] = sensible_transform(kind, pair, components=components)
+    return kind.for_pair(pair, seed=seed, **arguments)
 
 
 def policy_class(method: str) -> type[Policy]:
@@ -109,5 +103,5 @@ def policy_class(method: str) -> type[Policy]:
 
 
 def policy_settings(method: str) -> list[str]:
-    """What one may tell a method's policy; the rest of its arguments follow from the run."""
-    return [name for name in inspect.signature(policy_class(method)).parameters if name not in _NOT_ONES_OWN]
+    """The settings of a method's policy; the rest of its arguments follow from the run."""
+    return [name for name in inspect.signature(policy_class(method)).parameters if name not in _DERIVED]

@@ -23,9 +23,6 @@ from daband.suggestions import did_you_mean
 __all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "said"]
 
 
-_PAPER_ALPHA: dict[str, dict[str, Any]] = {"linucb": {"alpha": 0.05}, "linucb-p": {"alpha": 0.05}}
-"""The paper's alpha for its linear baselines; recipes of neural policies have their own."""
-
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
 Episodes = Count | Literal["all"]
@@ -101,7 +98,7 @@ class Experiment(_Settings):
         wanted = self.compare if methods is None else methods
         for method in (*wanted, *self.methods):
             policy_arguments(checked_method(method), self.policy_of(method) if method in wanted else {})
-        options = {pair: pairs.get(pair).settled(self.pair_options) for pair in self.pairs()}
+        options = {pair: pairs.get(pair).resolved(self.pair_options) for pair in self.pairs()}
         return [
             RunSpec(
                 pair=pair,
@@ -123,7 +120,7 @@ class Experiment(_Settings):
 
     def policy_of(self, method: str) -> dict[str, Any]:
         """The settings of a method's policy: those for all methods, overridden by its own."""
-        return {**_PAPER_ALPHA.get(method, {}), **self.policy, **self.methods.get(method, {})}
+        return {**self.policy, **self.methods.get(method, {})}
 
     def describe(self) -> str:
         """A line that says what it is: its own summary, or the pair's."""

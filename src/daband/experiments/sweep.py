@@ -81,7 +81,7 @@ def sweep_runs(
             settings = spec.model_dump()
             for key, value in point.items():
                 _put(settings, key, value, method)
-            settings["pair_options"] = pairs.get(spec.pair).settled(settings["pair_options"])
+            settings["pair_options"] = pairs.get(spec.pair).resolved(settings["pair_options"])
             settings["variant"] = ",".join(f"{labels[key]}={_text(value)}" for key, value in point.items())
             try:
                 runs.append(RunSpec.model_validate(settings))

@@ -1,8 +1,25 @@
-"""Closed-form maths on arrays: ridge statistics, confidence widths, blocked episodes, the dual form, PCA. No torch."""
+"""Closed-form maths on arrays: ridge statistics, widths, blocked episodes, dual form, transforms. No torch."""
 
 from daband.linear.dual import DualRidge
 from daband.linear.head import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.pca import PCA
 from daband.linear.primal import PrimalRidge
+from daband.linear.standardise import OutlierWarning, Standardise
+from daband.linear.transforms import Transform, UnsavedPartWarning, as_transform, build_transform, transform_settings
 
-__all__ = ["PCA", "ArmModel", "Decision", "DualRidge", "Exploration", "PrimalRidge", "RidgeHead"]
+__all__ = [
+    "PCA",
+    "ArmModel",
+    "Decision",
+    "DualRidge",
+    "Exploration",
+    "OutlierWarning",
+    "PrimalRidge",
+    "RidgeHead",
+    "Standardise",
+    "Transform",
+    "UnsavedPartWarning",
+    "as_transform",
+    "build_transform",
+    "transform_settings",
+]

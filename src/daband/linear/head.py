@@ -39,7 +39,7 @@ class Exploration:
     """
 
     rule: str = "ucb"
-    alpha: float = 1.0
+    alpha: float = 0.15
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 
@@ -27,12 +28,8 @@ class PCA:
     """
 
     def __init__(self, n_components: int, *, seed: int = 0) -> None:
-        if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
-            raise InvalidInput(f"n_components must be a whole number >= 1, got {n_components!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise InvalidInput(f"seed must be a whole number >= 0, got {seed!r}")
-        self.n_components = int(n_components)
-        self.seed = int(seed)
+        self.n_components = whole("n_components", n_components, least=1)
+        self.seed = whole("seed", seed, least=0)
         self._centre: FloatArray | None = None
         self._axes: FloatArray | None = None
 
@@ -43,6 +40,10 @@ class PCA:
     def fitted(self) -> bool:
         """Whether ``fit`` has been called."""
         return self._axes is not None
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:  # noqa: ARG002 - the same for every shape
+        """How many features a context becomes."""
+        return self.n_components
 
     @property
     def axes(self) -> FloatArray:

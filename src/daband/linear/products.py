@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray
+from daband.arrays import AnyArray, FloatArray, unit_scale
 
 __all__ = ["ContextStore", "inner_products"]
 
@@ -68,7 +68,7 @@ class ContextStore:
             rows = rows.astype(np.float64)
         if self._chunks and rows.dtype != self._chunks[0].dtype:
             self._widen()
-            rows = rows / 255.0 if rows.dtype == np.uint8 else rows.astype(np.float64)
+            rows = unit_scale(rows)
         if not self._chunks:
             self._rows_per_chunk = max(16, _CHUNK_BYTES // max(1, self.dim * rows.dtype.itemsize))
         while len(rows):
@@ -102,7 +102,7 @@ class ContextStore:
 
     def _widen(self) -> None:
         n = len(self)
-        wide = np.concatenate([c / 255.0 if c.dtype == np.uint8 else c.astype(np.float64) for c in self.chunks()])
+        wide = np.concatenate([unit_scale(chunk) for chunk in self.chunks()])
         self._chunks, self._filled = [], 0
         assert len(wide) == n
         self.append(wide)

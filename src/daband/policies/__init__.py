@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.linear import PCA, Decision
+from daband.linear import Decision, build_transform
 from daband.policies.checkpoint import read_checkpoint, read_notes
 from daband.policies.constant import Constant
 from daband.policies.contract import Policy, policies
@@ -58,26 +58,29 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def build(settings: dict[str, Any], *, encoder: Any = None) -> Policy:
+def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Policy:
     """A policy from what ``settings()`` returned, with its registered name under "policy".
 
-    ``encoder`` is the module where the policy has a custom one.
+    ``encoder`` is the module where the policy has a custom one, ``transform`` the object where that is of another
+    library.
     """
     arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
     kind = policies.get(arguments.pop("policy"))
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if arguments["reward_range"] != "auto":
         arguments["reward_range"] = tuple(arguments["reward_range"])
-    if arguments.get("transform") is not None:
-        arguments["transform"] = PCA(**arguments["transform"])
+    if "transform" in arguments:
+        arguments["transform"] = build_transform(arguments["transform"], transform)
     return kind(**arguments)
 
 
-def load(path: str | Path, *, encoder: Any = None) -> Policy:
-    """The policy that was saved at ``path``; it goes on where it stopped, to the last bit.
+def load(path: str | Path, *, encoder: Any = None, transform: Any = None) -> Policy:
+    """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
 
     A file that is damaged, truncated, of another format or no policy at all is a ``CheckpointError`` that names it. A
-    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file.
+    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. One
+    whose transform is an object of another library needs that object, as ``transform``: fitted, unless it offers
+    ``state`` and ``restore``.
     """
     saved = read_checkpoint(path)
     network = saved.settings.get("recipe", {}).get("encoder", {})
@@ -87,8 +90,10 @@ def load(path: str | Path, *, encoder: Any = None) -> Policy:
             "weights alone; pass the module: daband.load(path, encoder=module)"
         )
     try:
-        policy = build(saved.settings, encoder=encoder)
+        policy = build(saved.settings, encoder=encoder, transform=transform)
         policy.restore(saved.arrays)
+    except InvalidInput as error:
+        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
     return policy

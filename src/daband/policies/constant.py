@@ -33,7 +33,7 @@ class Constant(Policy):
         *,
         context_shape: Sequence[int],
         n_arms: int,
-        alpha: float = 1.0,
+        alpha: float = Exploration.alpha,
         arms: str = "disjoint",
         reward_range: RewardRange = (0.0, 1.0),
         seed: int = 0,

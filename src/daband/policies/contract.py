@@ -15,22 +15,22 @@ and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits f
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
-from daband.linear import PCA, Decision
+from daband.linear import Decision, as_transform, transform_settings
 from daband.policies.checkpoint import checked_notes, write_checkpoint
 from daband.policies.decisions import Played, joined
+from daband.policies.for_pair import policy_for_pair
 from daband.policies.held_rounds import HeldRounds
 from daband.policies.input_checks import (
     DOMAINS,
@@ -67,6 +67,8 @@ class Policy(Locked, ABC):
     """The registered name; ``policies.register`` sets it."""
     learns_by_gradients: ClassVar[bool] = False
     """Whether ``adapt`` takes gradient steps, for which a GPU may be of use."""
+    scale_matters: ClassVar[bool] = False
+    """Whether decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them."""
     locks_state: ClassVar[bool] = True
     """Whether ``Policy`` holds the state lock around ``_decide``, ``_learn`` and ``_play``. A policy with long work in
     them sets it to False and holds ``self._state_lock`` itself where it reads or changes what it has learned."""
@@ -80,7 +82,7 @@ class Policy(Locked, ABC):
         n_arms: int,
         arms: str,
         reward_range: RewardRange,
-        transform: PCA | None,
+        transform: Any,
         seed: int,
     ) -> None:
         super().__init__()
@@ -95,9 +97,7 @@ class Policy(Locked, ABC):
         self.largest_norm = LARGEST_NORM
         """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
         self._scale = RewardScale(reward_range)
-        if transform is not None and not isinstance(transform, PCA):
-            raise InvalidInput(f"transform must be a daband.PCA or None, got {type(transform).__name__}")
-        self.transform = copy.copy(transform)  # fitted for this policy alone
+        self.transform = as_transform(transform)  # a copy, fitted for this policy alone
         self.seed = checked_whole("seed", seed, least=0)
         self.domain = "source"
         """What ``domain=None`` means; ``deploy`` changes it."""
@@ -105,6 +105,15 @@ class Policy(Locked, ABC):
         self.rounds_learned = 0
         self._ids = RoundIds(self.id_window)
         self._held = HeldRounds()
+
+    @classmethod
+    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+        """A policy for a ``daband.domains.Pair``: context shape, arms, feedback, reward range and a transform follow.
+
+        ``settings`` are this class's own keyword arguments; ``alpha``, ``device`` and ``feedback`` are dropped where it
+        has none, so that a loop over classes needs no special cases.
+        """
+        return policy_for_pair(cls, pair, settings)
 
     # What users call.
 
@@ -336,7 +345,7 @@ class Policy(Locked, ABC):
             "n_arms": self.n_arms,
             "arms": self.arms,
             "reward_range": self._scale.setting,
-            "transform": None if self.transform is None else self.transform.settings(),
+            "transform": transform_settings(self.transform),
             "seed": self.seed,
         }
 
@@ -348,7 +357,7 @@ class Policy(Locked, ABC):
     @property
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of a context behind the transform."""
-        return self.context_shape if self.transform is None else (self.transform.n_components,)
+        return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
         """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""
@@ -458,8 +467,8 @@ class Policy(Locked, ABC):
     def _transformed(self, contexts: AnyArray) -> AnyArray:
         if self.transform is None:
             return contexts
-        components = self.transform(contexts)
-        return components.reshape(*contexts.shape[: -len(self.context_shape)], -1)
+        lead = contexts.shape[: -len(self.context_shape)]
+        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
 
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
         lead = (self.n_arms,) if self.arms == "shared" else ()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
-from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
+from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.size_limit import LARGEST_SQUARE
 from daband.policies.contract import Policy, policies
 from daband.policies.reward_scale import RewardRange
@@ -24,8 +24,8 @@ class LinUCB(Policy):
     """LinUCB, exact.
 
     Args:
-        context_shape: the shape of one context; it is flattened. Keep features of like size: against ridge 1, values in
-            the millions leave no room for exact arithmetic.
+        context_shape: the shape of one context; it is flattened. Widths grow with the scale of contexts: standardise
+            them, as ``LinUCB.for_pair`` does, or choose ``alpha`` and ``ridge`` for their scale.
         n_arms: how many arms there are; more can be added later.
         alpha: how much of the width is added to the predicted reward.
         ridge: the weight of the penalty on the regression's coefficients; A starts as ``ridge * I``.
@@ -33,23 +33,26 @@ class LinUCB(Policy):
         explore: "ucb", "greedy", or "thompson" (disjoint arms only).
         epsilon: the probability with which an arm is drawn evenly instead, so that logs serve off-policy evaluation.
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
-        transform: put in front of the regression, e.g. ``daband.PCA(64)``; fitted by ``prepare``.
+        transform: put in front of the regression: a ``daband.Standardise()``, a ``daband.PCA(64)``, or anything with
+            ``fit`` and ``transform``; fitted by ``prepare``.
         form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
         seed: decides ties and draws. Every whole number is a seed, 0 too.
     """
+
+    scale_matters = True
 
     def __init__(
         self,
         *,
         context_shape: Sequence[int],
         n_arms: int,
-        alpha: float = 1.0,
+        alpha: float = Exploration.alpha,
         ridge: float = 1.0,
         arms: ArmModel = "disjoint",
         explore: Literal["ucb", "greedy", "thompson"] = "ucb",
         epsilon: float = 0.0,
         reward_range: RewardRange = (0.0, 1.0),
-        transform: PCA | None = None,
+        transform: Any = None,
         form: Literal["auto", "primal", "dual"] = "auto",
         seed: int = 0,
     ) -> None:

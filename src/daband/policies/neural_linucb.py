@@ -23,7 +23,7 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
-from daband.linear import PCA, ArmModel, Decision, Exploration, RidgeHead
+from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
@@ -94,7 +94,7 @@ class NeuralLinUCB(Policy):
         explore: Literal["ucb", "greedy", "thompson"] = "ucb",
         epsilon: float = 0.0,
         reward_range: RewardRange = (0.0, 1.0),
-        transform: PCA | None = None,
+        transform: Any = None,
         device: str = "auto",
         seed: int = 0,
     ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband.linear import PCA, Decision
+from daband.linear import Decision
 from daband.linear.draws import draw_key, evenly
 from daband.policies.contract import Policy, policies
 from daband.policies.reward_scale import RewardRange
@@ -29,7 +30,7 @@ class Random(Policy):
         n_arms: int,
         arms: str = "disjoint",
         reward_range: RewardRange = (0.0, 1.0),
-        transform: PCA | None = None,
+        transform: Any = None,
         seed: int = 0,
     ) -> None:
         super().__init__(

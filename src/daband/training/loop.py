@@ -56,7 +56,7 @@ def train(
 def continue_on_target(
     policy: Policy,
     *,
-    target: RewardDomain,
+    target: RewardDomain | None,
     rounds: int = 1920,
     episode_length: int = 64,
     seed: int | None = None,
@@ -84,7 +84,10 @@ def continue_on_target(
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InvalidInput(f"rounds must be a whole number >= 1, got {rounds!r}")
     if not isinstance(target, RewardDomain):
-        raise InvalidInput(f"target must be a domain that pays, e.g. pair.target_labelled, got {type(target).__name__}")
+        missing = ": this pair has no rewards of the target to continue on" if target is None else ""
+        raise InvalidInput(
+            f"target must be a domain that pays, e.g. pair.target_labelled, got {type(target).__name__}{missing}"
+        )
     if isinstance(episode_length, bool) or not isinstance(episode_length, int) or episode_length < 1:
         raise InvalidInput(f"episode_length must be a whole number >= 1, got {episode_length!r}")
     rounds = min(rounds, target.rounds_available)

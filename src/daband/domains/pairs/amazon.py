@@ -30,14 +30,24 @@ _ABOUT = About(
 
 
 @register_pair("amazon", about=_ABOUT)
-def amazon(*, tiny: bool = False, source: str = "books", target: str = "dvd", passes: int = 1) -> Pair:
+def amazon(
+    *,
+    tiny: bool = False,
+    source: str = "books",
+    target: str = "dvd",
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+) -> Pair:
     """Reviews of one kind of product as source, of another as target: contexts (400,), 2 arms.
 
     Args:
         tiny: 120 + 120 made-up reviews, 60 for the test.
-        source: books, dvd, elec or kitchen; every review of it pays.
+        source: books, dvd, elec or kitchen; its reviews pay.
         target: another of them; half of its reviews are seen in training, the other half is kept for the evaluator.
-        passes: how many times each context may be shown; there are about 2,000 and 1,000.
+        passes: how many times each source context may be shown; there are about 1,800, and 1,000 of the target.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
     """
     for domain in (source, target):
         if domain not in _DOMAINS:
@@ -64,7 +74,9 @@ def amazon(*, tiny: bool = False, source: str = "books", target: str = "dvd", pa
         target_labelled=seen,
         n_arms=2,
         class_names=_CLASSES,
+        source_test=source_test,
         passes=passes,
+        target_passes=target_passes,
         name=name,
     )
     return describe(pair, _ABOUT, f"sentiment of product reviews, {source} to {target}")

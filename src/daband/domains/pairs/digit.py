@@ -27,8 +27,8 @@ _EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
 _MNIST = ("mnist", "MNIST/raw")
 _BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
 _RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m.tar.gz", "mnist_m.tar.gz")
-# Of the generator alone; a run's seed has no part in what the data are.
-_SEED_TRAIN, _SEED_TEST = 20160525, 20160526
+# Of the generator alone; the data do not depend on a run's seed.
+_SEED_TRAIN, _SEED_TEST, _SEED_SOURCE_TEST = 20160525, 20160526, 20160527
 
 _Arrays = tuple[AnyArray, IntArray]
 
@@ -43,17 +43,17 @@ _ABOUT = About(
 )
 
 
-def _settled(options: dict[str, Any]) -> dict[str, Any]:
-    """Which form "auto" means here and now."""
-    if options.get("tiny"):  # whose form is the embedded one, whatever is said
+def _resolved(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with the form that "auto" stands for on this machine."""
+    if options.get("tiny"):  # whose form is always the embedded one
         return {name: value for name, value in options.items() if name != "form"}
     if options.get("form", "auto") != "auto":
         return options
     return {**options, "form": _best_form()}
 
 
-@register_pair("digit", about=_ABOUT, settle=_settled)
-def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1) -> Pair:
+@register_pair("digit", about=_ABOUT, resolve=_resolved)
+def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1, target_passes: int | None = None) -> Pair:
     """MNIST as source, MNIST-M as target: contexts (3, 28, 28) of uint8, 10 arms.
 
     Args:
@@ -61,7 +61,10 @@ def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1) -> Pair:
         form: "embedded" (inside the package: 20,000 + 20,000 digits, test 3,000), "built" (MNIST's idx files and
             BSDS500 of the data directory: 60,000 + 60,000, test 10,000), "released" (MNIST's idx files and the
             released MNIST-M), or "auto": released if it is there, else built if it is, else embedded.
-        passes: how many times each context may be shown.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+
+    ``source_test`` is MNIST's test set, or its 3,000 embedded digits.
     """
     if form not in _FORMS:
         raise InvalidInput(f"form must be one of {', '.join(_FORMS)}, got {form!r}")
@@ -70,20 +73,24 @@ def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1) -> Pair:
     if form == "auto":
         form = _best_form()
     if form == "embedded":
-        source, target, test = _embedded(300 if tiny else None)
+        source, source_test, target, test = _embedded(300 if tiny else None)
     else:
-        source = _mnist("train")
-        target, test = _released() if form == "released" else _built(source, _mnist("t10k"))
+        source, source_test = _mnist("train"), _mnist("t10k")
+        target, test = _released() if form == "released" else _built(source, source_test)
+    # The target's test shows the same digits: shuffled, so that a position of one does not tell the label of the other.
+    order = np.random.default_rng(_SEED_SOURCE_TEST).permutation(len(source_test[1]))
     for where, (_, labels) in (("MNIST", source), ("MNIST-M's training set", target), ("MNIST-M's test set", test)):
         require_classes(labels, _CLASSES, where=f"{where} ({form})")
     pair = from_arrays(
         source=(_three_channels(source[0]), source[1]),
+        source_test=(_three_channels(source_test[0][order]), source_test[1][order]),
         target=target[0],
         target_test=test,
         target_labelled=target,
         n_arms=10,
         class_names=_CLASSES,
         passes=passes,
+        target_passes=target_passes,
         name="digit",
     )
     return describe(pair, _ABOUT, f"{_ABOUT.summary}; the {form} form")
@@ -106,13 +113,13 @@ def _packed_digits() -> tuple[_Arrays, _Arrays]:
     return (parts["x_train"], parts["y_train"]), (parts["x_test"], parts["y_test"])
 
 
-def _embedded(n: int | None) -> tuple[_Arrays, _Arrays, _Arrays]:
+def _embedded(n: int | None) -> tuple[_Arrays, _Arrays, _Arrays, _Arrays]:
     (x, y), (x_test, y_test) = _packed_digits()
     x, y = x[:n], y[:n].astype(np.int64)
     if n is not None:
         x_test, y_test = x_test[: n // 3], y_test[: n // 3]
-    target, test = _made((x, y), (x_test, y_test.astype(np.int64)), packaged_photographs())
-    return (x, y), target, test
+    held = (x_test, y_test.astype(np.int64))
+    return (x, y), held, *_made((x, y), held, packaged_photographs())
 
 
 def _built(train: _Arrays, test: _Arrays) -> tuple[_Arrays, _Arrays]:

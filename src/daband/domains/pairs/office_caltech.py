@@ -45,7 +45,15 @@ _ABOUT = About(
 
 
 @register_pair("office_caltech", about=_ABOUT)
-def office_caltech(*, tiny: bool = False, source: str = "amazon", target: str = "webcam", passes: int = 1) -> Pair:
+def office_caltech(
+    *,
+    tiny: bool = False,
+    source: str = "amazon",
+    target: str = "webcam",
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+) -> Pair:
     """One collection as source, another as target: contexts (800,) of unit norm, 10 arms.
 
     Contexts are the square roots of each picture's share of every visual word. That depends on the picture alone: the
@@ -53,9 +61,11 @@ def office_caltech(*, tiny: bool = False, source: str = "amazon", target: str = 
 
     Args:
         tiny: 200 + 200 made-up pictures, 100 for the test.
-        source: amazon, caltech10, dslr or webcam; every picture of it pays.
+        source: amazon, caltech10, dslr or webcam; its pictures pay.
         target: another of them; half of its pictures are seen in training, the other half is kept for the evaluator.
-        passes: how many times each context may be shown; dslr has 157 pictures, caltech10 1,123.
+        passes: how many times each source context may be shown; dslr has 157 pictures, caltech10 1,123.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
     """
     for domain in (source, target):
         if domain not in _DOMAINS:
@@ -85,7 +95,9 @@ def office_caltech(*, tiny: bool = False, source: str = "amazon", target: str = 
         target_labelled=(contexts, seen[1]),
         n_arms=10,
         class_names=_CLASSES,
+        source_test=source_test,
         passes=passes,
+        target_passes=target_passes,
         name=name,
     )
     return describe(pair, _ABOUT, f"objects by SURF words, {source} to {target}")

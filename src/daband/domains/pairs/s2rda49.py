@@ -33,7 +33,15 @@ _ABOUT = About(
 
 
 @register_pair("s2rda49", about=_ABOUT)
-def s2rda49(*, tiny: bool = False, passes: int = 1, workers: int | None = None, normalise: bool = False) -> Pair:
+def s2rda49(
+    *,
+    tiny: bool = False,
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+    workers: int | None = None,
+    normalise: bool = False,
+) -> Pair:
     """The synthetic domain as source, the real one as target: contexts (3, 224, 224), 10 arms.
 
     Training sees the photographs of the authors' ``real_val.txt``, the evaluator those of ``real_test.txt``; where
@@ -42,12 +50,22 @@ def s2rda49(*, tiny: bool = False, passes: int = 1, workers: int | None = None, 
 
     Args:
         tiny: 10 made-up pictures a kind in each part, 32 pixels a side.
-        passes: how many times each context may be shown.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
         workers: how many processes decode; by default one a core.
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     if tiny:
-        return tiny_image_pair(name="s2rda49", class_names=_CLASSES, about=_ABOUT, passes=passes, seed=6)
+        return tiny_image_pair(
+            name="s2rda49",
+            class_names=_CLASSES,
+            about=_ABOUT,
+            passes=passes,
+            target_passes=target_passes,
+            source_test=source_test,
+            seed=6,
+        )
     root = need(_ROOTS, pair="s2rda49")
     lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
     if lists[0] is not None and lists[1] is not None:
@@ -69,7 +87,9 @@ def s2rda49(*, tiny: bool = False, passes: int = 1, workers: int | None = None, 
         class_names=_CLASSES,
         framing=Framing(256, 224),
         reading=Reading(workers=workers, normalise=normalise),
+        source_test=source_test,
         passes=passes,
+        target_passes=target_passes,
         name="s2rda49",
         about=_ABOUT,
     )

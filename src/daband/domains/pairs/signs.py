@@ -70,7 +70,15 @@ _ABOUT = About(
 
 
 @register_pair("signs", about=_ABOUT)
-def signs(*, tiny: bool = False, side: int = 32, passes: int = 1, workers: int | None = None) -> Pair:
+def signs(
+    *,
+    tiny: bool = False,
+    side: int = 32,
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+    workers: int | None = None,
+) -> Pair:
     """Rendered signs as source, photographs as target: contexts (3, side, side) of uint8, 43 arms.
 
     Photographs of one sign, taken while driving towards it, are near-copies; they stay on one side of the split.
@@ -78,7 +86,9 @@ def signs(*, tiny: bool = False, side: int = 32, passes: int = 1, workers: int |
     Args:
         tiny: 8 made-up pictures a kind in each part, 16 pixels a side.
         side: pixels a side.
-        passes: how many times each context may be shown; there are 1,982 and about 1,000.
+        passes: how many times each source context may be shown; there are about 1,800, and 1,000 of the target.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
         workers: how many processes decode; by default one a core.
     """
     if tiny:
@@ -101,7 +111,9 @@ def signs(*, tiny: bool = False, side: int = 32, passes: int = 1, workers: int |
         target_labelled=seen,
         n_arms=43,
         class_names=_CLASSES,
+        source_test=source_test,
         passes=passes,
+        target_passes=target_passes,
         name="signs",
     )
     return describe(pair, _ABOUT)

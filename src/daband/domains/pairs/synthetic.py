@@ -1,4 +1,4 @@
-"""A pair whose rewards are known, so that regret is exact, with a shift that can be dialled.
+"""A pair whose rewards are known, so that regret is exact, with a shift that can be set.
 
 A round has a hidden unit vector ``u`` near the prototype of one arm. Rewards depend on ``u`` alone, in both domains.
 What differs is how ``u`` is seen: the source shows it as it is, the target rotated, scaled and moved, and with other
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from daband.arguments import finite, whole
 from daband.arrays import FloatArray, IntArray
-from daband.domains.arguments import finite, whole
 from daband.domains.contract import About, Pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource
 from daband.domains.registry import register_pair
@@ -74,7 +74,7 @@ def synthetic(
         arms: "disjoint": one context (d,) a round; "shared": one context per arm, (K, d).
         n_arms: the number of arms, K.
         dimension: the length d of a context; at least K.
-        n_contexts: how many contexts the source has, and the target for training; the test holds a fifth as many.
+        n_contexts: how many contexts the source has, and the target for training; the tests hold a fifth as many.
         shift: the difference between the domains, as ``Shift`` or as a mapping of some of its fields.
         noise: the share of rewards that are drawn as 0 or 1 with the expected reward as probability, the others being
             paid exactly; the expectation is the same for every share. Not used with "labels".
@@ -86,7 +86,7 @@ def synthetic(
     whole("data_seed", data_seed, least=0)
     dial = shift if isinstance(shift, Shift) else _shift_of({} if shift is None else shift)
     # Each part has a generator of its own, so that changing one option leaves what the others draw as it was.
-    keys = ("world", "source", "target", "test")
+    keys = ("world", "source", "target", "test", "source_test")
     draw = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
     world = _World(draw["world"], rewards=rewards, shared=arms == "shared", n_arms=n_arms, dimension=dimension)
     even = np.full(n_arms, 1.0 / n_arms)
@@ -106,12 +106,19 @@ def synthetic(
 
     hidden, expected = world.rounds(draw["test"], max(n_contexts // 5, 50), uneven)
     test = ArrayEvaluation(world.view(hidden, dial), expected, n_arms=n_arms, per_arm=per_arm)
+    held = ArrayEvaluation(
+        *world.rounds(draw["source_test"], max(n_contexts // 5, 50), even),
+        n_arms=n_arms,
+        per_arm=per_arm,
+        name="source_test",
+    )
     return Pair(
         name="synthetic",
         context_shape=source.context_shape,
         n_arms=n_arms,
         class_names=tuple(f"arm {arm}" for arm in range(n_arms)),
         source=source,
+        source_test=held,
         target=target,
         target_test=test,
         target_labelled=later,

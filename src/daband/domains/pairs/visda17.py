@@ -41,7 +41,15 @@ _ABOUT = About(
 
 
 @register_pair("visda17", about=_ABOUT)
-def visda17(*, tiny: bool = False, passes: int = 1, workers: int | None = None, normalise: bool = False) -> Pair:
+def visda17(
+    *,
+    tiny: bool = False,
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+    workers: int | None = None,
+    normalise: bool = False,
+) -> Pair:
     """The training set as source, the validation set as target: contexts (3, 224, 224), 12 arms.
 
     Images are resized to 256x256, then the centre 224x224 is taken (SENTRY's preprocessing, its random crop and flip
@@ -49,12 +57,22 @@ def visda17(*, tiny: bool = False, passes: int = 1, workers: int | None = None, 
 
     Args:
         tiny: 10 made-up pictures a kind in each part, 32 pixels a side.
-        passes: how many times each context may be shown.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
         workers: how many processes decode; by default one a core.
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     if tiny:
-        return tiny_image_pair(name="visda17", class_names=_CLASSES, about=_ABOUT, passes=passes, seed=5)
+        return tiny_image_pair(
+            name="visda17",
+            class_names=_CLASSES,
+            about=_ABOUT,
+            passes=passes,
+            target_passes=target_passes,
+            source_test=source_test,
+            seed=5,
+        )
     root = need(_ROOTS, pair="visda17")
     source, target = (_split(root / folder) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
@@ -66,7 +84,9 @@ def visda17(*, tiny: bool = False, passes: int = 1, workers: int | None = None, 
         class_names=_CLASSES,
         framing=Framing(256, 224),
         reading=Reading(workers=workers, normalise=normalise),
+        source_test=source_test,
         passes=passes,
+        target_passes=target_passes,
         name="visda17",
         about=_ABOUT,
     )

@@ -65,7 +65,15 @@ _ABOUT = About(
 
 
 @register_pair("warfarin", about=_ABOUT)
-def warfarin(*, tiny: bool = False, source: str = "white", target: str = "asian", passes: int = 1) -> Pair:
+def warfarin(
+    *,
+    tiny: bool = False,
+    source: str = "white",
+    target: str = "asian",
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+) -> Pair:
     """Patients of one population as source, of another as target; 3 arms.
 
     The arm that pays 1 is the class of the therapeutic dose: low (under 21 mg a week), medium (21 to 49) or high.
@@ -77,7 +85,9 @@ def warfarin(*, tiny: bool = False, source: str = "white", target: str = "asian"
         tiny: 150 + 150 made-up patients.
         source: white, asian, black or unknown.
         target: another of them; half of its patients are seen in training, the other half is kept for the evaluator.
-        passes: how many times each context may be shown.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
     """
     for race in (source, target):
         if race not in _RACES:
@@ -94,7 +104,9 @@ def warfarin(*, tiny: bool = False, source: str = "white", target: str = "asian"
         source=domains[source],
         target=domains[target],
         columns=Columns(context=(*_NUMERIC, *_CATEGORICAL), categorical=_CATEGORICAL, label="dose class"),
+        source_test=source_test,
         passes=passes,
+        target_passes=target_passes,
         name=f"warfarin/{source}-{target}",
     )
     # The label column holds 0, 1, 2 so that its order is that of the doses; people read the names.

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Real
 
 import numpy as np
 
+from daband.arguments import checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.arguments import checked_class_names, whole
-from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
+from daband.domains.parts import hold_out_rewards
 from daband.errors import InvalidInput
 
-__all__ = ["ArrayContexts", "ArrayEvaluation", "ArraySource", "from_arrays"]
+__all__ = [
+    "ArrayContexts",
+    "ArrayEvaluation",
+    "ArraySource",
+    "from_arrays",
+    "held_out_of",
+    "resolve_reward_range",
+]
 
 
 class ArrayContexts(Contexts):
@@ -20,6 +29,7 @@ class ArrayContexts(Contexts):
     def __init__(self, contexts: ArrayLike, *, passes: int = 1, per_arm: bool = False, name: str = "contexts") -> None:
         array = _checked_contexts(contexts, name, per_arm)
         self._contexts = array
+        self.array_shape = array.shape
         self.context_shape = array.shape[2:] if per_arm else array.shape[1:]
         self.passes = whole("passes", passes, least=1)
 
@@ -55,8 +65,13 @@ class ArraySource(RewardDomain):
         self._expected = None if expected is None else _checked_table(expected, len(self._stream), f"{name} expected")
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
             raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, the rewards have {self.n_arms}")
-        self.context_shape = self._stream.context_shape
+        self.array_shape, self.context_shape = self._stream.array_shape, self._stream.context_shape
         self.passes = self._stream.passes
+
+    @property
+    def reward_table(self) -> FloatArray | None:
+        """The rewards (n, K), None where there are labels instead."""
+        return self._rewards
 
     def __len__(self) -> int:
         return len(self._stream)
@@ -84,7 +99,8 @@ class ArrayEvaluation(EvaluationDomain):
         self._contexts = _checked_contexts(contexts, f"{name} contexts", per_arm)
         self._expected, self._labels = _checked_rewards(expected, len(self._contexts), n_arms, name)
         self.n_arms = n_arms if self._expected is None else self._expected.shape[1]  # type: ignore[assignment]
-        self.context_shape = self._contexts.shape[2:] if per_arm else self._contexts.shape[1:]
+        self.array_shape = self._contexts.shape
+        self.context_shape = self.array_shape[2:] if per_arm else self.array_shape[1:]
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -101,38 +117,47 @@ def from_arrays(
     *,
     source: tuple[ArrayLike, ArrayLike],
     target: ArrayLike,
-    target_test: tuple[ArrayLike, ArrayLike],
+    target_test: tuple[ArrayLike, ArrayLike] | None = None,
     target_labelled: tuple[ArrayLike, ArrayLike] | None = None,
+    source_test: tuple[ArrayLike, ArrayLike] | float | None = 0.1,
     n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
     arms: str = "disjoint",
+    reward_range: RewardRange | None = None,
     passes: int = 1,
+    target_passes: int | None = None,
     name: str = "arrays",
 ) -> Pair:
-    """A pair made of arrays.
+    """A pair made of arrays: ``from_arrays(source=(x, y), target=x_t)``.
 
     Args:
         source: contexts (n, *C), and either labels (n,) of integers, where the arm equal to the label pays 1 and every
             other pays 0, or a table of rewards (n, K).
         target: contexts of the target, (m, *C). Training sees these and nothing else of the target.
-        target_test: contexts and labels or reward table that only the evaluator sees.
+        target_test: target contexts and labels or expected rewards that only the evaluator sees; None where there are
+            none. Such a pair can be trained on, not evaluated.
         target_labelled: target contexts with rewards for continued training after the hand-over.
+        source_test: source rounds that training does not use: contexts and labels or rewards, or the share of
+            ``source`` to hold out (a fixed split by class), or None.
         n_arms: the number of arms; by default one more than the largest source label, or the table's width.
         class_names: a name per arm; by default "0", "1", ...
         arms: "disjoint" (one context a round) or "shared" (one context per arm: contexts are (n, K, *C)).
-        passes: how many times each source and target context may be shown.
-        name: what reports call the pair.
+        reward_range: the smallest and largest reward, or "auto" to let policies estimate them; by default (0, 1) for
+            labels and for tables within it, else the smallest and largest of the source's table.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        name: what reports call the pair; it also fixes which source rounds are held out.
 
     Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
     checks made here. Labels and rewards are copied.
     """
     if arms not in ("disjoint", "shared"):
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
-    for argument, value in (("source", source), ("target_test", target_test), ("target_labelled", target_labelled)):
-        wanted = value is not None or argument != "target_labelled"
-        if wanted and not (isinstance(value, tuple) and len(value) == 2):
+    tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
+    for argument, value in (tuples if _is_share(source_test) else {**tuples, "source_test": source_test}).items():
+        if (value is not None or argument == "source") and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
-    per_arm = arms == "shared"
+    target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
     pays = as_numpy(source[1], "source rewards")
     if n_arms is not None:
         n_arms = whole("n_arms", n_arms, least=1)
@@ -140,39 +165,100 @@ def from_arrays(
         n_arms = pays.shape[1]
     else:  # what cannot be labels is refused by ArraySource
         n_arms = int(pays.max()) + 1 if pays.size and pays.dtype.kind in "biu" else 0
-    paying = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
-    stream = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
-    test = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
-    later = None
+    per_arm = arms == "shared"
+    everything = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
+    stream = ArrayContexts(target, passes=target_passes, per_arm=per_arm, name="target")
+    parts: dict[str, ArrayContexts | ArraySource | ArrayEvaluation] = {"source": everything, "target": stream}
+    test = later = held = None
+    if target_test is not None:
+        parts["target_test"] = test = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
     if target_labelled is not None:
-        later = ArraySource(*target_labelled, n_arms=n_arms, passes=passes, per_arm=per_arm, name="target_labelled")
-    for what, domain in (("target", stream), ("target_test", test), ("target_labelled", later)):
-        if domain is not None and domain.context_shape != paying.context_shape:
-            raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {paying.context_shape}")
-    for what, holder in (("source", paying), ("target_test", test), ("target_labelled", later)):
-        if holder is not None and holder.n_arms != n_arms:
-            raise InvalidInput(f"{what} has rewards for {holder.n_arms} arms, expected {n_arms}")
-    if per_arm:
-        held = {"source": paying._stream._contexts, "target": stream._contexts, "target_test": test._contexts}
-        if later is not None:
-            held["target_labelled"] = later._stream._contexts
-        for what, contexts in held.items():
-            if contexts.shape[1] != n_arms:
-                raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {contexts.shape}")
-    names = checked_class_names(class_names, n_arms)
+        later = ArraySource(
+            *target_labelled, n_arms=n_arms, passes=target_passes, per_arm=per_arm, name="target_labelled"
+        )
+        parts["target_labelled"] = later
+    if isinstance(source_test, tuple):
+        parts["source_test"] = held = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
+    _check_agreement(parts, n_arms=n_arms, per_arm=per_arm)
+    paying: RewardDomain = everything
+    held_out: EvaluationDomain | None = held
+    if not isinstance(source_test, tuple):
+        paying, held_out = held_out_of(everything, source_test, name=name)
     return Pair(
         name=name,
-        context_shape=paying.context_shape,
+        context_shape=everything.context_shape,
         n_arms=n_arms,
-        class_names=names,
+        class_names=checked_class_names(class_names, n_arms),
         source=paying,
+        source_test=held_out,
         target=stream,
         target_test=test,
         target_labelled=later,
         arms=arms,
         feedback="one_hot" if pays.ndim == 1 else "bandit",
+        reward_range=resolve_reward_range(
+            reward_range, everything.reward_table, None if later is None else later.reward_table
+        ),
         about=About(summary="arrays given by the user", licence="the user's own"),
     )
+
+
+def held_out_of(
+    source: RewardDomain, source_test: float | None, *, name: str
+) -> tuple[RewardDomain, EvaluationDomain | None]:
+    """The source that training uses, and the share ``source_test`` of it that it does not."""
+    part = 0.0 if source_test is None else share("source_test", source_test)
+    return hold_out_rewards(source, share=part, name=name)
+
+
+def resolve_reward_range(
+    given: RewardRange | None, source: FloatArray | None, target_labelled: FloatArray | None = None
+) -> RewardRange:
+    """The range of a pair's rewards: as given, else (0, 1) where it holds them, else the source's own.
+
+    ``source`` are the source's rewards, None for labels. Rewards outside the range are an error here: a policy would
+    refuse them in the middle of a run.
+    """
+    if given == "auto":
+        return "auto"
+    if given is not None:
+        try:
+            low, high = (float(bound) for bound in given)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"reward_range must be two numbers (low, high) or 'auto', got {given!r}") from None
+        if not (np.isfinite([low, high]).all() and low < high):
+            raise InvalidInput(f"reward_range must be finite with low < high, got {given!r}")
+    elif source is None or (source.min() >= 0.0 and source.max() <= 1.0):
+        low, high = 0.0, 1.0
+    elif source.min() == source.max():
+        return "auto"
+    else:
+        low, high = float(source.min()), float(source.max())
+    for where, rewards in (("source", source), ("target_labelled", target_labelled)):
+        if rewards is not None and not (rewards.min() >= low and rewards.max() <= high):
+            raise InvalidInput(
+                f"{where} has rewards from {rewards.min():g} to {rewards.max():g}, outside reward_range "
+                f"({low:g}, {high:g}); pass a wider one, or reward_range='auto'"
+            )
+    return low, high
+
+
+def _is_share(value: object) -> bool:
+    return value is None or isinstance(value, Real)
+
+
+def _check_agreement(
+    parts: Mapping[str, ArrayContexts | ArraySource | ArrayEvaluation], *, n_arms: int, per_arm: bool
+) -> None:
+    """Raise where a part of a pair has contexts or arms unlike the source's."""
+    shape = parts["source"].context_shape
+    for what, domain in parts.items():
+        if domain.context_shape != shape:
+            raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {shape}")
+        if not isinstance(domain, ArrayContexts) and domain.n_arms != n_arms:
+            raise InvalidInput(f"{what} has rewards for {domain.n_arms} arms, expected {n_arms}")
+        if per_arm and domain.array_shape[1] != n_arms:
+            raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {domain.array_shape}")
 
 
 def _checked_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:

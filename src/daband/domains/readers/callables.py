@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from daband.arguments import checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.arguments import checked_class_names, whole
-from daband.domains.contract import About, Contexts, Pair, RewardDomain
-from daband.domains.readers.arrays import ArrayEvaluation
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
+from daband.domains.parts import HeldOutRewards
+from daband.domains.readers.arrays import ArrayEvaluation, resolve_reward_range
 from daband.errors import InvalidInput
 
 __all__ = ["CallableContexts", "CallableSource", "from_callable"]
@@ -115,24 +116,29 @@ def from_callable(
     *,
     source: tuple[Draw, Pay],
     target: Draw,
-    target_test: tuple[ArrayLike, ArrayLike],
+    target_test: tuple[ArrayLike, ArrayLike] | None = None,
+    source_test: tuple[ArrayLike, ArrayLike] | float | None = 0.1,
     n_arms: int,
     length: int = 100_000,
     class_names: Sequence[str] | None = None,
+    reward_range: RewardRange = "auto",
     data_seed: int = 0,
     name: str = "callable",
 ) -> Pair:
-    """A pair made of functions.
+    """A pair made of functions, e.g. a simulator.
 
     Args:
         source: ``draw(generator, n)``, which returns n contexts (n, *C), and ``pay(generator, contexts, arms)``, which
             returns what these arms pay there, (n,). All randomness must come from the generator: a round is the same
             whenever it is asked for. ``pay`` is called once per arm; what an arm pays must not depend on earlier calls.
         target: ``draw`` of the target.
-        target_test: contexts and labels (t,) or expected rewards (t, K), for the evaluator.
+        target_test: contexts and labels (t,) or expected rewards (t, K), for the evaluator, or None.
+        source_test: source rounds that training does not use: contexts and labels or expected rewards, or how many to
+            draw, as a share of ``length``, or None. Drawn ones hold realised rewards in the place of expected ones.
         n_arms: the number of arms.
         length: how many contexts each side has.
         class_names: a name per arm; by default "0", "1", ...
+        reward_range: the smallest and largest reward, or "auto": policies then estimate them.
         data_seed: fixes everything that is drawn.
         name: what reports call the pair.
 
@@ -145,18 +151,26 @@ def from_callable(
     n_arms, data_seed = whole("n_arms", n_arms, least=1), whole("data_seed", data_seed, least=0)
     paying = CallableSource(*source, n_arms=n_arms, length=length, data_seed=data_seed)
     stream = CallableContexts(target, length=length, data_seed=data_seed + 1)
-    test = ArrayEvaluation(*target_test, n_arms=n_arms)
-    for what, domain in (("target", stream), ("target_test", test)):
-        if domain.context_shape != paying.context_shape:
+    test = None if target_test is None else ArrayEvaluation(*target_test, n_arms=n_arms)
+    held: EvaluationDomain | None = None
+    if isinstance(source_test, tuple):
+        held = ArrayEvaluation(*source_test, n_arms=n_arms, name="source_test")
+    elif source_test is not None and share("source_test", source_test) > 0:
+        drawn = max(1, round(source_test * length))
+        apart = CallableSource(*source, n_arms=n_arms, length=drawn, data_seed=data_seed + 2, name="source_test")
+        held = HeldOutRewards(apart, np.arange(drawn))
+    for what, domain in (("target", stream), ("target_test", test), ("source_test", held)):
+        if domain is not None and domain.context_shape != paying.context_shape:
             raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {paying.context_shape}")
-    names = checked_class_names(class_names, n_arms)
     return Pair(
         name=name,
         context_shape=paying.context_shape,
         n_arms=n_arms,
-        class_names=names,
+        class_names=checked_class_names(class_names, n_arms),
         source=paying,
+        source_test=held,
         target=stream,
         target_test=test,
+        reward_range=resolve_reward_range(reward_range, None),
         about=About(summary="functions given by the user", licence="the user's own"),
     )

@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ def from_datasets(
     *,
     source: Any,
     target: Any,
-    target_test: Any,
+    target_test: Any = None,
+    source_test: Any = 0.1,
     n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
     passes: int = 1,
+    target_passes: int | None = None,
     name: str = "datasets",
 ) -> Pair:
     """A pair made of datasets with ``len`` and ``dataset[i]``, as torch's map-style ones are.
@@ -38,11 +41,14 @@ def from_datasets(
     Args:
         source: items ``(context, label)`` with an integer label, the arm that pays 1.
         target: items ``context``, or ``(context, label)``; then the labels are kept for continued training.
-        target_test: items ``(context, label)`` for the evaluator.
+        target_test: items ``(context, label)`` for the evaluator, or None.
+        source_test: items ``(context, label)`` of the source that training does not use, or the share of ``source`` to
+            hold out (a fixed split by class), or None.
         n_arms: the number of arms; by default one more than the largest source label.
         class_names: a name per arm.
-        passes: how many times each context may be shown.
-        name: what reports call the pair.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        name: what reports call the pair; it also fixes which source rounds are held out.
 
     A context is a tensor, an array or a Pillow image. Each dataset is read once, in order, into memory (or a mapped
     file, over 1 GB): a dataset holds its labels beside its contexts, so the target's may not be handed to training as
@@ -50,17 +56,18 @@ def from_datasets(
     """
     x, y = _collected(source, "source")
     x_target, y_target = _collected(target, "target", labels_needed=False)
-    x_test, y_test = _collected(target_test, "target_test")
-    assert y is not None
-    assert y_test is not None
+    test = None if target_test is None else _collected(target_test, "target_test")
+    given = source_test is None or isinstance(source_test, Real)
     pair = from_arrays(
         source=(x, y),
+        source_test=source_test if given else _collected(source_test, "source_test"),
         target=x_target,
-        target_test=(x_test, y_test),
+        target_test=test,
         target_labelled=None if y_target is None else (x_target, y_target),
         n_arms=n_arms,
         class_names=class_names,
         passes=passes,
+        target_passes=target_passes,
         name=name,
     )
     return replace(pair, about=About(summary="datasets given by the user", licence="the user's own"))

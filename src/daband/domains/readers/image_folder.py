@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import IntArray
-from daband.domains.arguments import whole
-from daband.domains.contract import About, Pair
+from daband.domains.contract import About, EvaluationDomain, Pair, RewardDomain
+from daband.domains.readers.arrays import held_out_of
 from daband.domains.readers.image_domains import ImageContexts, ImageEvaluation, ImageSource
 from daband.domains.readers.images import Framing, ImageStore
 from daband.domains.splits import require_classes, split_half
@@ -52,23 +53,28 @@ def from_image_folder(
     source: str | Path,
     target: str | Path,
     target_test: str | Path | None = None,
+    source_test: str | Path | float | None = 0.1,
     framing: Framing | int = 224,
     reading: Reading | None = None,
     passes: int = 1,
+    target_passes: int | None = None,
     name: str = "images",
 ) -> Pair:
     """A pair made of folders of images, decoded when they are first needed.
 
     Args:
         source: a folder with one sub-folder per class; the names of the sub-folders are the class names.
-        target: a folder of the target's images. Without ``target_test`` it needs the same sub-folders, and one half of
-            it, the same in every run, is kept for the evaluator; with it, training sees every image below it, and
-            sub-folders are not needed.
+        target: a folder of the target's images. A flat folder of photographs is an unlabelled target: the pair then has
+            no ``target_test``. Without ``target_test`` and with the source's sub-folders, one half of it, the same in
+            every run, is kept for the evaluator. With ``target_test``, training sees every image below it.
         target_test: a folder with the same sub-folders as the source, for the evaluator.
+        source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
+            out (a fixed split by class), or None.
         framing: the side of a context in pixels, or a ``Framing`` to resize first and then crop.
         reading: processes, cache and normalisation.
-        passes: how many times each image may be shown.
-        name: what reports call the pair; it also fixes how the target is split.
+        passes: how many times each source image may be shown.
+        target_passes: how many times each target image may be shown; by default as ``passes``.
+        name: what reports call the pair; it also fixes how source and target are split.
 
     Contexts are (3, H, W) of uint8. The target's stream holds the names of its files, and a sub-folder's name is its
     class: that much of the target's labels lies on disk for whoever looks; nothing of daband that trains does.
@@ -76,28 +82,31 @@ def from_image_folder(
     source, target = checked_path(source, "source"), checked_path(target, "target")
     classes = _class_folders(source)
     here = scan_classes(source, classes)
-    paying: ImageList | None
-    if target_test is None:
+    labelled: ImageList | None = None
+    test: ImageList | None = None
+    contexts = tuple(_images_below(Path(target)))
+    if target_test is not None:
+        test = scan_classes(checked_path(target_test, "target_test"), classes)
+        if all((Path(target) / label).is_dir() for label in classes):
+            labelled = scan_classes(Path(target), classes)
+            if labelled.paths != contexts:
+                labelled = None  # some images lie outside the class folders: nobody could say what they pay
+    elif any((Path(target) / label).is_dir() for label in classes):
         there = scan_classes(Path(target), classes)
         seen, held = split_half(there.labels, name=name)
-        paying, test = there.take(seen), there.take(held)
-        contexts = paying.paths
-    else:
-        test = scan_classes(checked_path(target_test, "target_test"), classes)
-        contexts = tuple(_images_below(Path(target)))
-        labelled = all((Path(target) / label).is_dir() for label in classes)
-        paying = scan_classes(Path(target), classes) if labelled else None
-        if paying is not None and paying.paths != contexts:
-            paying = None  # some images lie outside the class folders: nobody could say what they pay
+        labelled, test = there.take(seen), there.take(held)
+        contexts = labelled.paths
     return pair_of_images(
         source=here,
+        source_test=scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test,
         target=contexts,
         target_test=test,
-        target_labelled=paying,
+        target_labelled=labelled,
         class_names=classes,
         framing=Framing(framing, framing) if isinstance(framing, int) else framing,
         reading=reading or Reading(),
         passes=passes,
+        target_passes=target_passes,
         name=name,
         about=About(summary="folders of images given by the user", licence="the user's own"),
     )
@@ -106,39 +115,56 @@ def from_image_folder(
 def pair_of_images(
     *,
     source: ImageList,
+    source_test: ImageList | float | None,
     target: Sequence[Path],
-    target_test: ImageList,
+    target_test: ImageList | None,
     target_labelled: ImageList | None,
     class_names: Sequence[str],
     framing: Framing,
     reading: Reading,
     passes: int,
+    target_passes: int | None = None,
     name: str,
     about: About,
 ) -> Pair:
     """A pair of lists of image files; ``target_labelled`` lists the files of ``target`` with their classes."""
     passes = whole("passes", passes, least=1)
-    for where, images in (("the source", source), ("the target's test", target_test)):
-        require_classes(images.labels, class_names, where=where)
+    target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
+    require_classes(source.labels, class_names, where="the source")
+    if target_test is not None:
+        require_classes(target_test.labels, class_names, where="the target's test")
     n_arms, normalise = len(class_names), reading.normalise
 
     def store(paths: Sequence[Path]) -> ImageStore:
         return ImageStore(paths, framing, workers=reading.workers, cache=reading.cache)
+
+    def evaluation(images: ImageList) -> ImageEvaluation:
+        return ImageEvaluation(store(images.paths), images.labels, n_arms=n_arms, normalise=normalise)
 
     # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
     seen = store([target[row] for row in rows])
     later = None
     if target_labelled is not None:
-        later = ImageSource(seen, target_labelled.labels[rows], n_arms=n_arms, passes=passes, normalise=normalise)
+        labels = target_labelled.labels[rows]
+        later = ImageSource(seen, labels, n_arms=n_arms, passes=target_passes, normalise=normalise)
+    train: RewardDomain = ImageSource(
+        store(source.paths), source.labels, n_arms=n_arms, passes=passes, normalise=normalise
+    )
+    held: EvaluationDomain | None
+    if isinstance(source_test, ImageList):
+        held = evaluation(source_test)
+    else:
+        train, held = held_out_of(train, source_test, name=name)
     return Pair(
         name=name,
         context_shape=framing.shape,
         n_arms=n_arms,
         class_names=tuple(class_names),
-        source=ImageSource(store(source.paths), source.labels, n_arms=n_arms, passes=passes, normalise=normalise),
-        target=ImageContexts(seen, passes=passes, normalise=normalise),
-        target_test=ImageEvaluation(store(target_test.paths), target_test.labels, n_arms=n_arms, normalise=normalise),
+        source=train,
+        source_test=held,
+        target=ImageContexts(seen, passes=target_passes, normalise=normalise),
+        target_test=None if target_test is None else evaluation(target_test),
         target_labelled=later,
         feedback="one_hot",
         about=about,

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from daband.arguments import share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.arguments import whole
-from daband.domains.contract import LoggedDomain, Pair
-from daband.domains.readers.arrays import ArrayContexts, from_arrays
+from daband.domains.contract import LoggedDomain, Pair, RewardRange
+from daband.domains.parts import hold_out_log
+from daband.domains.readers.arrays import ArrayContexts, from_arrays, resolve_reward_range
 from daband.errors import InvalidInput
 
 __all__ = ["ArrayLog", "from_log"]
@@ -28,17 +29,18 @@ class ArrayLog(LoggedDomain):
         *,
         n_arms: int,
         passes: int = 1,
+        name: str = "source",
     ) -> None:
         self.n_arms = whole("n_arms", n_arms, least=1)
-        self._contexts = ArrayContexts(contexts, passes=passes, name="source contexts")
-        self._arms = _column(arms, len(self._contexts), "source arms")
+        self._contexts = ArrayContexts(contexts, passes=passes, name=f"{name} contexts")
+        self._arms = _column(arms, len(self._contexts), f"{name} arms")
         if self._arms.dtype.kind not in "biu":
-            raise InvalidInput(f"source arms must be integers, got {self._arms.dtype}")
+            raise InvalidInput(f"{name} arms must be integers, got {self._arms.dtype}")
         self._arms = self._arms.astype(np.int64)
         if self._arms.min() < 0 or self._arms.max() >= n_arms:
-            raise InvalidInput(f"source arms must lie in 0..{n_arms - 1}, got {self._arms.min()}..{self._arms.max()}")
-        self._rewards = _column(rewards, len(self._contexts), "source rewards").astype(np.float64)
-        self._propensities = _column(propensities, len(self._contexts), "source propensities").astype(np.float64)
+            raise InvalidInput(f"{name} arms must lie in 0..{n_arms - 1}, got {self._arms.min()}..{self._arms.max()}")
+        self._rewards = _column(rewards, len(self._contexts), f"{name} rewards").astype(np.float64)
+        self._propensities = _column(propensities, len(self._contexts), f"{name} propensities").astype(np.float64)
         wrong = np.flatnonzero(~((self._propensities > 0) & (self._propensities <= 1)))
         if len(wrong):
             raise InvalidInput(f"propensities lie in (0, 1], row {wrong[0]} has {self._propensities[wrong[0]]}")
@@ -59,44 +61,69 @@ def from_log(
     *,
     source: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
     target: ArrayLike,
-    target_test: tuple[ArrayLike, ArrayLike],
+    target_test: tuple[ArrayLike, ArrayLike] | None = None,
     target_labelled: tuple[ArrayLike, ArrayLike] | None = None,
+    source_test: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | float | None = 0.1,
     n_arms: int,
     class_names: Sequence[str] | None = None,
     feedback: str = "bandit",
+    reward_range: RewardRange | None = None,
     passes: int = 1,
+    target_passes: int | None = None,
     name: str = "log",
 ) -> Pair:
-    """A pair whose source is a log of another policy's rounds.
+    """A pair whose source is a log of another policy's rounds: ``from_log(source=log, target=x_t, n_arms=5)``.
 
     Args:
         source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1].
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
-        target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees.
+        target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or None.
         target_labelled: target contexts with labels or rewards, for continued training.
+        source_test: logged rounds that training does not use, as ``source``, or the share of ``source`` to hold out (a
+            fixed split by arm), or None.
         n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been pulled.
         class_names: a name per arm; by default "0", "1", ...
         feedback: "one_hot" where a reward of 1 in the log means that every other arm would have paid 0, else "bandit".
-        passes: how many times each source and target context may be shown.
-        name: what reports call the pair.
+        reward_range: the smallest and largest reward, or "auto"; by default (0, 1) for a log within it, else "auto".
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        name: what reports call the pair; it also fixes which rounds are held out.
 
     Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
     """
-    if not (isinstance(source, tuple) and len(source) == 4):
-        raise InvalidInput("source must be a tuple (contexts, arms, rewards, propensities)")
+    if feedback not in ("bandit", "one_hot"):
+        raise InvalidInput(f"feedback must be 'bandit' or 'one_hot', got {feedback!r}")
+    for argument, value in (("source", source), ("source_test", source_test)):
+        if not (isinstance(value, tuple) and len(value) == 4) and (argument == "source" or isinstance(value, tuple)):
+            raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities)")
     log = ArrayLog(*source, n_arms=n_arms, passes=passes)
-    placeholder = np.zeros((len(log), n_arms))  # from_arrays checks everything else; its source is then replaced
-    checked = from_arrays(
-        source=(source[0], placeholder),
+    train: LoggedDomain = log
+    held: LoggedDomain | None
+    if isinstance(source_test, tuple):
+        held = ArrayLog(*source_test, n_arms=n_arms, name="source_test")
+        if held.context_shape != log.context_shape:
+            raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
+    else:
+        part = 0.0 if source_test is None else share("source_test", source_test)
+        train, held = hold_out_log(log, share=part, name=name)
+    logged = log.read_log(np.arange(len(log)))[1]
+    if reward_range is None and not (logged.min() >= 0.0 and logged.max() <= 1.0):
+        reward_range = "auto"
+    checked = from_arrays(  # checks everything else; its source is then replaced
+        source=(source[0], np.zeros((len(log), n_arms))),
+        source_test=None,
         target=target,
         target_test=target_test,
         target_labelled=target_labelled,
         n_arms=n_arms,
         class_names=class_names,
+        reward_range="auto",
         passes=passes,
+        target_passes=target_passes,
         name=name,
     )
-    return replace(checked, source=log, feedback=feedback)
+    low_high = resolve_reward_range(reward_range, logged)
+    return replace(checked, source=train, source_test=held, feedback=feedback, reward_range=low_high)
 
 
 def _column(values: ArrayLike, n: int, name: str) -> AnyArray:

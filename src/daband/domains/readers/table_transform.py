@@ -1,11 +1,10 @@
-"""From the columns of a table to numbers: fitted once, saved, and applied the same way ever after."""
+"""From the columns of a table to the numbers of a context: fitted once, saved, applied to tables and to raw rows."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,8 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.errors import DataError, InvalidInput
+from daband.files import write_text
+from daband.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["CategoricalColumn", "NumericColumn", "TableTransform"]
 
 _MISSING = "(missing)"
+_FORMAT = "daband table transform"
 
 
 @dataclass(frozen=True)
@@ -114,35 +116,78 @@ class TableTransform:
                 parts.append(column.apply(_texts(frame, column.name)))
         return np.concatenate(parts, axis=1)
 
-    def save(self, path: str | Path) -> None:
-        """Write the transform as JSON."""
+    def contexts(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FloatArray:
+        """Contexts (n, d) of raw rows, ``{"age": 41, "city": "Oslo"}``: one, or several. polars is not needed for it.
+
+        None and NaN are missing values. A column that a row lacks, or a number that is none, is an error; columns that
+        are not part of the context are ignored.
+        """
+        listed = [rows] if isinstance(rows, Mapping) else list(rows)
+        parts = []
+        for column in self.columns:
+            values = [_value(row, column.name, at) for at, row in enumerate(listed)]
+            if isinstance(column, NumericColumn):
+                parts.append(column.apply(np.array([_number(value, column.name) for value in values], np.float64)))
+            else:
+                parts.append(column.apply([None if value is None else _text(value) for value in values]))
+        return np.concatenate(parts, axis=1)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that was fitted, as JSON can hold it; ``from_state`` makes the same transform of it."""
         kinds = {NumericColumn: "numeric", CategoricalColumn: "categorical"}
         columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
-        target = Path(path)
-        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"format": "daband table transform", "version": 1, "columns": columns}, file, indent=1)
-        os.replace(aside, target)
+        return {"format": _FORMAT, "version": 1, "columns": columns}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> TableTransform:
+        """The transform whose ``state`` this is."""
+        try:
+            if state["format"] != _FORMAT or state["version"] != 1:
+                raise KeyError("format")
+            columns: list[NumericColumn | CategoricalColumn] = []
+            for column in state["columns"]:
+                fields = dict(column)
+                if fields.pop("kind") == "numeric":
+                    columns.append(NumericColumn(**fields))
+                else:
+                    columns.append(CategoricalColumn(fields["name"], tuple(fields["categories"])))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"this is not the state of a table transform ({error})") from None
+        return cls(tuple(columns))
+
+    def save(self, path: str | Path) -> None:
+        """Write the transform as JSON."""
+        write_text(path, json.dumps(self.state(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> TableTransform:
         """Read a transform that ``save`` wrote."""
         try:
-            read: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-            if read["format"] != "daband table transform" or read["version"] != 1:
-                raise KeyError("format")
-            columns: list[NumericColumn | CategoricalColumn] = []
-            for fields in read["columns"]:
-                kind = fields.pop("kind")
-                if kind == "numeric":
-                    columns.append(NumericColumn(**fields))
-                else:
-                    columns.append(CategoricalColumn(fields["name"], tuple(fields["categories"])))
+            return cls.from_state(json.loads(Path(path).read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise DataError(f"{path} is not there") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, DataError) as error:
             raise DataError(f"{path} is not a saved table transform ({error})") from None
-        return cls(tuple(columns))
+
+
+def _value(row: Mapping[str, Any], name: str, at: int) -> Any:
+    if name not in row:
+        raise InvalidInput(f"row {at} has no {name!r}{did_you_mean(name, row)}; where it is missing, put None")
+    value = row[name]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _number(value: Any, name: str) -> float:
+    if value is None:
+        return math.nan
+    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating) or math.isinf(value):
+        raise InvalidInput(f"{name!r} must be a finite number or None, got {value!r}")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    """A category as polars writes it: true and false in lower case."""
+    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
 
 
 def numbers(frame: pl.DataFrame, name: str) -> FloatArray:
@@ -169,10 +214,7 @@ def _texts(frame: pl.DataFrame, name: str) -> list[str | None]:
 
 def _column(frame: pl.DataFrame, name: str) -> pl.Series:
     if name not in frame.columns:
-        import difflib
-
-        near = difflib.get_close_matches(name, frame.columns, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, frame.columns)
         raise InvalidInput(f"the table has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
     return frame[name]
 

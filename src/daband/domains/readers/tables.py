@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daband.arguments import share
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.contract import About, Pair
+from daband.domains.contract import About, Pair, RewardRange
 from daband.domains.readers.arrays import from_arrays
 from daband.domains.readers.logs import from_log
 from daband.domains.readers.table_transform import TableTransform, numbers
-from daband.domains.splits import require_classes, split_half
+from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
@@ -29,10 +31,10 @@ _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 class Columns:
     """Which columns mean what.
 
-    ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot. What pays is told
-    in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column per
-    arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity``; a log still needs ``label`` or
-    ``rewards`` for the test. None of these may be a context.
+    ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot. What arms pay is
+    given in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column
+    per arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity``. A log may have ``label`` or
+    ``rewards`` besides: the target's test uses them. None of these columns may be a context.
     """
 
     context: tuple[str, ...]
@@ -53,11 +55,11 @@ class Columns:
         strangers = [name for name in self.categorical if name not in self.context]
         if strangers:
             raise InvalidInput(f"columns.categorical names {strangers[0]!r}, which is not one of the context columns")
-        if (self.label is None) == (not self.rewards):
-            raise InvalidInput("columns needs either a label column or a reward column per arm")
         logged = [self.arm, self.reward, self.propensity]
         if any(logged) and not all(logged):
             raise InvalidInput("a log needs all of columns.arm, columns.reward and columns.propensity")
+        if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
+            raise InvalidInput("columns needs either a label column or a reward column per arm")
         for role in ("label", "rewards", "arm", "reward", "propensity"):
             named = getattr(self, role)
             told = [name for name in (named if role == "rewards" else (named,)) if name in self.context]
@@ -70,66 +72,87 @@ def from_table(
     source: Any,
     target: Any,
     target_test: Any = None,
+    source_test: Any = 0.1,
     columns: Columns,
     transform: TableTransform | None = None,
+    reward_range: RewardRange | None = None,
     passes: int = 1,
+    target_passes: int | None = None,
     name: str = "table",
 ) -> Pair:
     """A pair made of tables.
 
     Args:
         source: a path to a .parquet, .csv, .tsv, .arrow or .feather file, or a pandas, polars or arrow table.
-        target: the same, of the target; training sees its context columns only.
-        target_test: the same, with the label or reward columns; without it, ``target`` must have them, and one half
-            of it, the same in every run, is kept for the evaluator.
+        target: the same, of the target; training sees its context columns only. A target without the label or reward
+            columns is unlabelled: the pair then has no ``target_test``. One with them, where ``target_test`` is not
+            given, is split, and one half, the same in every run, is kept for the evaluator.
+        target_test: a table with the label or reward columns, for the evaluator.
+        source_test: a table of source rounds that training does not use, or the share of ``source`` to hold out (a
+            fixed split), or None.
         columns: which columns mean what.
         transform: a fitted transform, to treat new data as before; by default one is fitted on the context columns of
-            the source and of the target that training sees.
-        passes: how many times each context may be shown.
-        name: what reports call the pair; it also fixes how the target is split.
+            the source that training uses and of the target that training sees.
+        reward_range: the smallest and largest reward, or "auto"; by default as in ``from_arrays`` and ``from_log``.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        name: what reports call the pair; it also fixes how source and target are split.
 
-    The pair's ``feature_names`` tell what the numbers of a context are. Fit and save a transform of your own with
-    ``TableTransform.fit(...)`` and ``save`` to use it elsewhere.
+    ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
+    the numbers of a context are.
     """
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     source_frame, target_frame = read_table(source), read_table(target)
-    if target_test is None:
-        classes, strata = _classes(source_frame, columns), _strata(target_frame, columns)
-        seen, held = split_half(strata, name=name)
+    classes = _classes(source_frame, columns)
+    answers = {columns.label} if columns.label else set(columns.rewards)
+    labelled = bool(answers) and answers <= set(target_frame.columns)
+    test_frame = None if target_test is None else read_table(target_test)
+    if test_frame is None and labelled:
+        seen, held = split_half(_strata(target_frame, columns), name=name)
         test_frame, target_frame = target_frame[held], target_frame[seen]
-        has_rewards = True
+    if test_frame is not None and not answers:
+        raise InvalidInput("target_test needs columns.label or columns.rewards: which column says what an arm pays?")
+    if source_test is None or isinstance(source_test, Real):
+        part = 0.0 if source_test is None else share("source_test", source_test)
+        used, held_rows = split_share(_source_strata(source_frame, columns), share=part, name=name)
+        held_frame = source_frame[held_rows] if len(held_rows) else None
+        source_frame = source_frame[used]
     else:
-        classes, test_frame = _classes(source_frame, columns), read_table(target_test)
-        needed = {columns.label} if columns.label else set(columns.rewards)
-        has_rewards = needed <= set(target_frame.columns)
-    for frame, what in ((source_frame, "source"), (target_frame, "target"), (test_frame, "target_test")):
-        if not len(frame):
+        held_frame = read_table(source_test)
+    frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_frame}
+    for what, frame in frames.items():
+        if frame is not None and not len(frame):
             raise DataError(f"the {what} table has no rows")
     if transform is None:
         both = _stacked(source_frame, target_frame, columns)
         transform = TableTransform.fit(both, context=columns.context, categorical=columns.categorical)
     contexts = transform.apply(target_frame)
-    test = (transform.apply(test_frame), _pays(test_frame, columns, classes, "target_test"))
-    if columns.label and test_frame is not None and not columns.arm:
-        require_classes(test[1], classes, where="the target's table")
-    paying = (contexts.copy(), _pays(target_frame, columns, classes, "target")) if has_rewards else None
+    test = None
+    if test_frame is not None:
+        test = (transform.apply(test_frame), _pays(test_frame, columns, classes, "target_test"))
+        if columns.label and not columns.arm:
+            require_classes(test[1], classes, where="the target's table")
+    known = (contexts.copy(), _pays(target_frame, columns, classes, "target")) if labelled else None
     rest: dict[str, Any] = {
         "target": contexts,
         "target_test": test,
-        "target_labelled": paying,
+        "target_labelled": known,
         "n_arms": len(classes),
         "class_names": classes,
+        "reward_range": reward_range,
         "passes": passes,
+        "target_passes": target_passes,
         "name": name,
     }
-    if columns.arm is None:
-        pays = _pays(source_frame, columns, classes, "source")
-        pair = from_arrays(source=(transform.apply(source_frame), pays), **rest)
-    else:
-        pair = from_log(source=_log(source_frame, transform, columns, classes), **rest)
+    rounds = _rounds if columns.arm is None else _log
+    parts: dict[str, Any] = {
+        what: None if frame is None else rounds(frame, transform, columns, classes, what)
+        for what, frame in (("source", source_frame), ("source_test", held_frame))
+    }
+    pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
     about = About(summary="tables given by the user", licence="the user's own")
-    return replace(pair, about=about, feature_names=transform.feature_names)
+    return replace(pair, about=about, feature_names=transform.feature_names, table=transform)
 
 
 def read_table(table: Any) -> pl.DataFrame:
@@ -214,6 +237,14 @@ def _strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
     return labels
 
 
+def _source_strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
+    """What the split of the source balances: the best arm of every row, or the arm that a log pulled."""
+    if columns.arm is None:
+        return _strata(frame, columns)
+    pulled: IntArray = np.unique([str(value) for value in _values(frame, columns.arm)], return_inverse=True)[1]
+    return pulled
+
+
 def _pays(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
     if columns.rewards:
         return _reward_table(frame, columns, where)
@@ -239,13 +270,19 @@ def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArr
     return table
 
 
+def _rounds(
+    frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
+) -> tuple[AnyArray, ...]:
+    return transform.apply(frame), _pays(frame, columns, classes, where)
+
+
 def _log(
-    frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str]
-) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+    frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
+) -> tuple[AnyArray, ...]:
     assert columns.arm is not None
     assert columns.reward is not None
     assert columns.propensity is not None
-    arms = _positions(_values(frame, columns.arm), classes, columns.arm, "source")
+    arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
     return transform.apply(frame), arms, numbers(frame, columns.reward), numbers(frame, columns.propensity)
 
 

@@ -1,4 +1,4 @@
-"""Numbers that a user passed, checked at the door with an error that names the argument."""
+"""Arguments that a user passed, checked on entry with an error that names the argument."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 from daband.errors import InvalidInput
 
-__all__ = ["checked_class_names", "finite", "whole"]
+__all__ = ["checked_class_names", "finite", "share", "whole"]
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
     """The value as an int, if it is a whole number of at least ``least``; True, 2.0 and "2" are none."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidInput(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise InvalidInput(f"{name} must be at least {least}, got {value}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
     return int(value)
 
 
@@ -26,6 +24,14 @@ def finite(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number, got {value!r}")
     return float(value)
+
+
+def share(name: str, value: Any) -> float:
+    """The value as a float, if it is a share of something: at least 0 and below 1."""
+    number = finite(name, value)
+    if not 0.0 <= number < 1.0:
+        raise InvalidInput(f"{name} must be a share, at least 0 and below 1, got {value!r}")
+    return number
 
 
 def checked_class_names(class_names: Sequence[str] | None, n_arms: int) -> tuple[str, ...]:

@@ -1,0 +1,154 @@
+"""Contexts of any scale and offset, made alike: centred, scaled, clipped, with a constant added."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+
+from daband.arguments import whole
+from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
+from daband.errors import InvalidInput, NotFitted
+from daband.linear.pca import PCA
+
+__all__ = ["OutlierWarning", "Standardise"]
+
+_CLIP = 5.0
+_OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen once in n contexts has
+_TAIL = 0.001
+_SMALLEST_SCALE = 1.0 / 4.0
+_COLUMNS = 64
+
+
+class OutlierWarning(UserWarning):
+    """A context lies so far from the others that it was clipped."""
+
+
+class Standardise:
+    """Standardises every number of a context by what source and target contexts show: ``transform=Standardise()``.
+
+    Each number loses its mean and is divided by its deviation, clipped at five deviations, and scaled by
+    ``max(1 / sqrt(d), 1 / 4)``, so that a typical context has norm 1 up to 16 dimensions and grows slowly beyond; a
+    constant 1 is appended. Against ridge 1 that leaves one ``alpha`` sensible for contexts of any unit, offset and
+    dimension. A number that never changes becomes 0. With ``components``, only so many leading principal components of
+    the standardised numbers are kept, besides the constant.
+
+    Means and deviations are robust. The 0.1% smallest and largest values of each number, at least one on each side,
+    count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
+    a row is clipped like any other, with an ``OutlierWarning``.
+
+    ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
+    """
+
+    bounds_contexts = True
+    """However large a context is, its features are not: a policy then accepts contexts of any size."""
+
+    def __init__(self, *, components: int | None = None) -> None:
+        self.components = None if components is None else whole("components", components, least=1)
+        self._mean: FloatArray | None = None
+        self._deviation: FloatArray | None = None
+        self._axes: FloatArray | None = None
+
+    def __repr__(self) -> str:
+        return "Standardise()" if self.components is None else f"Standardise(components={self.components})"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ``fit`` has been called."""
+        return self._mean is not None
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:
+        """One more than a context has numbers, or than there are components: the constant."""
+        return (math.prod(context_shape) if self.components is None else self.components) + 1
+
+    def fit(self, *contexts: ArrayLike) -> Standardise:
+        """Fit on batches of contexts (n_i, *C), all together."""
+        batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
+        if any(batch.ndim < 2 for batch in batches):
+            raise InvalidInput("contexts must have shape (n, *C)")
+        flat = [batch.reshape(len(batch), -1) for batch in batches if len(batch)]
+        if not flat:
+            raise InvalidInput("Standardise needs at least one context")
+        dims = {batch.shape[1] for batch in flat}
+        if len(dims) != 1:
+            raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
+        dim = dims.pop()
+        mean, deviation = np.empty(dim), np.empty(dim)
+        for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
+            part = slice(start, start + _COLUMNS)
+            columns = np.concatenate([unit_scale(batch[:, part]) for batch in flat])
+            if not np.isfinite(columns).all():
+                raise InvalidInput("contexts have a NaN or infinite value")
+            mean[part], deviation[part] = _robust_moments(columns)
+        axes = None
+        if self.components is not None:
+            axes = PCA(self.components).fit(*[_standardised(unit_scale(batch), mean, deviation) for batch in flat]).axes
+        self._mean, self._deviation, self._axes = mean, deviation, axes
+        return self
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Features (n, d + 1) of contexts (n, *C)."""
+        if self._mean is None or self._deviation is None:
+            raise NotFitted("Standardise is not fitted: give unlabelled contexts to policy.prepare(...)")
+        values = unit_scale(contexts.reshape(-1, len(self._mean)))
+        inner = _standardised(values, self._mean, self._deviation, warn=True)
+        if self._axes is not None:
+            inner = inner @ self._axes.T
+        return np.concatenate([inner, np.ones((len(inner), 1))], axis=1)
+
+    def settings(self) -> dict[str, int | None]:
+        """What ``Standardise(**settings)`` needs to make the same, unfitted."""
+        return {"components": self.components}
+
+    def state(self) -> dict[str, AnyArray]:
+        """The fitted arrays; empty before ``fit``."""
+        if self._mean is None or self._deviation is None:
+            return {}
+        fitted = {"mean": self._mean, "deviation": self._deviation}
+        return fitted if self._axes is None else {**fitted, "axes": self._axes}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take what ``state`` returned."""
+        if state:
+            mean = restored_array(state, "mean", np.zeros(state["mean"].shape))
+            deviation = restored_array(state, "deviation", np.zeros(mean.shape))
+            if not (deviation > 0).all():
+                raise ValueError("deviation must be positive")
+            axes = None
+            if self.components is not None:
+                axes = restored_array(state, "axes", np.zeros((self.components, len(mean))))
+            self._mean, self._deviation, self._axes = mean, deviation, axes
+
+
+def _standardised(values: FloatArray, mean: FloatArray, deviation: FloatArray, *, warn: bool = False) -> FloatArray:
+    """Values (n, d), centred, divided by deviations, clipped and scaled."""
+    with np.errstate(over="ignore"):  # what overflows is clipped
+        out: FloatArray = (values - mean) / deviation
+    if warn and max(out.max(), -out.min()) > _OUTLIER:
+        row, column = np.unravel_index(np.abs(out).argmax(), out.shape)
+        warnings.warn(
+            f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from "
+            f"the mean {mean[column]:.4g}; it counts as {_CLIP:g} deviations. Check where it comes from",
+            OutlierWarning,
+            stacklevel=5,
+        )
+    np.clip(out, -_CLIP, _CLIP, out=out)
+    out *= max(1.0 / math.sqrt(len(mean)), _SMALLEST_SCALE)
+    return out
+
+
+def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and deviation (d,) of columns (n, d) after winsorising; a deviation that rounding alone made becomes 1."""
+    n = len(columns)
+    tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, where there are three
+    ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
+    low, high = ordered[tail], ordered[n - 1 - tail]
+    spread = high - low
+    # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
+    kept = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
+    with np.errstate(over="ignore"):
+        mean = low + (kept - low).mean(axis=0)  # rounding goes by the spread of a column, not by its offset
+        deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
+    rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
+    return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)

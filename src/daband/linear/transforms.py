@@ -1,0 +1,222 @@
+"""What may stand in front of a policy: a transform of contexts, fitted on unlabelled contexts before the first round.
+
+``PCA`` and ``Standardise`` are ours. Anything else with ``fit`` and ``transform``, as scikit-learn's transformers and
+pipelines have them, is wrapped by ``as_transform``.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from daband.arrays import AnyArray, ArrayLike, FloatArray, unit_scale
+from daband.errors import InvalidInput, NotFitted
+from daband.linear.pca import PCA
+from daband.linear.standardise import Standardise
+
+__all__ = [
+    "CustomTransform",
+    "Transform",
+    "UnsavedPartWarning",
+    "as_transform",
+    "build_transform",
+    "transform_settings",
+]
+
+
+class UnsavedPartWarning(UserWarning):
+    """A saved policy lacks a part that does not offer its state; ``daband.load`` must be given that part again."""
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """Contexts (n, *C) to features (n, d), the same for a batch as for each of its rows."""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it can be applied."""
+        ...
+
+    def fit(self, *contexts: ArrayLike) -> Any:
+        """Fit on batches of contexts (n_i, *C), all together."""
+        ...
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Features (n, d) of contexts (n, *C)."""
+        ...
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:
+        """How many features a context of this shape becomes; known before ``fit``."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make it anew, unfitted, as JSON can hold them."""
+        ...
+
+    def state(self) -> dict[str, AnyArray]:
+        """What was fitted, as arrays; empty before ``fit``."""
+        ...
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Take what ``state`` returned."""
+        ...
+
+
+class CustomTransform:
+    """An object of another library, with ``fit(X)`` and ``transform(X)`` for X of shape (n, d).
+
+    How many features come out must be known when the policy is built. It is taken from a fitted object itself, else
+    from its ``n_components``, else it is the size of a context; ``fit`` checks it.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        for method in ("fit", "transform"):
+            if not callable(getattr(inner, method, None)):
+                raise InvalidInput(
+                    f"transform must be a daband.PCA, a daband.Standardise or an object with fit and transform, "
+                    f"got {type(inner).__name__}"
+                )
+        self.inner = copy.deepcopy(inner)
+        self._n_features: int | None = None
+
+    def __repr__(self) -> str:
+        return f"CustomTransform({self.inner!r})"
+
+    @property
+    def name(self) -> str:
+        """The class of the wrapped object."""
+        return f"{type(self.inner).__module__}.{type(self.inner).__qualname__}"
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the wrapped object is fitted, by its own word or by scikit-learn's convention of names in "_"."""
+        told = getattr(self.inner, "__sklearn_is_fitted__", None)
+        if callable(told):
+            return bool(told())
+        if isinstance(getattr(self.inner, "fitted", None), bool):
+            return bool(self.inner.fitted)
+        return any(name.endswith("_") and not name.startswith("__") for name in vars(self.inner))
+
+    def fit(self, *contexts: ArrayLike) -> CustomTransform:
+        """Fit the wrapped object on all contexts, flattened to (n, d)."""
+        flat = np.concatenate([_flat(np.asarray(batch)) for batch in contexts])
+        fitted = copy.deepcopy(self.inner)
+        fitted.fit(flat)
+        width = _features(fitted, flat[:1])
+        if self._n_features is not None and width != self._n_features:
+            raise InvalidInput(
+                f"{self.name} gives {width} features, {self._n_features} were expected when the policy was built; "
+                "fit it before you give it to the policy"
+            )
+        self.inner = fitted
+        return self
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Features (n, d) of contexts (n, *C)."""
+        if not self.fitted:
+            raise NotFitted(f"{self.name} is not fitted: give unlabelled contexts to policy.prepare(...), or fit it")
+        out = np.asarray(self.inner.transform(_flat(contexts)), dtype=np.float64)
+        if not np.isfinite(out).all():
+            raise InvalidInput(f"{self.name} made a NaN or infinite value of a context")
+        return np.ascontiguousarray(out)
+
+    def n_features(self, context_shape: tuple[int, ...]) -> int:
+        """How many features a context of this shape becomes."""
+        size = math.prod(context_shape)
+        if self.fitted:
+            self._n_features = _features(self.inner, np.zeros((1, size)))
+        else:
+            told = getattr(self.inner, "n_components", None)
+            self._n_features = int(told) if isinstance(told, int | np.integer) and told > 0 else size
+        return self._n_features
+
+    def settings(self) -> dict[str, Any]:
+        """The class, and the object's own settings where it offers them as JSON can hold them."""
+        own = getattr(self.inner, "settings", None)
+        return {"class": self.name, "settings": own() if callable(own) else None}
+
+    def state(self) -> dict[str, AnyArray]:
+        """The object's own arrays, where it offers ``state`` and ``restore``; else a warning that names it."""
+        if not self.fitted:
+            return {}
+        if callable(getattr(self.inner, "state", None)) and callable(getattr(self.inner, "restore", None)):
+            return {name: np.asarray(array) for name, array in self.inner.state().items()}
+        warnings.warn(
+            f"the transform {self.name} has no state() and restore(), so the file does not hold it: keep the fitted "
+            "object, and load the policy with daband.load(path, transform=...)",
+            UnsavedPartWarning,
+            stacklevel=4,
+        )
+        return {}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Hand the arrays back to the object; one that keeps no arrays must come fitted."""
+        if state:
+            self.inner.restore(dict(state))
+
+
+def as_transform(transform: Any) -> Transform | None:
+    """A policy's own copy of what it was given as ``transform``; None stays None."""
+    if transform is None:
+        return None
+    if isinstance(transform, PCA | Standardise):
+        return copy.copy(transform)
+    if isinstance(transform, CustomTransform):
+        return CustomTransform(transform.inner)
+    if isinstance(transform, type):
+        raise InvalidInput(
+            f"transform must be an object, got the class {transform.__name__}; write {transform.__name__}(...)"
+        )
+    return CustomTransform(transform)
+
+
+_KINDS: dict[str, type[PCA] | type[Standardise]] = {"pca": PCA, "standardise": Standardise}
+
+
+def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
+    """What a saved policy says of its transform."""
+    if transform is None:
+        return None
+    kind = next((name for name, own in _KINDS.items() if type(transform) is own), "custom")
+    return {"kind": kind, **transform.settings()}
+
+
+def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:
+    """A transform from ``transform_settings``, unfitted; ``custom`` is the object of another library that they name."""
+    if settings is None:
+        if custom is not None:
+            raise InvalidInput("transform was given, but the saved policy has none")
+        return None
+    arguments = dict(settings)
+    kind = arguments.pop("kind")
+    if kind in _KINDS:
+        if custom is not None:
+            raise InvalidInput(f"transform was given, but the saved policy has its own ({kind})")
+        return _KINDS[kind](**arguments)
+    if custom is None:
+        raise InvalidInput(
+            f"the policy was saved with a transform of its own, {arguments['class']}: pass it, fitted unless it offers "
+            "state() and restore(), as daband.load(path, transform=...)"
+        )
+    wrapped = CustomTransform(custom)
+    if wrapped.name != arguments["class"]:
+        raise InvalidInput(f"transform must be a {arguments['class']}, as in the saved policy, got {wrapped.name}")
+    return wrapped
+
+
+def _flat(contexts: AnyArray) -> FloatArray:
+    return unit_scale(contexts.reshape(len(contexts), -1))
+
+
+def _features(inner: Any, row: FloatArray) -> int:
+    out = np.asarray(inner.transform(row))
+    if out.ndim != 2 or len(out) != len(row):
+        raise InvalidInput(
+            f"{type(inner).__name__}.transform must return (n, d), got shape {out.shape} for {row.shape}"
+        )
+    return int(out.shape[1])

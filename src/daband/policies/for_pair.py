@@ -1,0 +1,55 @@
+"""The settings of a policy that follow from a pair of domains.
+
+A policy never imports a domain: a pair is known here by its attributes alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daband.errors import InvalidInput
+from daband.linear import PCA, Standardise
+from daband.suggestions import did_you_mean
+
+__all__ = ["policy_for_pair", "sensible_transform"]
+
+_P = TypeVar("_P")
+_OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
+_OF_SOME = ("alpha", "device", "feedback")
+"""Settings that some policies have no use for; they are dropped there."""
+
+
+def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
+    """A policy of class ``kind`` for ``pair``; ``settings`` are keyword arguments of that class."""
+    if not all(hasattr(pair, name) for name in (*_OF_THE_PAIR, "target")):
+        raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
+    known = inspect.signature(kind).parameters
+    unknown = next((name for name in settings if name not in known and name not in _OF_SOME), None)
+    if unknown is not None:
+        own = [name for name in known if name not in _OF_THE_PAIR]
+        hint = did_you_mean(unknown, own)
+        raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(own)})")
+    arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
+    if "transform" not in settings:
+        arguments["transform"] = sensible_transform(kind, pair)
+    arguments |= settings
+    return kind(**{name: value for name, value in arguments.items() if name in known})
+
+
+def sensible_transform(kind: type, pair: Any, *, components: int | None = None) -> Any:
+    """What stands in front of a policy unless the caller says otherwise.
+
+    A linear policy takes contexts as they are, and its widths grow with their scale: it gets ``Standardise``, unless
+    contexts are images (``uint8``), whose scale is known. A network normalises its input itself. With ``components``
+    contexts are reduced to so many principal components, or as many as there are.
+    """
+    reduced = None if components is None else min(components, math.prod(pair.context_shape))
+    images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
+    if getattr(kind, "scale_matters", False) and not images:
+        return Standardise(components=reduced)
+    return None if reduced is None else PCA(reduced)

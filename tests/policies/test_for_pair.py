@@ -1,0 +1,87 @@
+"""``Policy.for_pair``: what follows from a pair, for every policy alike."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.domains import from_arrays, from_callable, load
+from daband.errors import InvalidInput
+from daband.experiments.methods import build_policy
+from daband.policies import policies
+
+PAIR = load("amazon", tiny=True)
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_every_policy_takes_every_common_setting(name):
+    made = policies.get(name).for_pair(PAIR, seed=3, device="cpu", feedback="bandit", alpha=0.2)
+    assert (made.context_shape, made.n_arms, made.arms, made.seed) == ((400,), 2, "disjoint", 3)
+    assert made.settings().get("feedback", "bandit") == "bandit"
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_feedback_and_reward_range_come_from_the_pair(name):
+    euros = from_arrays(source=(np.eye(4), 17 * np.eye(4) - 5), target=np.eye(4), arms="disjoint")
+    made = policies.get(name).for_pair(euros)
+    assert tuple(made.settings()["reward_range"]) == (-5.0, 12.0)
+    assert made.settings().get("feedback", "bandit") == "bandit"
+    assert policies.get(name).for_pair(PAIR).settings().get("feedback", "one_hot") == "one_hot"
+
+
+def test_rewards_of_unknown_range_are_estimated():
+    pair = from_callable(
+        source=(lambda g, n: g.normal(size=(n, 2)), lambda g, x, arms: 900.0 * x[:, 0]),
+        target=lambda g, n: g.normal(size=(n, 2)),
+        n_arms=2,
+        length=300,
+    )
+    assert daband.LinUCB.for_pair(pair).settings()["reward_range"] == "auto"
+
+
+def test_linear_policies_standardise_vectors_and_leave_images_alone():
+    assert isinstance(daband.LinUCB.for_pair(PAIR).transform, daband.Standardise)
+    assert daband.LinUCB.for_pair(load("digit", tiny=True)).transform is None
+    assert daband.LinUCB.for_pair(PAIR, transform=None).transform is None
+    assert isinstance(daband.LinUCB.for_pair(PAIR, transform=daband.PCA(3)).transform, daband.PCA)
+    assert daband.Random.for_pair(PAIR).transform is None
+
+
+def test_a_wrong_setting_suggests_the_nearest():
+    with pytest.raises(InvalidInput, match="LinUCB has no setting 'ridgee'; did you mean 'ridge'"):
+        daband.LinUCB.for_pair(PAIR, ridgee=2.0)
+    with pytest.raises(InvalidInput, match=r"pair must be a daband\.domains\.Pair, got dict"):
+        daband.LinUCB.for_pair({})
+
+
+def test_the_command_line_builds_the_same():
+    by_name = build_policy("linucb", PAIR, seed=1, settings={"ridge": 2.0}, components=8)
+    assert by_name.settings() == daband.LinUCB.for_pair(PAIR, seed=1, ridge=2.0).settings()
+    assert by_name.settings()["alpha"] == daband.LinUCB(context_shape=(4,), n_arms=2).settings()["alpha"]
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1000.0, 0.0), (1.0, 25.0)])
+def test_units_and_offsets_of_contexts_change_no_decision(scale, offset):
+    generator = np.random.default_rng(0)
+    labels = np.arange(400) % 3
+    x = np.eye(3)[labels] + 0.5 * generator.normal(size=(400, 3))
+
+    def accuracy(contexts):
+        pair = from_arrays(source=(contexts, labels), target=contexts)
+        policy = daband.LinUCB.for_pair(pair, seed=0)
+        daband.train(policy, source=pair.source, target=pair.target, episodes=5)
+        return daband.evaluate(policy, pair.source_test, as_domain="source").accuracy
+
+    assert accuracy(x) > 0.6
+    assert accuracy(x * scale + offset) == pytest.approx(accuracy(x), abs=0.06)
+
+
+def test_a_row_of_enormous_size_does_not_destroy_a_policy():
+    generator = np.random.default_rng(0)
+    labels = np.arange(2000) % 3
+    x = np.eye(3)[labels] + 0.2 * generator.normal(size=(2000, 3))
+    x[1234] = 1e9
+    pair = from_arrays(source=(x, labels), target=x, source_test=(np.eye(3), np.arange(3)))
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    with pytest.warns(daband.linear.OutlierWarning):
+        daband.train(policy, source=pair.source, target=pair.target, episodes=30)
+    assert daband.evaluate(policy, pair.source_test, as_domain="source").accuracy == 1.0
