@@ -71,11 +71,6 @@ def test_conv_variants(options):
     assert torch.isfinite(encoder(torch.zeros(4, 1, 28, 28)).latent).all()
 
 
-def test_no_images_are_no_features():
-    latent, alignment = build_encoder("conv", context_shape=(3, 20, 20))(torch.rand(0, 3, 20, 20))
-    assert (latent.shape, len(alignment)) == ((0, 64), 0)
-
-
 def test_conv_caps_the_tap_of_large_images():
     assert build_encoder("conv", context_shape=(3, 224, 224)).alignment_width == 48 * 8 * 8
 

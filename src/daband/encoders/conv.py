@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from daband.encoders.contract import Features, encoders
 from daband.encoders.normalisation import DomainNorm
+from daband.encoders.patches import convolved_patches, worth_patches
 from daband.errors import InvalidInput
 
 __all__ = ["PIXELS", "ConvFeatures", "normalised_pixels"]
@@ -118,9 +119,11 @@ def normalised_pixels(images: torch.Tensor, how: str) -> torch.Tensor:
 
 def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
     """Convolution of maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), each run by its own weights."""
+    apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
+    if worth_patches(apart, weight):
+        return convolved_patches(apart, weight, bias)
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
-    apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
     inputs, outputs = weight.shape[1], len(weight) // runs
     # Grouped kernels are slow with few channels a group, and with many groups on the way back.
     at_once = _RUNS_PER_CONVOLUTION if inputs >= _ENOUGH_CHANNELS else 1
