@@ -19,9 +19,9 @@ def _every_digit(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-def trained(*, cuda_graph, shape=(3, 20, 20), episodes=6):
+def trained(*, cuda_graph, shape=(3, 20, 20), episodes=6, steps=16):
     recipe = recipe_for("default-rpd", context_shape=shape)
-    recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32))
+    recipe = replace(recipe, learning=replace(recipe.learning, steps=steps, batch=32))
     policy = DABand(context_shape=shape, n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=1)
     policy.learner.cuda_graph = cuda_graph
     rng = np.random.default_rng(0)
@@ -33,17 +33,24 @@ def trained(*, cuda_graph, shape=(3, 20, 20), episodes=6):
     return policy, measured
 
 
-def test_replayed_steps_equal_eager_steps():
-    (replayed, ours), (eager, theirs) = trained(cuda_graph=True, episodes=3), trained(cuda_graph=False, episodes=3)
-    assert not replayed.learner.stepper.runner.refused
-    assert set(replayed.learner.stepper.runner._replays) == {False, True}
+def test_replayed_steps_move_parameters_as_eager_steps_do():
+    """Sums on a GPU have no fixed order, and Adam carries differences on: the way of ten steps is compared as a whole.
+
+    A step that was lost, taken twice or taken on another batch would change the way by about its own length.
+    """
+    start = trained(cuda_graph=True, episodes=1, steps=0)[0].learner.vector.detach().cpu()
+    replayed, ours = trained(cuda_graph=True, episodes=1, steps=10)
+    eager, theirs = trained(cuda_graph=False, episodes=1, steps=10)
+    runner = replayed.learner.stepper.runner
+    assert not runner.refused
+    assert set(runner._replays) == {False, True}
     assert isinstance(eager.learner.stepper.runner, EagerRunner)
     assert set(ours) == set(theirs)
-    assert replayed.learner.step_number == eager.learner.step_number == 3 * 16
+    assert replayed.learner.step_number == eager.learner.step_number == 10
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.01)
-    images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
-    # Sums on a GPU have no fixed order, and steps carry the difference on: .02 was seen after twice as many.
-    np.testing.assert_allclose(replayed.decide(images).mean, eager.decide(images).mean, atol=0.02)
+    one, other = (policy.learner.vector.detach().cpu() - start for policy in (replayed, eager))
+    assert other.norm() > 0
+    assert (one - other).norm() < 0.3 * other.norm()
 
 
 def test_steps_on_rounds_of_both_domains_without_target_contexts_are_recorded_too():
@@ -91,7 +98,7 @@ def test_runs_together_equal_runs_alone_on_the_device():
         source=(images, labels), source_test=None, target=255 - images, target_test=(images, labels)
     )
     recipe = recipe_for("default", context_shape=(3, 20, 20))
-    recipe = replace(recipe, learning=replace(recipe.learning, steps=16, batch=32))
+    recipe = replace(recipe, learning=replace(recipe.learning, steps=steps, batch=32))
 
     def fresh(seed):
         return DABand(context_shape=(3, 20, 20), n_arms=4, recipe=recipe, feedback="one_hot", device="cuda", seed=seed)
