@@ -44,9 +44,7 @@ def test_healthy_training_says_nothing():
     terms = [value for name, value in record.items() if name.startswith("bound_")]
     assert len(terms) == 7
     assert np.isfinite(terms).all()
-    assert (
-        not {"bound_divergence", "bound_total"} & record.keys()
-    )  # nobody told the domains apart: no divergence is known
+    assert not {"bound_divergence", "bound_total"} & record.keys()  # without a discriminator it is unknown
     assert record["bound_rounds"] == 28 * 32
     assert record["bound_source_regret"] == record["regret"]
 
