@@ -18,9 +18,8 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,7 +27,6 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
-from daband.policies.checkpoint import checked_notes, write_checkpoint
 from daband.policies.decisions import Played, joined
 from daband.policies.for_pair import policy_for_pair
 from daband.policies.held_rounds import HeldRounds
@@ -44,9 +42,9 @@ from daband.policies.input_checks import (
     checked_shape,
     checked_whole,
 )
-from daband.policies.locks import Locked
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
+from daband.policies.saving import Saved
 from daband.registry import Registry
 
 __all__ = ["DOMAINS", "Policy", "policies"]
@@ -54,7 +52,7 @@ __all__ = ["DOMAINS", "Policy", "policies"]
 _NO_LOCK = nullcontext()
 
 
-class Policy(Locked, ABC):
+class Policy(Saved, ABC):
     """Chooses among ``n_arms`` arms by contexts of ``context_shape``.
 
     Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Numpy
@@ -291,52 +289,6 @@ class Policy(Locked, ABC):
             self._grow()
             self.n_arms += 1
             return self.n_arms - 1
-
-    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
-        """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
-
-        Args:
-            path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
-            notes: short texts of the caller's own, read back by ``daband.policies.read_notes``.
-            replay: whether the file holds what the policy was trained on: stored contexts, arms, rewards, and round
-                ids. Without them the loaded policy decides the same. It learns on from the rounds that it sees then;
-                rounds learned before the save are no longer recognised by their ids.
-        """
-        checked = checked_notes(notes)
-        with self._write_lock:  # no writer changes anything meanwhile, and those who select only read
-            if len(self._held) and not replay:
-                raise InvalidInput(
-                    f"replay=False would lose {len(self._held)} rounds: reward_range='auto' has not seen enough "
-                    "rewards to learn from them yet; update with more rounds first, or give the range"
-                )
-            settings = {**self.settings(), "policy": self.name}
-            state = self._state(replay=replay)
-            ids = self._ids if replay else RoundIds(self._ids.window)
-            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in state.items()}
-            arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
-            arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
-            arrays["reward_scale"] = self._scale.state()
-            arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
-            arrays.update({f"held/{name}": array for name, array in self._held.state().items()})
-            if self.transform is not None:
-                arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
-            write_checkpoint(path, settings, arrays, checked)
-
-    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of a saved file; the settings must be those it was saved with."""
-
-        def below(prefix: str) -> dict[str, AnyArray]:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-        with self._write_lock, self._state_lock:
-            self.rounds_decided, self.rounds_learned = (int(count) for count in arrays["rounds"])
-            self.domain = DOMAINS[int(arrays["domain"][0])]
-            self._scale.restore(arrays["reward_scale"])
-            self._ids.restore(below("ids/"))
-            self._held.restore(below("held/"))
-            if self.transform is not None:
-                self.transform.restore(below("transform/"))
-            self._restore(below("policy/"))
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""

@@ -1,0 +1,93 @@
+"""Saving and restoring a policy: what belongs to every policy, beside what each has learned."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from daband.arrays import AnyArray
+from daband.errors import InvalidInput
+from daband.linear import Transform
+from daband.policies.checkpoint import checked_notes, write_checkpoint
+from daband.policies.held_rounds import HeldRounds
+from daband.policies.input_checks import DOMAINS
+from daband.policies.locks import Locked
+from daband.policies.reward_scale import RewardScale
+from daband.policies.round_ids import RoundIds
+
+__all__ = ["Saved"]
+
+
+class Saved(Locked):
+    """The part of a policy that writes it to a file and restores it from the arrays of one."""
+
+    name: ClassVar[str]
+    transform: Transform | None
+    domain: str
+    rounds_decided: int
+    rounds_learned: int
+    _scale: RewardScale
+    _ids: RoundIds
+    _held: HeldRounds
+
+    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
+        """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
+
+        Args:
+            path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
+            notes: short texts of the caller's own, read back by ``daband.policies.read_notes``.
+            replay: whether the file holds what the policy was trained on: stored contexts, arms, rewards, and round
+                ids. Without them the loaded policy decides the same. It learns on from the rounds that it sees then;
+                rounds learned before the save are no longer recognised by their ids.
+        """
+        checked = checked_notes(notes)
+        with self._write_lock:  # no writer changes anything meanwhile, and those who select only read
+            if len(self._held) and not replay:
+                raise InvalidInput(
+                    f"replay=False would lose {len(self._held)} rounds: reward_range='auto' has not seen enough "
+                    "rewards to learn from them yet; update with more rounds first, or give the range"
+                )
+            settings = {**self.settings(), "policy": self.name}
+            state = self._state(replay=replay)
+            ids = self._ids if replay else RoundIds(self._ids.window)
+            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in state.items()}
+            arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
+            arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
+            arrays["reward_scale"] = self._scale.state()
+            arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
+            arrays.update({f"held/{name}": array for name, array in self._held.state().items()})
+            if self.transform is not None:
+                arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
+            write_checkpoint(path, settings, arrays, checked)
+
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Restore the arrays of a saved file; the settings must be those it was saved with."""
+
+        def below(prefix: str) -> dict[str, AnyArray]:
+            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+        with self._write_lock, self._state_lock:
+            self.rounds_decided, self.rounds_learned = (int(count) for count in arrays["rounds"])
+            self.domain = DOMAINS[int(arrays["domain"][0])]
+            self._scale.restore(arrays["reward_scale"])
+            self._ids.restore(below("ids/"))
+            self._held.restore(below("held/"))
+            if self.transform is not None:
+                self.transform.restore(below("transform/"))
+            self._restore(below("policy/"))
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make this policy anew, as JSON can hold them."""
+
+    @abstractmethod
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        """All that was learned, as arrays; without ``replay`` nothing of what it was learned from."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore what ``_state`` returned."""
