@@ -1,4 +1,4 @@
-"""The loop of one run: rounds in the source, glimpses of the target, gradient steps; and its sequel in the target."""
+"""The loop of one run: rounds in the source, contexts of the target, gradient steps; and its sequel in the target."""
 
 from __future__ import annotations
 
