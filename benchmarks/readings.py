@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import daband
-from daband.evaluation.selection import SourceHistory, criteria
+from daband.evaluation.model_selection import SourceHistory, criteria
 from daband.training import Training, train_stacked
 
 LETTERS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from daband.evaluation import compare_paired, holm
-from daband.evaluation.selection import CRITERIA
+from daband.evaluation.model_selection import CRITERIA
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from daband.checks.pairs import check_pair
 from daband.domains import from_callable, from_datasets, from_log
-from daband.domains.readers import datasets as datasets_module
+from daband.domains.readers import torch_datasets as datasets_module
 from daband.errors import InvalidInput
 
 N = 30

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from daband.encoders import image_layout
-from daband.encoders.images import channels_first, channels_first_shape
+from daband.encoders.image_layout import channels_first, channels_first_shape
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_failure_is_told_and_the_run_stands(tmp_path, monkeypatch):
         raise RuntimeError("no picture today")
 
     monkeypatch.setattr(artifacts, "_latents", broken)
-    with pytest.warns(artifacts.EvidenceWarning, match="no picture today"):
+    with pytest.warns(artifacts.ArtifactWarning, match="no picture today"):
         record, folder = finished(tmp_path, "synthetic", "nlinucb")
     assert (folder / "done").exists()
     assert json.loads((folder / "environment.json").read_text())["artifacts_error"] == "RuntimeError: no picture today"

@@ -3,7 +3,7 @@
 import pytest
 
 from daband.experiments import execute
-from daband.experiments.extension import start_from_shorter
+from daband.experiments.extend_run import start_from_shorter
 
 
 def timeless(record):

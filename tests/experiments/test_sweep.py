@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daband.errors import DataError, InvalidInput
-from daband.evaluation.selection import CRITERIA
+from daband.evaluation.model_selection import CRITERIA
 from daband.experiments import Experiment, bench, load_experiment, read_results
 from daband.experiments.sweep import (
     SELECTION_RULES,

@@ -11,7 +11,7 @@ from torch import nn
 
 from daband.encoders import CustomFeatures, encoders
 from daband.errors import InvalidInput
-from daband.learning.acting import _filled_up
+from daband.learning.inference_encoder import _filled_up
 from daband.learning.runners import EagerRunner
 from daband.learning.settings import EncoderSettings, LearningSettings
 from daband.objectives import Term, Weight, terms

@@ -7,7 +7,7 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.linear import DualRidge, Exploration, RidgeHead, size_limit
-from daband.linear.size_limit import LARGEST_SQUARE, check_size
+from daband.linear.norm_limit import LARGEST_SQUARE, check_norm
 
 DIM, ROUNDS = 4, 120
 
@@ -113,13 +113,13 @@ def test_larger_contexts_are_refused_and_change_nothing(form, arms, n):
 
 
 def test_the_limit_is_in_units_of_the_ridge():
-    check_size(np.full((3, 4), 4e5), ridge=100.0)
+    check_norm(np.full((3, 4), 4e5), ridge=100.0)
     with pytest.raises(InvalidInput, match="row 2 has squared norm"):
-        check_size(np.array([[1.0], [2.0], [4e6]], np.float32), ridge=1.0)
+        check_norm(np.array([[1.0], [2.0], [4e6]], np.float32), ridge=1.0)
     images = np.full((1, 900), 255, np.uint8)
-    check_size(images, ridge=1e-7)
+    check_norm(images, ridge=1e-7)
     with pytest.raises(InvalidInput, match="squared norm 900"):
-        check_size(images, ridge=5e-8)
+        check_norm(images, ridge=5e-8)
 
 
 def test_a_failed_factorisation_changes_nothing(monkeypatch):

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from daband.objectives import Objective, TermShape, Weight, terms
 from daband.objectives.adversarial import domain_accuracy, domain_cross_entropy
-from daband.objectives.reversal import reverse_gradient
+from daband.objectives.gradient_reversal import reverse_gradient
 from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.func import functional_call
 
 from daband.encoders import Encoder, build_encoder
-from daband.learning.layout import StatisticsLayout
+from daband.learning.flat_parameters import FlatStatistics
 
 __all__ = ["ENCODER_CHECKS", "check_encoder"]
 
@@ -50,7 +50,7 @@ def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> N
 
 
 def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) -> None:
-    """Behind training a context is encoded alike alone, among others, and among contexts of the other domain."""
+    """After training, a context's latent does not depend on the rest of its batch."""
     encoder = _made(name, context_shape)
     contexts = _contexts(context_shape)
     with torch.no_grad():
@@ -63,12 +63,12 @@ def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) 
 
 
 def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -> None:
-    """An encoder that says ``stackable`` gives two runs side by side what it gives each: also gradients, statistics."""
+    """A ``stackable`` encoder gives two stacked runs the outputs, gradients and statistics of each run alone."""
     if not _made(name, context_shape).features.stackable:
         return
     batches = [_contexts(context_shape, seed) for seed in (0, 1)]
     side_by_side = [_made(name, context_shape, seed) for seed in (0, 1)]
-    layout = StatisticsLayout(side_by_side[0], runs=2)
+    layout = FlatStatistics(side_by_side[0], runs=2)
     buffers = layout.buffers(layout.pack(side_by_side))
     named = [dict(encoder.named_parameters()) for encoder in side_by_side]
     both = {key: torch.cat([own[key].detach() for own in named]).requires_grad_() for key in named[0]}

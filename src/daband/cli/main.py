@@ -31,7 +31,7 @@ from daband.experiments import (
     method_names,
     preset_names,
 )
-from daband.experiments.extension import start_from_shorter
+from daband.experiments.extend_run import start_from_shorter
 from daband.experiments.records import Records
 from daband.plugins import name_plugins
 from daband.report import summarise

@@ -16,7 +16,7 @@ from rich.markup import escape
 from daband.cli.interrupts import Terminated, interruptible
 from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
-from daband.experiments.cluster import on_ray
+from daband.experiments.ray_executor import on_ray
 from daband.experiments.records import Records
 
 __all__ = ["interrupted_exit", "report_hint", "run_all", "warnings_on"]

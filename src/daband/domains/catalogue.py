@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from daband.domains.places import data_directory, find
+from daband.domains.data_paths import data_directory, find
 from daband.domains.registry import pairs
 
 __all__ = ["PairRecord", "Resource", "ResourceStatus", "check", "listing", "resources"]

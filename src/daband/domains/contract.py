@@ -46,7 +46,7 @@ class Rounds:
     """Some rounds of a reward domain: contexts, and what each arm pays.
 
     ``rewards`` (B, K) are the realised rewards, drawn once for all arms so that methods are compared on equal luck;
-    the training loop alone holds them, a policy is told the reward of the arm it pulled. ``expected`` (B, K) are the
+    the training loop alone holds them, a policy observes that of the arm it pulled. ``expected`` (B, K) are the
     expected rewards where they are known (then regret is exact), else None.
     """
 
@@ -72,7 +72,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class LoggedRounds:
-    """Rounds that somebody else played: the arm is given, and only its reward is known."""
+    """Rounds of a logging policy: the arm is given, and only its reward is known."""
 
     contexts: AnyArray
     arms: IntArray
@@ -150,7 +150,7 @@ class RewardDomain(Contexts):
 
 
 class LoggedDomain(Contexts):
-    """Contexts with the arm that was pulled, its reward and its propensity: a log of somebody else's policy."""
+    """Contexts with the arm that was pulled, its reward and its propensity: the log of another policy."""
 
     n_arms: int
     _order_key = 2

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from daband.domains.catalogue import Resource, is_whole, md5_of, resources
-from daband.domains.places import data_directory, find
+from daband.domains.data_paths import data_directory, find
 from daband.errors import DataError, InvalidInput
 
 __all__ = ["Fetched", "Progress", "download", "get", "unpack"]

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 from daband.encoders.contract import Features, encoders
+from daband.encoders.im2col import im2col_conv2d, im2col_is_faster
 from daband.encoders.normalisation import DomainNorm
-from daband.encoders.patches import convolved_patches, worth_patches
 from daband.errors import InvalidInput
 
 __all__ = ["PIXELS", "ConvFeatures", "normalised_pixels"]
@@ -120,8 +120,8 @@ def normalised_pixels(images: torch.Tensor, how: str) -> torch.Tensor:
 def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, runs: int) -> torch.Tensor:
     """Convolution of maps (B, runs * inputs, H, W), or images (B, runs, inputs, H, W), each run by its own weights."""
     apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
-    if worth_patches(apart, weight):
-        return convolved_patches(apart, weight, bias)
+    if im2col_is_faster(apart, weight):
+        return im2col_conv2d(apart, weight, bias)
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs

@@ -8,8 +8,8 @@ from daband.evaluation.bound import (
     hypothesis_divergence,
     observable_bound,
 )
-from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
-from daband.evaluation.paired import Paired, compare_paired, holm
+from daband.evaluation.collapse import CollapseWarning, CollapseWatch
+from daband.evaluation.paired_test import Paired, compare_paired, holm
 from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate
 
 __all__ = [

@@ -94,7 +94,7 @@ def evaluate(
     right: list[BoolArray] = []
     per_arm = np.zeros((3, domain.n_arms))  # expected rewards; contexts of which it is a best arm; of these, right ones
     for contexts, expected in domain.batches(batch_size):
-        decision = policy.decide(contexts, as_domain, rule=rule, ahead=sum(map(len, arms)))
+        decision = policy.decide(contexts, as_domain, rule=rule, round_offset=sum(map(len, arms)))
         rows = np.arange(len(decision.arm))
         are_best = best_arms(expected)
         arms.append(decision.arm)
@@ -157,7 +157,7 @@ def count_arms(
     counts = np.zeros(policy.n_arms, np.int64)
     for start in range(0, n, batch_size):
         batch = target.batch(start, min(start + batch_size, n), seed=seed)
-        decision = policy.decide(batch, "target", rule=rule, ahead=start)
+        decision = policy.decide(batch, "target", rule=rule, round_offset=start)
         counts += np.bincount(decision.arm, minlength=policy.n_arms)
         if observe is not None:
             observe(batch, None, decision)

@@ -1,4 +1,4 @@
-"""What a run leaves behind for the eye: who was taken for whom, examples that went wrong, and a sample of latents.
+"""Artifacts of a run for reports: a confusion matrix, misclassified examples, and a sample of latents.
 
 ``artifacts.npz`` in a run's folder holds, where they make sense for the pair and the policy:
 
@@ -39,7 +39,7 @@ from daband.files import write_bytes, write_text
 from daband.linear import Decision
 from daband.policies import Policy
 
-__all__ = ["ArtifactRecorder", "EvidenceWarning", "environment", "gather"]
+__all__ = ["ArtifactRecorder", "ArtifactWarning", "environment", "gather"]
 
 _EXAMPLES = 24
 _LATENTS = 500
@@ -51,12 +51,12 @@ _MOST_ARMS = 1000
 """Beyond it a table of arms by arms is too large to keep or to look at."""
 
 
-class EvidenceWarning(UserWarning):
+class ArtifactWarning(UserWarning):
     """The artifacts of a run could not be kept; its result stands."""
 
 
 class ArtifactRecorder:
-    """Looks on while a policy is evaluated (``evaluate(..., observe=recorder.see)``), so that nothing is decided twice.
+    """Records what evaluation decides (``evaluate(..., observe=recorder.see)``), so that nothing is decided twice.
 
     It keeps counts, an even sample of contexts for their latents, and wrong examples, of each class only a few.
     """
@@ -149,7 +149,7 @@ def gather(prepared: Prepared, recorder: ArtifactRecorder) -> None:
     except Exception as error:
         about["artifacts_error"] = f"{type(error).__name__}: {error}"
         message = f"{prepared.folder.name}: its artifacts could not be kept ({about['artifacts_error']})"
-        warnings.warn(message, EvidenceWarning, stacklevel=2)
+        warnings.warn(message, ArtifactWarning, stacklevel=2)
     finally:
         write_text(prepared.folder / "environment.json", json.dumps(about, indent=2) + "\n")
 

@@ -2,7 +2,7 @@
 
 An executor takes the runs to execute, the folder they go to and a listener, and yields each run with its record, or
 with the exception that ended it, as soon as it is over. ``bench`` takes any of them; a cluster
-(``daband.experiments.cluster``) is one more.
+(``daband.experiments.ray_executor``) is one more.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from daband.domains import Pair
 from daband.errors import InvalidInput
 from daband.policies import Policy, policies
-from daband.policies.for_pair import sensible_transform
+from daband.policies.for_pair import default_transform
 from daband.suggestions import did_you_mean
 
 __all__ = [
@@ -93,7 +93,7 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     arguments = policy_arguments(checked_method(method), settings)
     kind = policy_class(method)
     if method.endswith(_PCA_SUFFIX):
-        arguments["transform"] = sensible_transform(kind, pair, components=components)
+        arguments["transform"] = default_transform(kind, pair, components=components)
     return kind.for_pair(pair, seed=seed, **arguments)
 
 

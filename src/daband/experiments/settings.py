@@ -20,7 +20,7 @@ from daband.experiments.methods import checked_method, policy_arguments
 from daband.files import checked_path
 from daband.suggestions import did_you_mean
 
-__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "said"]
+__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "validation_message"]
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -167,10 +167,10 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     try:
         return Experiment(**settings)
     except ValidationError as error:
-        raise InvalidInput(said(error)) from None
+        raise InvalidInput(validation_message(error)) from None
 
 
-def said(error: ValidationError) -> str:
+def validation_message(error: ValidationError) -> str:
     """What is wrong with settings, as a user wrote them: the first problem, by the name of the setting."""
     problem = error.errors()[0]
     # Of a setting that may be one of several kinds, pydantic adds the kind to the path; nobody wrote that.

@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, trained together on one GPU.
+"""Runs that differ in their seed alone, trained as one stack on a GPU.
 
 ``stacked`` is put around any executor. Where a run's policy would be on a GPU, the seeds of a method become one piece
 of work: one process trains them with common gradient steps (``daband.training.train_stacked``), and each is kept in
@@ -27,7 +27,7 @@ from daband.training import Run
 
 __all__ = ["GroupWork", "groups_of", "stacked"]
 
-_MOST_TOGETHER = 10
+_LARGEST_STACK = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
 
 
@@ -64,7 +64,7 @@ def groups_of(specs: Sequence[RunSpec], *, on_gpu: Callable[[RunSpec], bool] | N
             found.append([spec])
             continue
         key = spec.model_dump_json(exclude={"seed"})
-        if key not in groups or len(groups[key]) == _MOST_TOGETHER:
+        if key not in groups or len(groups[key]) == _LARGEST_STACK:
             groups[key] = []
             found.append(groups[key])
         groups[key].append(spec)
@@ -100,7 +100,7 @@ def _execute_group(
         except Exception as error:
             errors[spec.folder_name] = str(error)
 
-    trained = _trained_together(todo, out, progress)
+    trained = _trained_stacked(todo, out, progress)
     if trained is None:
         gc.collect()  # policies and their common steps hold one another, and memory of the device with them
     for spec in todo:
@@ -117,7 +117,7 @@ def _execute_group(
     return {"records": records, "errors": errors}
 
 
-def _trained_together(
+def _trained_stacked(
     specs: Sequence[RunSpec], out: Path, progress: Callable[[dict[str, float]], None] | None
 ) -> dict[str, tuple[Prepared, Run | Exception]] | None:
     """Runs trained with common steps, by folder; None where that cannot be, and each has to be executed by itself."""
@@ -134,7 +134,7 @@ def _trained_together(
 
     def tell(record: dict[str, float], of: int) -> None:
         nonlocal told
-        if progress is not None and record["episode"] > told:  # the first of them to get there speaks for all
+        if progress is not None and record["episode"] > told:  # report each episode once, for the first run to reach it
             told = int(record["episode"])
             progress({**record, "of": of})
 
@@ -146,7 +146,7 @@ def _trained_together(
         runs = train_stacked(trainings)
     except DeviceOutOfMemory as error:
         # Their folders keep how far they came; one after the other they need less.
-        warnings.warn(f"{len(todo)} runs were not trained together, but will be in turn: {error}", stacklevel=2)
+        warnings.warn(f"{len(todo)} runs could not be stacked and are trained one after another: {error}", stacklevel=2)
         return None
     return {one.spec.folder_name: (one, run) for one, run in zip(todo, runs, strict=True)}
 

@@ -18,12 +18,12 @@ from daband.arrays import FloatArray
 from daband.domains import Pair, load
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
-from daband.evaluation.selection import CRITERIA, SourceHistory, criteria
+from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
 from daband.experiments.bench import read_results, results_locked
 from daband.experiments.methods import check_recipe, policy_settings
 from daband.experiments.records import Record, metric_of
 from daband.experiments.run import read_spec
-from daband.experiments.settings import Experiment, RunSpec, said
+from daband.experiments.settings import Experiment, RunSpec, validation_message
 from daband.files import read_json, read_npz, write_text
 from daband.policies import load as load_policy
 from daband.suggestions import did_you_mean
@@ -86,7 +86,7 @@ def sweep_runs(
             try:
                 runs.append(RunSpec.model_validate(settings))
             except ValidationError as error:
-                raise InvalidInput(f"--grid: {said(error)}") from None
+                raise InvalidInput(f"--grid: {validation_message(error)}") from None
     return runs
 
 

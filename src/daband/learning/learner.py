@@ -19,9 +19,9 @@ from torch import nn
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders import DomainNorm, Encoder, build_encoder
 from daband.errors import InvalidInput
-from daband.learning.acting import ActingEncoder
 from daband.learning.adam import fresh_moments
-from daband.learning.layout import ParameterLayout
+from daband.learning.flat_parameters import FlatParameters
+from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.precision import single_precision
 from daband.learning.settings import CUSTOM, Recipe
 from daband.learning.threads import worth_threads
@@ -77,7 +77,7 @@ class Learner:
             objective = Objective(weights=recipe.weights, shape=shape)
         self.encoder: Encoder = encoder.to(device).train()
         self.objective = objective.to(device)
-        self.layout = ParameterLayout.of(self._modules())
+        self.layout = FlatParameters.of(self._modules())
         self.vector = nn.Parameter(self.layout.pack(self._modules()))
         """Every trainable parameter; the modules' own are parts of it."""
         self.layout.install(self._modules(), self.vector)
@@ -167,12 +167,12 @@ class Learner:
         self.step_number += steps
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def acting_copy(self) -> ActingEncoder:
+    def acting_copy(self) -> InferenceEncoder:
         """A copy of the encoder whose features the head is built on: the EMA encoder where there is one."""
         network = self.encoder if self.ema is None else self.ema
         frozen = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
         shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
-        return ActingEncoder(copy.deepcopy(network, shared), shared=self.shared, device=self.device)
+        return InferenceEncoder(copy.deepcopy(network, shared), shared=self.shared, device=self.device)
 
     def take_head(self, theta: FloatArray, inverse: FloatArray, *, alpha: float, rate: float) -> None:
         """Copy what the losses treat as constants: coefficients, A^-1, alpha and the recent mean reward."""
@@ -198,7 +198,7 @@ class Learner:
         self.objective.to(self.device)
         self.n_arms += 1
         self.stepper = None
-        layout = ParameterLayout.of(self._modules())
+        layout = FlatParameters.of(self._modules())
         if layout.places != self.layout.places:
             self._lay_out(layout)
         if not self.shared:
@@ -206,7 +206,7 @@ class Learner:
                 before = self.constants[name]
                 self.constants[name] = torch.cat([before, torch.zeros_like(before[:1])])
 
-    def _lay_out(self, layout: ParameterLayout) -> None:
+    def _lay_out(self, layout: FlatParameters) -> None:
         """Make room for parameters that have grown; Adam's moments of the others, and of the old part, are kept."""
         self.vector = nn.Parameter(layout.pack(self._modules()))
         layout.install(self._modules(), self.vector)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["single_precision", "tensor_cores"]
+__all__ = ["single_precision", "tf32_matmul"]
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def single_precision() -> Iterator[None]:
 
 
 @contextmanager
-def tensor_cores() -> Iterator[None]:
+def tf32_matmul() -> Iterator[None]:
     """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32

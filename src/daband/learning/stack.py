@@ -16,7 +16,7 @@ from torch import nn
 from torch.func import functional_call
 
 from daband.errors import InvalidInput
-from daband.learning.layout import StatisticsLayout
+from daband.learning.flat_parameters import FlatStatistics
 from daband.learning.learner import Learner
 
 __all__ = ["Judge", "RunInputs", "Stack"]
@@ -128,7 +128,7 @@ class Stack:
         if self.runs > 1:
             self._stack_rest_of_objective()
         self.ema_other_buffers = [buffer[None] for buffer in first.ema_buffers]
-        statistics = StatisticsLayout(first.encoder, runs=self.runs)
+        statistics = FlatStatistics(first.encoder, runs=self.runs)
         self.statistics = statistics.pack([learner.encoder for learner in self.learners])
         self._buffers = statistics.buffers(self.statistics)
         self.run_of_statistic = statistics.run_of(self.device)

@@ -11,7 +11,7 @@ from daband.errors import DeviceOutOfMemory, InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, batches_for
 from daband.learning.gradient_step import GradientStep
 from daband.learning.learner import Learner
-from daband.learning.precision import single_precision, tensor_cores
+from daband.learning.precision import single_precision, tf32_matmul
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.runners import CudaRecorder, EagerRunner, GraphRunner
 from daband.learning.stack import Stack
@@ -76,7 +76,7 @@ class Stepper:
         faults[:, 0].zero_()
         faults[:, 2].zero_()
         try:
-            with nullcontext() if first.worth_threads else one_thread(), tensor_cores():
+            with nullcontext() if first.worth_threads else one_thread(), tf32_matmul():
                 for start in range(0, steps, BLOCK):
                     self._take_block(min(BLOCK, steps - start), left=steps - start)
         except torch.OutOfMemoryError as error:

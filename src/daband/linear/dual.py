@@ -11,9 +11,9 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array
 from daband.errors import InvalidInput
+from daband.linear.inner_products import ContextStore, inner_products
+from daband.linear.norm_limit import check_norm, squared_norms
 from daband.linear.primal import PrimalRidge
-from daband.linear.products import ContextStore, inner_products
-from daband.linear.size_limit import check_size, squared_norms
 
 __all__ = ["DualRidge"]
 
@@ -140,7 +140,7 @@ class DualRidge:
 
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
-        check_size(contexts, self.ridge)
+        check_norm(contexts, self.ridge)
         known = self._last[1] if self._last is not None and self._last[0] is contexts else None
         self._last = None
         before, sizes = len(self.store), [factor.n for factor in self._factors]

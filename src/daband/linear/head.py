@@ -15,8 +15,8 @@ from daband.errors import InvalidInput
 from daband.linear.draws import draw_key, uniforms
 from daband.linear.dual import DualRidge
 from daband.linear.kernels import kernels
+from daband.linear.norm_limit import check_norm
 from daband.linear.primal import PrimalRidge
-from daband.linear.size_limit import check_size
 from daband.linear.thompson import gaussians, probability_of_best
 
 __all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memory"]
@@ -171,7 +171,7 @@ class RidgeHead:
         those corrections grow with the square of a block's length.
         """
         n = len(features)
-        check_size(features, self.ridge)
+        check_norm(features, self.ridge)
         if available is None:
             available = np.ones((n, self.n_arms), np.bool_)
         parts = []

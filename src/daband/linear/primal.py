@@ -6,7 +6,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
 from daband.linear.kernels import kernels
-from daband.linear.size_limit import LARGEST_SQUARE, check_size, raise_too_large
+from daband.linear.norm_limit import LARGEST_SQUARE, check_norm, raise_too_large
 
 __all__ = ["PrimalRidge"]
 
@@ -96,7 +96,7 @@ class PrimalRidge:
         if len(z) == 1:
             self._update_one(z[0], int(heads[0]), float(rewards[0]))
             return
-        check_size(z, self.ridge)
+        check_norm(z, self.ridge)
         if self.dim > _SEQUENTIAL_DIM:
             for head in np.unique(heads):
                 rows = heads == head

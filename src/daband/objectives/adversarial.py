@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from daband.objectives.contract import Batch, Term, TermShape, terms
-from daband.objectives.reversal import reverse_gradient
+from daband.objectives.gradient_reversal import reverse_gradient
 
 __all__ = [
     "Adversarial",

@@ -27,14 +27,14 @@ __all__ = ["FEEDBACKS", "Batch", "Term", "TermShape", "terms"]
 
 FEEDBACKS = ("one_hot", "bandit")
 """What a reward tells. "one_hot": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
-reveals every arm. "bandit": a reward tells of the pulled arm alone."""
+determines the reward of every arm. "bandit": only the pulled arm's reward is known."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """One gradient step's material: B source rounds and T target contexts, encoded. Rewards are scaled to [0, 1].
 
-    Once the target pays, R rounds of it stand behind the source's among ``predicted``, ``arm`` and ``reward``. B is 0
+    With target rewards, R target rounds follow the source's in ``predicted``, ``arm`` and ``reward``. B is 0
     where nothing was ever paid in the source. With shared arms every round has K contexts, hence K rows of
     alignment features.
 

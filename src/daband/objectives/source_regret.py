@@ -1,4 +1,4 @@
-"""Source regret: how far predicted rewards are from what the source revealed.
+"""Source regret: the loss of predicted rewards against the observed source rewards.
 
 Only the pulled arm's reward is observed. Where exactly one arm is right and rewards are noise-free, a reward of 1 also
 says that every other arm pays 0; the loss then runs over all arms of such rounds. Which rule holds is a setting.
@@ -28,7 +28,7 @@ def known_rewards(
 
 
 def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
-    """The paper's loss: squared errors summed over the revealed arms (B, K), mean over rounds."""
+    """The paper's loss: squared errors summed over the arms of known reward (B, K), mean over rounds."""
     known, rewards = known_rewards(arm, reward, n_arms=predicted.shape[1], feedback=feedback)
     return (known * (predicted - rewards) ** 2).sum(dim=1).mean()
 
@@ -70,7 +70,7 @@ class _OneCorrectArm(torch.autograd.Function):
 def cross_entropy_regret(
     predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str, scale: float
 ) -> torch.Tensor:
-    """Cross-entropy of the revealed rewards, mean over rounds.
+    """Cross-entropy of the known rewards, mean over rounds.
 
     With one correct arm the predictions are logits of a softmax over arms: a reward of 1 asks for the probability of
     the pulled arm, a reward of 0 for that of all others together. Otherwise the pulled arm alone is a Bernoulli
@@ -87,7 +87,7 @@ def cross_entropy_regret(
 
 @terms.register("source_squared")
 class SourceSquared(Term):
-    """Squared error over the revealed arms."""
+    """Squared error over the arms of known reward."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return squared_regret(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
@@ -95,7 +95,7 @@ class SourceSquared(Term):
 
 @terms.register("source_cross_entropy")
 class SourceCrossEntropy(Term):
-    """Cross-entropy over the revealed arms."""
+    """Cross-entropy over the arms of known reward."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return cross_entropy_regret(

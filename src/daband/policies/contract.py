@@ -29,7 +29,6 @@ from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
 from daband.policies.decisions import Played, joined
 from daband.policies.for_pair import policy_for_pair
-from daband.policies.held_rounds import HeldRounds
 from daband.policies.input_checks import (
     DOMAINS,
     LARGEST_NORM,
@@ -42,6 +41,7 @@ from daband.policies.input_checks import (
     checked_shape,
     checked_whole,
 )
+from daband.policies.pending_rounds import PendingRounds
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.policies.saving import Saved
@@ -102,7 +102,7 @@ class Policy(Saved, ABC):
         self.rounds_decided = 0
         self.rounds_learned = 0
         self._ids = RoundIds(self.id_window)
-        self._held = HeldRounds()
+        self._pending = PendingRounds()
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
@@ -151,18 +151,18 @@ class Policy(Saved, ABC):
         available: ArrayLike | None = None,
         *,
         rule: str | None = None,
-        ahead: int = 0,
+        round_offset: int = 0,
     ) -> Decision:
         """``select`` without counting the rounds as played: the policy is the same afterwards.
 
         ``rule`` "ucb" or "greedy" stands in for the policy's own way to explore, with no randomness but for ties.
-        ``ahead`` says how many rounds would have been played before these; random draws go by a round's number.
+        ``round_offset`` is added to the number of the first round, on which random draws depend.
         """
         if rule not in (None, "ucb", "greedy"):
             raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
         with self._state_lock:
             checked, where, mask = self._checked_request(contexts, domain, available)
-            first = self.rounds_decided + ahead
+            first = self.rounds_decided + round_offset
             if self.locks_state:
                 decision = self._decide(self._transformed(checked), where, mask, first, rule)
         if not self.locks_state:
@@ -281,7 +281,7 @@ class Policy(Saved, ABC):
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
         with self._write_lock, self._state_lock:
-            if len(self._held) and self.arms == "shared":
+            if len(self._pending) and self.arms == "shared":
                 raise InvalidInput(
                     "reward_range='auto' has not seen enough rewards yet, and the rounds it keeps back have no context "
                     "for a new arm; add arms before the first update, or give the range"
@@ -324,8 +324,8 @@ class Policy(Saved, ABC):
             given.append(f"reward_range=({low:g}, {high:g})")
         arguments = ", ".join([f"context_shape={self.context_shape}", *given])
         counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
-        if len(self._held):
-            counts += f", {len(self._held)} kept back until the range of rewards is known"
+        if len(self._pending):
+            counts += f", {len(self._pending)} kept back until the range of rewards is known"
         return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
 
     # What a policy fills in. Contexts arrive checked and transformed, rewards scaled to [0, 1]; means and widths are
@@ -380,9 +380,9 @@ class Policy(Saved, ABC):
         """Learn checked rounds, or keep them back until the range of rewards is known."""
         rounds = [(contexts, arms, rewards, domain)]
         if not self._scale.known:
-            rounds = self._held.joined_with(contexts, arms, rewards, domain)
+            rounds = self._pending.joined_with(contexts, arms, rewards, domain)
             if not self._scale.estimate(np.concatenate([paid for _, _, paid, _ in rounds])):
-                self._held.add(contexts, arms, rewards, domain)
+                self._pending.add(contexts, arms, rewards, domain)
                 return
         scaled = [self._scale.to_unit(paid) for _, _, paid, _ in rounds]
         for unit in scaled:
@@ -391,7 +391,7 @@ class Policy(Saved, ABC):
             with self._state_lock if self.locks_state else _NO_LOCK:
                 self._learn(self._transformed(some), pulled, unit, where)
             self.rounds_learned += len(pulled)
-        self._held.clear()
+        self._pending.clear()
 
     def _play_known(self, contexts: AnyArray, rewards: FloatArray, domain: str, mask: BoolArray | None) -> Played:
         unit = self._scale.to_unit(rewards)

@@ -1,4 +1,4 @@
-"""Decisions of several rounds: with what they paid, and one after the other as one."""
+"""Decisions with their rewards, and the concatenation of several."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from daband.errors import InvalidInput
 from daband.linear import PCA, Standardise
 from daband.suggestions import did_you_mean
 
-__all__ = ["policy_for_pair", "sensible_transform"]
+__all__ = ["default_transform", "policy_for_pair"]
 
 _P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
@@ -36,12 +36,12 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(own)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
     if "transform" not in settings:
-        arguments["transform"] = sensible_transform(kind, pair)
+        arguments["transform"] = default_transform(kind, pair)
     arguments |= settings
     return kind(**{name: value for name, value in arguments.items() if name in known})
 
 
-def sensible_transform(kind: type, pair: Any, *, components: int | None = None) -> Any:
+def default_transform(kind: type, pair: Any, *, components: int | None = None) -> Any:
     """What stands in front of a policy unless the caller says otherwise.
 
     A linear policy takes contexts as they are, and its widths grow with their scale: it gets ``Standardise``, unless

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
-from daband.linear.size_limit import LARGEST_SQUARE
+from daband.linear.norm_limit import LARGEST_SQUARE
 from daband.policies.contract import Policy, policies
 from daband.policies.reward_scale import RewardRange
 

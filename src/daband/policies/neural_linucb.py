@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
-from daband.encoders.images import channels_first, channels_first_shape, image_layout
+from daband.encoders.image_layout import channels_first, channels_first_shape, image_layout
 from daband.errors import InvalidInput, TrainingDiverged
-from daband.learning.acting import ActingEncoder
+from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.settings import EncoderSettings, Recipe
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 class _Published(NamedTuple):
     """What decisions rest on. ``adapt`` replaces both parts at once; rounds that are learned change the head."""
 
-    encoder: ActingEncoder
+    encoder: InferenceEncoder
     head: RidgeHead
 
 
@@ -229,7 +229,7 @@ class NeuralLinUCB(Policy):
         (measured,) = take_steps([self._learner], steps, [self._buffers])
         return measured
 
-    def _encode(self, encoder: ActingEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
+    def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
         return encoder.encode(contexts, domain)
 
     def _call_head(
@@ -363,7 +363,7 @@ class NeuralLinUCB(Policy):
         wait = min(wait, max(1, shown // 8)) if shown < 8 * settings.refit_after else wait
         return settings.refit and shown - self._refitted_at >= wait
 
-    def _refitted(self, encoder: ActingEncoder) -> RidgeHead:
+    def _refitted(self, encoder: InferenceEncoder) -> RidgeHead:
         """A head fitted to every stored round, each once, with the features of ``encoder``."""
         latents, arms, rewards = [], [], []
         for domain, buffer in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):

@@ -13,16 +13,16 @@ from daband.arrays import AnyArray
 from daband.errors import InvalidInput
 from daband.linear import Transform
 from daband.policies.checkpoint import checked_notes, write_checkpoint
-from daband.policies.held_rounds import HeldRounds
 from daband.policies.input_checks import DOMAINS
-from daband.policies.locks import Locked
+from daband.policies.pending_rounds import PendingRounds
 from daband.policies.reward_scale import RewardScale
 from daband.policies.round_ids import RoundIds
+from daband.policies.thread_locks import ThreadSafe
 
 __all__ = ["Saved"]
 
 
-class Saved(Locked):
+class Saved(ThreadSafe):
     """The part of a policy that writes it to a file and restores it from the arrays of one."""
 
     name: ClassVar[str]
@@ -32,7 +32,7 @@ class Saved(Locked):
     rounds_learned: int
     _scale: RewardScale
     _ids: RoundIds
-    _held: HeldRounds
+    _pending: PendingRounds
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
         """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
@@ -46,9 +46,9 @@ class Saved(Locked):
         """
         checked = checked_notes(notes)
         with self._write_lock:  # no writer changes anything meanwhile, and those who select only read
-            if len(self._held) and not replay:
+            if len(self._pending) and not replay:
                 raise InvalidInput(
-                    f"replay=False would lose {len(self._held)} rounds: reward_range='auto' has not seen enough "
+                    f"replay=False would lose {len(self._pending)} rounds: reward_range='auto' has not seen enough "
                     "rewards to learn from them yet; update with more rounds first, or give the range"
                 )
             settings = {**self.settings(), "policy": self.name}
@@ -59,7 +59,7 @@ class Saved(Locked):
             arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
             arrays["reward_scale"] = self._scale.state()
             arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
-            arrays.update({f"held/{name}": array for name, array in self._held.state().items()})
+            arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
             if self.transform is not None:
                 arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
             write_checkpoint(path, settings, arrays, checked)
@@ -75,7 +75,7 @@ class Saved(Locked):
             self.domain = DOMAINS[int(arrays["domain"][0])]
             self._scale.restore(arrays["reward_scale"])
             self._ids.restore(below("ids/"))
-            self._held.restore(below("held/"))
+            self._pending.restore(below("pending/"))
             if self.transform is not None:
                 self.transform.restore(below("transform/"))
             self._restore(below("policy/"))

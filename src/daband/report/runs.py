@@ -76,7 +76,7 @@ class RunFiles:
         return _cumulative(self._existing("rounds.npz"))
 
     def target_regret(self) -> tuple[AnyArray, FloatArray] | None:
-        """The same in the target, for a run that ``daband continue`` went on with."""
+        """The same in the target, for a run that ``daband continue`` has continued."""
         path = self._existing("continued/done")
         return None if path is None else _cumulative(path.parent / "rounds.npz")
 
@@ -85,7 +85,7 @@ class RunFiles:
         return self._json("continued/result.json") if self._existing("continued/done") else None
 
     def artifacts(self, *names: str) -> dict[str, AnyArray]:
-        """What the run kept for the eye, or of that what is named; empty where it kept nothing."""
+        """The arrays in ``artifacts.npz``, or only those named; empty where there is no such file."""
         path = self._existing("artifacts.npz")
         return {} if path is None else _arrays(path, names)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
-from daband.evaluation.paired import Paired, compare_paired
+from daband.evaluation.paired_test import Paired, compare_paired
 from daband.experiments.ablation import BASES, COMBINATIONS
 from daband.experiments.records import Metric, Record, metric_of
 

@@ -1,4 +1,4 @@
-"""The loop of one run: rounds in the source, contexts of the target, gradient steps; and its sequel in the target."""
+"""The loop of one run: source rounds, unlabelled target contexts, gradient steps; and continued training."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def continue_on_target(
     save_every: float = 30.0,
     progress: Progress | None = None,
 ) -> Run:
-    """Go on in the target once its rewards may be seen: the head start shows as lower cumulative regret there.
+    """Continue training in the target once its rewards are available; the head start lowers cumulative regret.
 
     The policy keeps what it learned in the source, and updates by its own rule. Fewer than ``rounds`` rounds are played
     where the target has fewer contexts; the last episode may be shorter than ``episode_length``.

@@ -1,4 +1,4 @@
-"""Reading ahead: contexts that have to be decoded are fetched while the policy still works on the episode before."""
+"""Prefetching: the next episode's contexts are read in a thread while the policy works on the current one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Prefetcher(Generic[T]):
     def __init__(self, read: Callable[[int], T], *, episodes: int, wanted: bool) -> None:
         self._read = read
         self._episodes = episodes
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="daband-ahead") if wanted else None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="daband-prefetch") if wanted else None
         self._next: tuple[int, Future[T]] | None = None
 
     def take(self, episode: int) -> T:
@@ -36,7 +36,7 @@ class Prefetcher(Generic[T]):
         return found
 
     def close(self) -> None:
-        """Let the thread end; what it has begun is let go."""
+        """Shut the thread down and cancel pending reads."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -20,7 +20,7 @@ __all__ = ["Training", "train_stacked"]
 
 @dataclass(frozen=True)
 class Training:
-    """What ``train`` is told, for one of several stacked runs."""
+    """The arguments of ``train`` for one of several stacked runs."""
 
     policy: Policy
     source: RewardDomain | LoggedDomain
@@ -38,7 +38,7 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
 
     On a GPU five seeds took about half the time that they take one after the other. Every run's result is what it is
     alone, up to rounding, and its folder can be resumed alone; the time is divided among the runs. A run that fails,
-    by its numbers, its data or its folder, leaves its exception in its place; the others go on.
+    by its numbers, its data or its folder, has its exception in the returned list; the others continue.
     """
     from daband.policies.stacked import adapt_stacked, can_stack
 
@@ -53,47 +53,47 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
         check_training(one.policy, one.source, one.target, one.episodes, one.episode_length)
         seed = order_seed(one.policy, one.seed)
         phases.append(Phase("source", one.source, one.target, one.episodes, one.episode_length, seed))
-    courses: dict[int, Trainer] = {}
+    trainers: dict[int, Trainer] = {}
     failed: dict[int, Exception] = {}
 
     def attempt(index: int, what: Callable[[], None]) -> bool:
-        """Do something for one run; where that fails, it is out and the others go on."""
+        """Call ``what`` for one run; a run that raises is dropped, and the others continue."""
         try:
             what()
         except Exception as error:
             failed[index] = error
-            if index in courses:
-                courses.pop(index).stop()
-        return index in courses
+            if index in trainers:
+                trainers.pop(index).stop()
+        return index in trainers
 
     def begin(index: int) -> None:
         one = trainings[index]
-        courses[index] = Trainer(one.policy, phases[index], one.directory, one.config, save_every, one.progress)
+        trainers[index] = Trainer(one.policy, phases[index], one.directory, one.config, save_every, one.progress)
 
     def close(index: int, measured: dict[str, float] | Exception) -> None:
         if isinstance(measured, Exception):
             raise measured
-        courses[index].close(measured)
+        trainers[index].close(measured)
 
     def save() -> None:
-        for index in list(courses):
-            attempt(index, courses[index].save)
+        for index in list(trainers):
+            attempt(index, trainers[index].save)
 
     with stop_signals_deferred(wanted=any(one.directory is not None for one in trainings)) as request:
         try:
             for index in range(len(trainings)):
                 attempt(index, partial(begin, index))
-            while unfinished := [index for index, course in courses.items() if not course.over]:
+            while unfinished := [index for index, trainer in trainers.items() if not trainer.over]:
                 # Runs that were resumed may be ahead: they wait.
-                behind = min(courses[index].episode for index in unfinished)
-                present = [index for index in unfinished if courses[index].episode == behind]
+                behind = min(trainers[index].episode for index in unfinished)
+                present = [index for index in unfinished if trainers[index].episode == behind]
                 since, beside = time.perf_counter(), len(present)
                 play = partial(Trainer.play, since=since, beside=beside)
-                present = [index for index in present if attempt(index, partial(play, courses[index]))]
-                for index, measured in zip(present, adapt_stacked([courses[i].policy for i in present]), strict=True):
+                present = [index for index in present if attempt(index, partial(play, trainers[index]))]
+                for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
                     attempt(index, partial(close, index, measured))
                 request.obey(save)
         finally:
-            for course in courses.values():
-                course.stop()
-    return [failed[index] if index in failed else courses[index].result() for index in range(len(trainings))]
+            for trainer in trainers.values():
+                trainer.stop()
+    return [failed[index] if index in failed else trainers[index].result() for index in range(len(trainings))]

@@ -17,7 +17,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, Rounds
 from daband.errors import InvalidInput
 from daband.evaluation.bound import LiveBound
-from daband.evaluation.diagnostics import CollapseWarning, CollapseWatch
+from daband.evaluation.collapse import CollapseWarning, CollapseWatch
 from daband.linear import Decision
 from daband.policies import Played, Policy
 from daband.training.prefetch import Prefetcher
@@ -107,7 +107,7 @@ class Phase:
 
 
 class Trainer:
-    """One run under way. An episode is played, then somebody lets the policy adapt, then it is closed."""
+    """The state of one run. For each episode the caller calls ``play``, adapts the policy, and calls ``close``."""
 
     def __init__(
         self,
@@ -138,11 +138,11 @@ class Trainer:
         self._beside = 1
         self._apart = save_every
         self._watch = CollapseWatch()
-        for record in self.history.episodes:  # what was said before a stop is not said again
+        for record in self.history.episodes:  # warnings given before an interruption are not repeated
             self._watch.observe(record)
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: Played | None = None
-        self._glimpse: AnyArray | None = None
+        self._unlabelled: AnyArray | None = None
 
     def _fit_transform(self) -> None:
         if self.policy.transform is not None and not self.policy.transform.fitted:
@@ -165,16 +165,16 @@ class Trainer:
         its part of the time, and saves as much more seldom.
         """
         self._since, self._beside = self._since if since is None else since, beside
-        rounds, self._glimpse = self._material.take(self.episode)
+        rounds, self._unlabelled = self._material.take(self.episode)
         self._played = _play_episode(self.policy, rounds, self.phase.domain_name, self.history)
-        if self._glimpse is not None:
-            self.policy.observe_target(self._glimpse)
+        if self._unlabelled is not None:
+            self.policy.observe_target(self._unlabelled)
 
     def close(self, measured: dict[str, float]) -> None:
         """Write down the episode with what ``adapt`` measured."""
         history = self.history
-        if measured and self._played is not None and self._glimpse is not None:
-            measured = {**measured, **_bound_so_far(self.policy, self._played, self._glimpse, history, measured)}
+        if measured and self._played is not None and self._unlabelled is not None:
+            measured = {**measured, **_bound_so_far(self.policy, self._played, self._unlabelled, history, measured)}
         record = _record(self.episode, history, measured)
         for message in self._watch.observe(record):
             warnings.warn(message, CollapseWarning, stacklevel=4)
@@ -198,7 +198,7 @@ class Trainer:
             self._apart = max(self.save_every, _SAVES_APART * self._beside * (self._saved - begun))
 
     def stop(self) -> None:
-        """Drop what was begun for later, and let others use the folder; a later call resumes from it."""
+        """Cancel prefetching and release the folder; a later call resumes from it."""
         self._material.close()
         if self.folder is not None:
             self.folder.release()
@@ -297,7 +297,7 @@ def check_training(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidInput(f"{name} must be a whole number >= 1, got {value!r}")
     if not isinstance(source, RewardDomain | LoggedDomain):
-        raise InvalidInput(f"source must be a domain that pays, e.g. pair.source, got {type(source).__name__}")
+        raise InvalidInput(f"source must be a RewardDomain or LoggedDomain (pair.source), got {type(source).__name__}")
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
         raise InvalidInput(
             f"target must be a stream of contexts without rewards, e.g. pair.target, got {type(target).__name__}"

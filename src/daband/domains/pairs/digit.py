@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
+from daband.domains.backgrounds import packaged_photographs, photographs_in
 from daband.domains.contract import About, Pair
+from daband.domains.data_paths import find, need
 from daband.domains.mnist_m import blend, read_archive, read_folder, read_packed
-from daband.domains.photographs import packaged_photographs, photographs_in
-from daband.domains.places import find, need
 from daband.domains.readers.arrays import from_arrays
 from daband.domains.readers.idx import read_idx
 from daband.domains.registry import describe, register_pair

@@ -8,9 +8,9 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.domains.contract import About, Pair
-from daband.domains.places import need
+from daband.domains.data_paths import need
 from daband.domains.readers.arrays import from_arrays
-from daband.domains.readers.feature_files import read_features
+from daband.domains.readers.matlab_features import read_features
 from daband.domains.registry import describe, register_ordered_pairs, register_pair
 from daband.domains.splits import require_classes, split_half
 from daband.domains.tiny_twins import tiny_vectors

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from daband.domains.contract import About, Pair
-from daband.domains.places import find, need
+from daband.domains.data_paths import find, need
 from daband.domains.readers.image_folder import ImageList, Reading, pair_of_images, scan_classes
 from daband.domains.readers.images import Framing
 from daband.domains.registry import register_pair

@@ -6,7 +6,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, IntArray
 from daband.domains.contract import About, Pair
-from daband.domains.places import need
+from daband.domains.data_paths import need
 from daband.domains.readers.arrays import from_arrays
 from daband.domains.readers.image_folder import ImageList, scan_classes
 from daband.domains.readers.images import Framing, ImageStore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from daband.domains.contract import About, Pair
-from daband.domains.places import need
+from daband.domains.data_paths import need
 from daband.domains.readers.tables import Columns, from_table, read_table
 from daband.domains.registry import describe, register_ordered_pairs, register_pair
 from daband.errors import DataError, InvalidInput

@@ -10,7 +10,7 @@ import numpy as np
 from daband.arguments import checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
-from daband.domains.parts import hold_out_rewards
+from daband.domains.subsets import hold_out_rewards
 from daband.errors import InvalidInput
 
 __all__ = [

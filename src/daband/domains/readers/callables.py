@@ -10,8 +10,8 @@ import numpy as np
 from daband.arguments import checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
-from daband.domains.parts import HeldOutRewards
 from daband.domains.readers.arrays import ArrayEvaluation, resolve_reward_range
+from daband.domains.subsets import HeldOutRewards
 from daband.errors import InvalidInput
 
 __all__ = ["CallableContexts", "CallableSource", "from_callable"]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.places import cache_directory
-from daband.domains.readers.decoding import Decoders, shared_decoders
+from daband.domains.data_paths import cache_directory
+from daband.domains.readers.image_decoders import Decoders, shared_decoders
 from daband.domains.readers.image_worker import decode
 from daband.errors import DataError, InvalidInput
 

@@ -10,8 +10,8 @@ import numpy as np
 from daband.arguments import share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import LoggedDomain, Pair, RewardRange
-from daband.domains.parts import hold_out_log
 from daband.domains.readers.arrays import ArrayContexts, from_arrays, resolve_reward_range
+from daband.domains.subsets import hold_out_log
 from daband.errors import InvalidInput
 
 __all__ = ["ArrayLog", "from_log"]

@@ -4,7 +4,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from daband.encoders import build_encoder
-from daband.encoders.patches import convolved_patches, fits_patches, worth_patches
+from daband.encoders.im2col import fits_patches, im2col_conv2d, im2col_is_faster
 
 
 def problem(*, runs, inputs=3, outputs=4, bias=True):
@@ -21,7 +21,7 @@ def problem(*, runs, inputs=3, outputs=4, bias=True):
 def test_products_of_patches_are_a_convolution_and_so_is_their_gradient(inputs, bias, runs):
     images, weight, shift = problem(runs=runs, inputs=inputs, bias=bias)
     wanted = [own for own in (weight, shift) if own is not None]
-    ours = convolved_patches(images, weight, shift)
+    ours = im2col_conv2d(images, weight, shift)
     theirs = functional.conv2d(images.flatten(1, 2), weight, shift, groups=runs)
     torch.testing.assert_close(ours, theirs)
     assert ours.is_contiguous(memory_format=torch.channels_last)
@@ -34,13 +34,13 @@ def test_products_of_patches_are_a_convolution_and_so_is_their_gradient(inputs, 
 
 def test_gradients_of_patches_are_those_of_finite_differences():
     images, weight, shift = problem(runs=2, inputs=1, outputs=2)
-    assert torch.autograd.gradcheck(lambda w, b: convolved_patches(images, w, b), (weight, shift))
+    assert torch.autograd.gradcheck(lambda w, b: im2col_conv2d(images, w, b), (weight, shift))
 
 
 def test_patches_are_left_alone_where_they_would_gain_nothing():
     images, weight, _ = problem(runs=1)
     assert fits_patches(images, weight)
-    assert worth_patches(images, weight) == images.is_cuda
+    assert im2col_is_faster(images, weight) == images.is_cuda
     assert not fits_patches(images, weight.detach())
     with torch.no_grad():
         assert not fits_patches(images, weight)
@@ -66,11 +66,11 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
 
     def counted(*given):
         used.append(given)
-        return convolved_patches(*given)
+        return im2col_conv2d(*given)
 
-    monkeypatch.setattr("daband.encoders.conv.convolved_patches", counted)
-    for rule in (worth_patches, fits_patches):
-        monkeypatch.setattr("daband.encoders.conv.worth_patches", rule)
+    monkeypatch.setattr("daband.encoders.conv.im2col_conv2d", counted)
+    for rule in (im2col_is_faster, fits_patches):
+        monkeypatch.setattr("daband.encoders.conv.im2col_is_faster", rule)
         given = {**parameters, **{name: own.clone() for name, own in buffers.items()}}
         latent, alignment = functional_call(network, given, (contexts,), settings)
         loss = latent[..., 0].sum() + alignment.square().mean()

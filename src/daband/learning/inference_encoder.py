@@ -10,14 +10,14 @@ import torch
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders import Encoder
 
-__all__ = ["ActingEncoder"]
+__all__ = ["InferenceEncoder"]
 
 _ROWS = 2048
 _NUMBERS = 1 << 18
 """How many numbers of contexts are encoded at a time on the CPU: the output of a layer then stays in the cache."""
 
 
-class ActingEncoder:
+class InferenceEncoder:
     """Encodes contexts for the head. Nothing changes ``network``, and encoding changes no state of the process."""
 
     def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:

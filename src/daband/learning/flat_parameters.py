@@ -16,7 +16,7 @@ from torch import nn
 
 from daband.encoders import DomainNorm
 
-__all__ = ["ParameterLayout", "StatisticsLayout"]
+__all__ = ["FlatParameters", "FlatStatistics"]
 
 
 _NUMBERS_IN_16_BYTES = 4
@@ -54,7 +54,7 @@ def _filling(part: str, before: Sequence[_Place], numbers: int) -> list[_Place]:
     return [_Place(part, "", (missing,))] if missing else []
 
 
-class ParameterLayout:
+class FlatParameters:
     """The trainable parameters of named modules, one after another.
 
     Kernels for convolutions and products read 16 bytes at once, and some require that alignment, so weights begin at
@@ -67,7 +67,7 @@ class ParameterLayout:
         self.sizes = [place.size for place in self.places]
 
     @classmethod
-    def of(cls, modules: Mapping[str, nn.Module]) -> ParameterLayout:
+    def of(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
         """The layout of these modules."""
         places = []
         for part, module in modules.items():
@@ -84,9 +84,9 @@ class ParameterLayout:
             places += _filling(part, places, _NUMBERS_IN_A_REGISTER)
         return cls(places)
 
-    def only(self, part: str) -> ParameterLayout:
+    def only(self, part: str) -> FlatParameters:
         """The layout of one of the modules alone."""
-        return ParameterLayout([place for place in self.places if place.part == part])
+        return FlatParameters([place for place in self.places if place.part == part])
 
     def size_of(self, part: str) -> int:
         """How many numbers a module has."""
@@ -122,7 +122,7 @@ class ParameterLayout:
         return found
 
 
-class StatisticsLayout:
+class FlatStatistics:
     """The running statistics of a network's norms, for ``runs`` runs whose parts of every buffer are adjacent."""
 
     def __init__(self, network: nn.Module, *, runs: int) -> None:

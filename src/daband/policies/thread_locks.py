@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-__all__ = ["Locked"]
+__all__ = ["ThreadSafe"]
 
 _LOCKS = ("_write_lock", "_state_lock")
 
 
-class Locked:
+class ThreadSafe:
     """Has ``_write_lock``, held by whoever changes the object, and ``_state_lock``, held for moments only.
 
     Where both are held, the write lock was taken first.
@@ -26,4 +26,4 @@ class Locked:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        Locked.__init__(self)
+        ThreadSafe.__init__(self)

@@ -15,7 +15,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, IntArray, as_numpy
 from daband.domains.contract import About, Pair
-from daband.domains.places import cache_directory
+from daband.domains.data_paths import cache_directory
 from daband.domains.readers.arrays import from_arrays
 from daband.errors import InvalidInput
 

@@ -1,4 +1,4 @@
-"""A convolution of images as products of matrices, for GPUs: what a network's first layer costs less as.
+"""A convolution as a matrix product (im2col), which is faster for a network's first layer on a GPU.
 
 With three channels a library's kernels convert what they are given before they begin, and are slow on the way back: a
 product of all patches with the weights saves a fifth to a third of the layer's time. The images themselves need no
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-__all__ = ["convolved_patches", "fits_patches", "worth_patches"]
+__all__ = ["fits_patches", "im2col_conv2d", "im2col_is_faster"]
 
 _NUMBERS_IN_16_BYTES = 4
 """Products are fastest over rows that begin where 16 bytes do."""
@@ -21,13 +21,13 @@ _MOST_COLUMNS = 128
 _MOST_NUMBERS = 1 << 27
 
 
-def worth_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
+def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether a convolution of images (B, runs, C, H, W) is faster so: on a GPU, of few channels, not too many."""
     return images.is_cuda and fits_patches(images, weight)
 
 
 def fits_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
-    """The part of that which is not the device's to say. Without a gradient of the weights nothing would be gained."""
+    """The conditions of ``im2col_is_faster`` other than the device; only a weight gradient makes it faster."""
     if images.requires_grad or not (weight.requires_grad and torch.is_grad_enabled()):
         return False
     patch = weight[0].numel()
@@ -35,7 +35,7 @@ def fits_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
     return patch < _MOST_COLUMNS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= _MOST_NUMBERS
 
 
-def convolved_patches(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Images (B, runs, C, H, W), each run's with its own of weights (runs * K, C, h, w): (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
     flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)  # as they lie in memory

@@ -14,7 +14,7 @@ from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 
-__all__ = ["LARGEST_SQUARE", "check_size", "raise_too_large", "squared_norms"]
+__all__ = ["LARGEST_SQUARE", "check_norm", "raise_too_large", "squared_norms"]
 
 LARGEST_SQUARE = 1e10
 """The largest squared norm of a context, in units of the ridge. Up to here means are off by about 1e-6 at most, by 1e-4
@@ -28,7 +28,7 @@ def squared_norms(contexts: AnyArray) -> FloatArray:
     return norms / (255.0 * 255.0) if contexts.dtype == np.uint8 else norms
 
 
-def check_size(contexts: AnyArray, ridge: float) -> None:
+def check_norm(contexts: AnyArray, ridge: float) -> None:
     """Refuse contexts (..., d) of which one is too large against the ridge."""
     limit = LARGEST_SQUARE * ridge
     if contexts.dtype == np.uint8 and contexts.shape[-1] <= limit:

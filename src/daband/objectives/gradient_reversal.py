@@ -1,4 +1,4 @@
-"""A tensor that is itself on the way forward and turns its gradient round on the way back."""
+"""Gradient reversal: the identity in the forward pass, a negated gradient in the backward pass."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 
-__all__ = ["HeldRounds"]
+__all__ = ["PendingRounds"]
 
 Batch = tuple[AnyArray, IntArray, FloatArray, str]
 
 
-class HeldRounds:
+class PendingRounds:
     """Batches of rounds in the order they came: contexts, arms, rewards in the user's units, and their domain."""
 
     def __init__(self) -> None:

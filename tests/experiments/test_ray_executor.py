@@ -15,7 +15,7 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.experiments import bench, load_experiment, read_results
-from daband.experiments.cluster import on_ray
+from daband.experiments.ray_executor import on_ray
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
 SETTINGS = ["episodes=150", "episode_length=100"]
@@ -123,7 +123,7 @@ def test_a_lost_node_loses_no_run(tmp_path):
 import json, os, pathlib, sys, threading, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 from ray.cluster_utils import Cluster
-from daband.experiments import bench, cluster, load_experiment
+from daband.experiments import bench, ray_executor, load_experiment
 small = {"object_store_memory": 100 * 2**20}
 nodes = Cluster(head_node_args={"num_cpus": 0, "include_dashboard": False, **small}, initialize_head=True)
 lost, _ = [nodes.add_node(num_cpus=1, **small) for _ in range(2)]
@@ -135,7 +135,7 @@ def lose():
 threading.Thread(target=lose, daemon=True).start()
 specs = load_experiment("synthetic", sys.argv[2:]).runs(["linucb"], range(4))
 try:
-    bench(specs, out, executor=cluster.on_ray(nodes.address), on_event=events.append)
+    bench(specs, out, executor=ray_executor.on_ray(nodes.address), on_event=events.append)
 finally:
     nodes.shutdown()
 pathlib.Path(sys.argv[1], "told.json").write_text(json.dumps([[event.kind, event.spec.seed] for event in events]))
@@ -153,15 +153,15 @@ pathlib.Path(sys.argv[1], "told.json").write_text(json.dumps([[event.kind, event
 def test_workers_that_do_not_see_the_folder_send_their_runs_back_and_errors_arrive_whole(tmp_path):
     script = """
 import json, pathlib, sys
-from daband.experiments import BenchError, Experiment, bench, cluster
-cluster.write_text = lambda *_: None  # the sign that workers look for is never written
+from daband.experiments import BenchError, Experiment, bench, ray_executor
+ray_executor.write_text = lambda *_: None  # the sign that workers look for is never written
 small = Experiment(
     pair="synthetic", pair_options={"tiny": True}, episodes=3, episode_length=8, seeds=(0,),
     compare=("random", "linucb"), methods={"linucb": {"ridge": -1.0}},
 )
 out, events = pathlib.Path(sys.argv[1]), []
 try:
-    bench(small.runs(), out, executor=cluster.on_ray("local", workers=2), on_event=events.append)
+    bench(small.runs(), out, executor=ray_executor.on_ray("local", workers=2), on_event=events.append)
 except BenchError as error:
     print(json.dumps({"error": str(error), "events": [[event.kind, event.spec.method] for event in events]}))
 """

@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.errors import InvalidInput
-from daband.evaluation.selection import (
+from daband.evaluation.model_selection import (
     CRITERIA,
     SourceHistory,
     criteria,
