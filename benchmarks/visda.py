@@ -143,7 +143,7 @@ def measure(
         root = Path(place)
         write_files(root / "data", total * length)
         os.environ["DABAND_DATA"], os.environ["DABAND_CACHE"] = str(root / "data"), str(root / "cache")
-        pair = daband.domains.load("visda17")
+        pair = daband.domains.load("visda17", source_test=0)
         recipe = Recipe(
             weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(1.0)},
             encoder=encoder(backbone, trainable),
