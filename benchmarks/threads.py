@@ -25,8 +25,8 @@ def stress(*, calls: int, threads: int = 8, dimension: int = 32, n_arms: int = 1
     contexts = rng.normal(size=(rounds, dimension)) / np.sqrt(dimension)
     pulled, paid = rng.integers(0, n_arms, rounds), rng.random(rounds)
     policy = daband.LinUCB(context_shape=(dimension,), n_arms=n_arms, seed=0)
-    policy.id_window = rounds  # type: ignore[misc]
-    policy._ids.window = rounds
+    if rounds > policy.id_window:
+        raise SystemExit(f"at most {4 * policy.id_window:,} calls: a duplicate must lie within the window of round ids")
 
     def serve(thread: int) -> int:
         taken = 0

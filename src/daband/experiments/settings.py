@@ -82,7 +82,7 @@ class Experiment(_Settings):
     episodes: Episodes = 300
     episode_length: Count = 64
     seeds: tuple[Seed, ...] = (0, 1, 2, 3, 4)
-    compare: tuple[str, ...] = ("random", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
+    compare: tuple[str, ...] = ("random", "constant", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "daband")
     components: Count = 64
     policy: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -79,7 +79,7 @@ class RidgeHead:
     and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in that of features;
     "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory.
 
-    Contexts to learn from may have a squared norm of at most ``size_limit.LARGEST_SQUARE`` times the ridge; larger ones
+    Contexts to learn from may have a squared norm of at most ``norm_limit.LARGEST_SQUARE`` times the ridge; larger ones
     raise ``InvalidInput`` and change nothing. ``decide`` may run in several threads, but not while ``learn``, ``play``
     or ``add_arm`` change the statistics: the policy holds a lock.
 

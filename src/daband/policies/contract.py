@@ -27,6 +27,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
+from daband.linear.kernels import kernels
 from daband.policies.decisions import Played, joined
 from daband.policies.for_pair import policy_for_pair
 from daband.policies.input_checks import (
@@ -50,6 +51,7 @@ from daband.registry import Registry
 __all__ = ["DOMAINS", "Policy", "policies"]
 
 _NO_LOCK = nullcontext()
+_FLOAT64 = np.dtype(np.float64)
 
 
 class Policy(Saved, ABC):
@@ -93,7 +95,7 @@ class Policy(Saved, ABC):
         self.arms = arms
         self._dimensions = math.prod(self.context_shape)
         self.largest_norm = LARGEST_NORM
-        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
+        self._set_round_shape()
         self._scale = RewardScale(reward_range)
         self.transform = as_transform(transform)  # a copy, fitted for this policy alone
         self.seed = checked_whole("seed", seed, least=0)
@@ -288,6 +290,7 @@ class Policy(Saved, ABC):
                 )
             self._grow()
             self.n_arms += 1
+            self._set_round_shape()
             return self.n_arms - 1
 
     def settings(self) -> dict[str, Any]:
@@ -378,20 +381,23 @@ class Policy(Saved, ABC):
 
     def _absorb(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         """Learn checked rounds, or keep them back until the range of rewards is known."""
-        rounds = [(contexts, arms, rewards, domain)]
-        if not self._scale.known:
-            rounds = self._pending.joined_with(contexts, arms, rewards, domain)
-            if not self._scale.estimate(np.concatenate([paid for _, _, paid, _ in rounds])):
-                self._pending.add(contexts, arms, rewards, domain)
-                return
-        scaled = [self._scale.to_unit(paid) for _, _, paid, _ in rounds]
-        for unit in scaled:
-            self._check_unit_rewards(unit)
-        for (some, pulled, _, where), unit in zip(rounds, scaled, strict=True):
-            with self._state_lock if self.locks_state else _NO_LOCK:
-                self._learn(self._transformed(some), pulled, unit, where)
-            self.rounds_learned += len(pulled)
+        if self._scale.known:
+            self._learn_known(contexts, arms, rewards, domain)
+            return
+        rounds = self._pending.joined_with(contexts, arms, rewards, domain)
+        if not self._scale.estimate(np.concatenate([paid for _, _, paid, _ in rounds])):
+            self._pending.add(contexts, arms, rewards, domain)
+            return
+        for batch in rounds:
+            self._learn_known(*batch)
         self._pending.clear()
+
+    def _learn_known(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+        unit = self._scale.to_unit(rewards)
+        self._check_unit_rewards(unit)
+        with self._state_lock if self.locks_state else _NO_LOCK:
+            self._learn(self._transformed(contexts), arms, unit, domain)
+        self.rounds_learned += len(arms)
 
     def _play_known(self, contexts: AnyArray, rewards: FloatArray, domain: str, mask: BoolArray | None) -> Played:
         unit = self._scale.to_unit(rewards)
@@ -411,8 +417,10 @@ class Policy(Saved, ABC):
         return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
 
     def _in_units(self, decision: Decision) -> Decision:
+        if self._scale.is_unit:
+            return decision
         mean, width = self._scale.predictions(decision.mean, decision.width)
-        return decision if mean is decision.mean else Decision(decision.arm, decision.propensity, mean, width)
+        return Decision(decision.arm, decision.propensity, mean, width)
 
     # The checks.
 
@@ -423,10 +431,26 @@ class Policy(Saved, ABC):
         return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
 
     def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
-        lead = (self.n_arms,) if self.arms == "shared" else ()
+        usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape
+        # One product tells in nearly every case that all is well: a loop of single rounds needs no further check.
+        if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self._safe_square:
+            return contexts  # type: ignore[no-any-return]
         largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
-        shape = (*lead, *self.context_shape)
-        return checked_contexts(contexts, shape, dimensions=self._dimensions, largest_norm=largest)
+        return checked_contexts(contexts, self._round_shape, dimensions=self._dimensions, largest_norm=largest)
+
+    @property
+    def largest_norm(self) -> float:
+        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
+        return self._largest_norm
+
+    @largest_norm.setter
+    def largest_norm(self, value: float) -> None:
+        self._largest_norm = value
+        self._safe_square = value * value
+
+    def _set_round_shape(self) -> None:
+        """The shape of what a round brings: one context, or one per arm."""
+        self._round_shape = (self.n_arms, *self.context_shape) if self.arms == "shared" else self.context_shape
 
     def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
         array = checked_rewards(reward, shape)

@@ -45,6 +45,8 @@ class RewardScale:
         self.known = not self.automatic
         """Whether the range is known, so that rewards can be converted."""
         self.low, self.high = (0.0, 1.0) if self.automatic else _checked_range(reward_range)
+        self.is_unit = self.low == 0.0 and self.high == 1.0
+        """Whether the user's unit is that of policies."""
         self.clipped = 0
         """How many rewards were clipped."""
 
@@ -52,10 +54,6 @@ class RewardScale:
     def setting(self) -> list[float] | str:
         """The argument that makes this scale anew, as JSON can hold it."""
         return "auto" if self.automatic else [self.low, self.high]
-
-    @property
-    def _is_unit(self) -> bool:
-        return self.low == 0.0 and self.high == 1.0
 
     def check(self, rewards: FloatArray) -> None:
         """Raise where a reward is not a finite number, or lies outside a range that was given."""
@@ -83,12 +81,12 @@ class RewardScale:
             inside = rewards[(rewards >= lower - reach) & (rewards <= upper + reach)]
             smallest, largest = float(inside.min()), float(inside.max())
         self.low, self.high = smallest, largest if largest > smallest else smallest + 1.0
-        self.known = True
+        self.known, self.is_unit = True, self.low == 0.0 and self.high == 1.0
         return True
 
     def to_unit(self, rewards: FloatArray) -> FloatArray:
         """Rewards in the user's units, any shape, as policies learn them."""
-        if self._is_unit and not self.automatic:
+        if self.is_unit and not self.automatic:
             return rewards
         unit: FloatArray = (rewards - self.low) / (self.high - self.low)
         if not self.automatic:
@@ -107,8 +105,6 @@ class RewardScale:
 
     def predictions(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and widths (B, K) in the user's units."""
-        if self._is_unit:
-            return mean, width
         span = self.high - self.low
         return self.low + span * mean, span * width
 
@@ -120,6 +116,7 @@ class RewardScale:
         """Restore what ``state`` returned."""
         known, self.low, self.high, clipped = (float(value) for value in state)
         self.known, self.clipped = bool(known), int(clipped)
+        self.is_unit = self.low == 0.0 and self.high == 1.0
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"the reward range {self.low} to {self.high} is not a range")
 
