@@ -81,9 +81,9 @@ def demo(
     """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes."""
     numbers = None if seeds is None else whole_numbers(seeds, "seeds")
     console.print(
-        "LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and are then judged"
+        "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
-    console.print("on digits over photographs (MNIST-M), of which they saw images but never a reward.")
+    console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
     _compare(load_experiment("demo"), out, None, numbers, jobs, "demo")
 
 
