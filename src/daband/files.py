@@ -8,6 +8,7 @@ import io
 import json
 import os
 import stat
+import threading
 import time
 import zipfile
 import zlib
@@ -80,7 +81,7 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
         if isinstance(error, DataError):
             raise
         raise _not_written(named, error) from None
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(content)

@@ -11,8 +11,8 @@ def timeless(record):
 
 
 def test_a_run_is_extended(tiny_experiment, tmp_path):
-    (short,) = tiny_experiment(episodes=2).runs(["linucb"], [0])
-    (long,) = tiny_experiment(episodes=4).runs(["linucb"], [0])
+    (short,) = tiny_experiment(episodes=2).runs(["constant"], [0])
+    (long,) = tiny_experiment(episodes=4).runs(["constant"], [0])
     before = timeless(execute(short, tmp_path / "a"))
     told = []
     assert start_from_shorter(long, tmp_path / "a") == tmp_path / "a" / short.folder_name
@@ -27,16 +27,17 @@ def test_a_run_is_extended(tiny_experiment, tmp_path):
 @pytest.mark.parametrize(
     ("method", "changed"),
     [
-        ("linucb", {"episode_length": 7}),
-        ("linucb", {"methods": {"linucb": {"alpha": 3.0}}}),
-        ("linucb", {"episodes": 1}),
+        ("constant", {"episode_length": 7}),
+        ("constant", {"methods": {"constant": {"alpha": 3.0}}}),
+        ("constant", {"episodes": 1}),
         ("random", {}),
+        ("linucb", {}),  # whose transform is fitted on a whole run
         ("linucb-p", {}),
     ],
     ids=str,
 )
 def test_other_runs_are_not(method, changed, tiny_experiment, tmp_path):
-    methods = ["linucb", "linucb-p"]
+    methods = ["constant", "linucb", "linucb-p"]
     for spec in tiny_experiment(episodes=2, components=3).runs(methods, [0]):
         execute(spec, tmp_path)
     (wanted,) = tiny_experiment(**{"episodes": 4, "components": 3, **changed}).runs([method], [0])

@@ -99,3 +99,40 @@ def test_auto_refuses_what_is_not_finite():
     with pytest.raises(InvalidInput, match="reward has a NaN"):
         policy.update(np.ones((1, 4)), [0], [np.nan])
     assert "kept back" not in repr(policy)
+
+
+def test_a_refusal_while_rounds_are_kept_back_loses_none():
+    contexts, rewards = problem(60)
+    policy = daband.LinUCB(context_shape=(4,), n_arms=2, reward_range="auto", transform=daband.Standardise())
+    with pytest.raises(daband.NotFitted):
+        policy.update(contexts[:40], np.zeros(40, int), rewards[:40, 0])
+    policy.prepare(contexts)
+    policy.update(contexts[:20], np.zeros(20, int), rewards[:20, 0])
+    policy.update(contexts[20:], np.zeros(40, int), rewards[20:, 0])
+    assert policy.counts.sum() == policy.rounds_learned == 60
+
+
+def test_one_hot_feedback_with_an_unknown_range_refuses_without_a_trace(tmp_path):
+    contexts, _ = problem(40)
+    policy = daband.DABand(context_shape=(4,), n_arms=2, reward_range="auto", feedback="one_hot", recipe="small")
+    policy.update(contexts[:20], np.zeros(20, int), np.arange(20) % 2)
+    policy.save(tmp_path / "before")
+    with pytest.raises(InvalidInput, match="one_hot"):
+        policy.update(contexts[20:], np.zeros(20, int), np.r_[np.arange(19) % 2, 0.5])
+    policy.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+    policy.update(contexts[20:], np.zeros(20, int), np.arange(20) % 2)
+    assert policy.counts.sum() == 40
+
+
+def test_rewards_beyond_an_estimated_range_do_not_break_training():
+    rng = np.random.default_rng(0)
+    policy = daband.DABand(context_shape=(4,), n_arms=2, reward_range="auto", recipe="small")
+    policy.observe_target(rng.normal(size=(64, 4)))
+    policy.update(rng.normal(size=(32, 4)), rng.integers(0, 2, 32), np.linspace(0, 1, 32))
+    policy.update(rng.normal(size=(1920, 4)), rng.integers(0, 2, 1920), rng.uniform(1.4, 1.6, 1920))
+    measured = policy.adapt(steps=30)
+    assert measured["recent_reward"] > 1
+    assert 0 <= policy.learner.gate <= 1
+    assert measured["source_cross_entropy"] >= 0
+    assert measured["skipped_steps"] == 0

@@ -1,10 +1,12 @@
 """A policy that threads share. The long stress is benchmarks/threads.py."""
 
+import copy
 import importlib.util
 import threading
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import daband
 from daband.policies import Policy
@@ -96,3 +98,47 @@ def test_arms_added_while_others_select():
         thread.join(60)
     assert not errors
     assert policy.n_arms == 22
+
+
+def test_copies_taken_while_another_thread_learns_are_whole():
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2)
+    running = threading.Event()
+    running.set()
+
+    def learn():
+        number = 0
+        while running.is_set():
+            policy.update(np.ones((2, 3)), [0, 1], [1.0, 0.0], ids=[number, number + 1])
+            number += 2
+
+    learning = threading.Thread(target=learn)
+    learning.start()
+    try:
+        for _ in range(50):
+            twin = copy.deepcopy(policy)
+            assert twin.counts[0] == twin.counts[1]
+            assert twin.counts.sum() == twin.rounds_learned
+    finally:
+        running.clear()
+        learning.join(60)
+
+
+@pytest.mark.parametrize("arms", ["disjoint", "shared"])
+def test_an_arm_added_between_check_and_decision_is_not_offered(arms):
+    """``add_arm`` of another thread, at the worst moment: after the contexts were checked."""
+    policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3, arms=arms, recipe="small")
+    transformed = policy._transformed
+    contexts = np.ones((4, 3, 3) if arms == "shared" else (4, 3))
+
+    def grow_first(given):
+        policy._transformed = transformed
+        thread = threading.Thread(target=policy.add_arm)
+        thread.start()
+        thread.join(60)
+        return transformed(given)
+
+    policy._transformed = grow_first
+    decision = policy.select(contexts, available=[True, True, False])
+    assert policy.n_arms == 4
+    assert decision.arm.shape == (4,)
+    assert decision.arm.max() < 2

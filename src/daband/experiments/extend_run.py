@@ -20,17 +20,19 @@ _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors")
 def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
     """Copy the longest run in ``out`` that ``spec`` extends into the folder of ``spec``; returns where it came from.
 
-    Nothing is done where the folder exists, or where there is no such run. PCA is fitted on the contexts of a whole
-    run, so methods with a transform are left alone: extended, they would differ from a run of that length at once.
+    Nothing is done where the folder exists, or where there is no such run. A transform is fitted on the contexts of a
+    whole run, so methods with one are left alone: extended, they would differ from a run of that length at once.
     """
     folder = out / spec.folder_name
-    if folder.exists() or spec.method.endswith("-p") or isinstance(spec.episodes, str):
+    if folder.exists() or isinstance(spec.episodes, str):
         return None
     found: list[tuple[int, Path]] = []
     for config in out.glob("*/config.json"):
         try:
-            other = read_spec(config.parent)
+            other, settings = read_spec(config.parent), read_json(config)
         except DataError:  # not a run of an experiment
+            continue
+        if settings.get("policy", {}).get("transform") is not None:
             continue
         shorter = isinstance(other.episodes, int) and other.episodes < spec.episodes
         if shorter and other.model_copy(update={"episodes": spec.episodes}) == spec:

@@ -183,7 +183,7 @@ class Learner:
         if self.objective.needs_width:
             self.constants["inverse"].copy_(torch.from_numpy(inverse))
         self.constants["alpha"].fill_(alpha)
-        self.gate = rate**self.recipe.learning.gate_exponent
+        self.gate = min(max(rate, 0.0), 1.0) ** self.recipe.learning.gate_exponent
         for module in self.encoder.modules():
             if isinstance(module, DomainNorm) and module.statistics == "gated":
                 module.gate.fill_(self.gate)

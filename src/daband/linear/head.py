@@ -5,6 +5,7 @@ LinUCB puts it on contexts, Neural-LinUCB and DABand on the latent of an encoder
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -223,6 +224,14 @@ class RidgeHead:
         fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
         fresh.fit(features, arms, rewards)
         return fresh
+
+    def with_arms(self, n_arms: int) -> RidgeHead:
+        """The same head for another number of shared arms: they have one regression, which both heads use."""
+        assert self.arms == "shared"
+        other = copy.copy(self)
+        other.n_arms = n_arms
+        other._all_available = np.ones((1, n_arms), np.bool_)
+        return other
 
     def add_arm(self) -> None:
         """Add an arm without rounds."""

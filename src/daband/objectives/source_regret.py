@@ -82,7 +82,8 @@ def cross_entropy_regret(
         loss: torch.Tensor = _OneCorrectArm.apply(scale * predicted, arm, reward)[0]  # type: ignore[no-untyped-call]
         return loss
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
-    return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward)
+    # Beyond [0, 1], where an estimated range of rewards may lead, the loss would have no lower bound.
+    return functional.binary_cross_entropy_with_logits(scale * (chosen - 0.5), reward.clamp(0, 1))
 
 
 @terms.register("source_squared")

@@ -74,13 +74,13 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     return kind(**arguments)
 
 
-def load(path: str | Path, *, encoder: Any = None, transform: Any = None) -> Policy:
+def load(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
     """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
 
     A file that is damaged, truncated, of another format or no policy at all is a ``CheckpointError`` that names it. A
     policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. One
     whose transform is an object of another library needs that object, as ``transform``: fitted, unless it offers
-    ``state`` and ``restore``.
+    ``state`` and ``restore``. ``device`` is where it computes from now on, by default where it did.
     """
     saved = read_checkpoint(path)
     network = saved.settings.get("recipe", {}).get("encoder", {})
@@ -90,6 +90,8 @@ def load(path: str | Path, *, encoder: Any = None, transform: Any = None) -> Pol
             "weights alone; pass the module: daband.load(path, encoder=module)"
         )
     try:
+        if device is not None and "device" in saved.settings:
+            saved.settings["device"] = device
         policy = build(saved.settings, encoder=encoder, transform=transform)
         policy.restore(saved.arrays)
     except InvalidInput as error:

@@ -310,6 +310,11 @@ class Policy(Saved, ABC):
         return self._scale.low, self._scale.high
 
     @property
+    def knows_reward_range(self) -> bool:
+        """Whether predictions are in the user's units: always, but before ``reward_range="auto"`` has its estimate."""
+        return self._scale.known
+
+    @property
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of a context behind the transform."""
         return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
@@ -320,7 +325,8 @@ class Policy(Saved, ABC):
 
     def __repr__(self) -> str:
         defaults = {name: own.default for name, own in inspect.signature(type(self)).parameters.items()}
-        shown = {name: value for name, value in self.settings().items() if isinstance(value, int | float | str)}
+        settings = {name: value for name, value in self.settings().items() if name != "reward_range"}
+        shown = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
         given = [f"{name}={value!r}" for name, value in shown.items() if value != defaults.get(name)]
         low, high = self.reward_range
         if (low, high) != (0.0, 1.0):
@@ -384,13 +390,21 @@ class Policy(Saved, ABC):
         if self._scale.known:
             self._learn_known(contexts, arms, rewards, domain)
             return
+        self._transformed(contexts)  # refuse now what could not be learned later
         rounds = self._pending.joined_with(contexts, arms, rewards, domain)
+        before = self._scale.state()
         if not self._scale.estimate(np.concatenate([paid for _, _, paid, _ in rounds])):
             self._pending.add(contexts, arms, rewards, domain)
             return
+        try:
+            for _, _, paid, _ in rounds:
+                self._check_unit_rewards(self._scale.to_unit(paid))
+        except BaseException:
+            self._scale.restore(before)
+            raise
+        self._pending.clear()
         for batch in rounds:
             self._learn_known(*batch)
-        self._pending.clear()
 
     def _learn_known(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         unit = self._scale.to_unit(rewards)

@@ -189,10 +189,16 @@ class NeuralLinUCB(Policy):
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
         encoder, head = self._published  # once: the two belong together
+        # Another thread may have added an arm since the contexts and the mask were checked: it is not offered here.
+        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
+            head = head.with_arms(contexts.shape[1])
+        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
+            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
         latents = self._encode(encoder, contexts, domain)
         return self._call_head(head.decide, latents, first_round=first_round, available=available, rule=rule)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+        self._warn_of_large_pixels(contexts)
         encoder, head = self._published
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards)
         self._remember(contexts, arms, rewards, domain)
@@ -200,6 +206,7 @@ class NeuralLinUCB(Policy):
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
     ) -> Decision:
+        self._warn_of_large_pixels(contexts)
         encoder, head = self._published
         latents = self._encode(encoder, contexts, domain)
         d = self._call_head(head.play, latents, rewards, first_round=first_round, available=available)
@@ -335,7 +342,6 @@ class NeuralLinUCB(Policy):
         )
 
     def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
-        self._warn_of_large_pixels(contexts)
         buffer = self._buffers.source if domain == "source" else self._buffers.target_rounds
         buffer.add_rounds(contexts, arms, rewards)
         if domain == "source":

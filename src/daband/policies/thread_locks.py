@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from typing import Any
 
@@ -21,8 +22,9 @@ class ThreadSafe:
         self._state_lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
+        # Copied while the lock is held: what a thread changes afterwards must not be half in a copy or a pickle.
         with self._write_lock:
-            return {name: value for name, value in self.__dict__.items() if name not in _LOCKS}
+            return copy.deepcopy({name: value for name, value in self.__dict__.items() if name not in _LOCKS})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

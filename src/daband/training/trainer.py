@@ -129,6 +129,11 @@ class Trainer:
                     phase.episodes,
                 )
                 self.history = self.folder.resume(policy)
+                if self.history.episodes and policy.transform is not None and not policy.transform.fitted:
+                    raise InvalidInput(
+                        f"{directory} holds a run whose transform the file cannot hold; pass the fitted transform, as "
+                        "what was learned rests on it"
+                    )
                 self._fit_transform()
             except BaseException:
                 self.folder.release()
@@ -166,7 +171,9 @@ class Trainer:
         """
         self._since, self._beside = self._since if since is None else since, beside
         rounds, self._unlabelled = self._material.take(self.episode)
-        self._played = _play_episode(self.policy, rounds, self.phase.domain_name, self.history)
+        in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
+        played = _play_episode(self.policy, rounds, self.phase.domain_name, self.history)
+        self._played = played if in_units else None
         if self._unlabelled is not None:
             self.policy.observe_target(self._unlabelled)
 

@@ -184,6 +184,10 @@ def from_arrays(
     held_out: EvaluationDomain | None = held
     if not isinstance(source_test, tuple):
         paying, held_out = held_out_of(everything, source_test, name=name)
+    labels = np.array([0.0, 1.0])  # what an arm can pay where labels say which one is right
+    later_rewards = None if later is None else labels if later.reward_table is None else later.reward_table
+    resolved = resolve_reward_range(reward_range, everything.reward_table, later_rewards)
+    labels_alone = pays.ndim == 1 and (later is None or later.reward_table is None)
     return Pair(
         name=name,
         context_shape=everything.context_shape,
@@ -195,10 +199,8 @@ def from_arrays(
         target_test=test,
         target_labelled=later,
         arms=arms,
-        feedback="one_hot" if pays.ndim == 1 else "bandit",
-        reward_range=resolve_reward_range(
-            reward_range, everything.reward_table, None if later is None else later.reward_table
-        ),
+        feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
+        reward_range=resolved,
         about=About(summary="arrays given by the user", licence="the user's own"),
     )
 
