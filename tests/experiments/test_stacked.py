@@ -133,7 +133,7 @@ def test_runs_too_large_for_the_device_together_are_done_in_turn(mine, tmp_path,
         raise DeviceOutOfMemory("the device ran out of memory")
 
     monkeypatch.setattr(daband.training, "train_stacked", full)
-    with pytest.warns(UserWarning, match="in turn"):
+    with pytest.warns(UserWarning, match="one after another"):
         records = bench(mine, tmp_path)
     assert [record["seed"] for record in records] == [0, 1, 2]
 
