@@ -132,3 +132,17 @@ def test_target_rewards_cannot_be_given(trained):
     for domain in (pair.source, pair.target_test, pair.target_labelled):
         with pytest.raises(InvalidInput, match="target contexts without rewards"):
             criteria(policy, source=pair.source, target=domain, history=SourceHistory(run.reward, 0))
+
+
+def test_validation_uses_the_rounds_that_were_held_out():
+    """Labels of the held-out rounds decide, though the source itself is used up."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(400, 4))
+    labels = (x[:, 0] > 0).astype(int)
+    pair = daband.domains.from_arrays(source=(x, labels), target=x, source_test=(x[:150], 1 - labels[:150]))
+    policy = daband.LinUCB.for_pair(pair)
+    run = daband.train(policy, source=pair.source, target=pair.target, episodes=6)
+    asked = {"source": pair.source, "target": pair.target, "history": SourceHistory(run.reward, 0)}
+    turned = criteria(policy, **asked, source_test=pair.source_test)["source-validation"]
+    assert turned < 0.2  # every label of these rounds is wrong on purpose
+    assert criteria(policy, **asked)["source-validation"] > 0.8

@@ -216,7 +216,7 @@ class Pair:
     target_labelled: RewardDomain | None = None
     """The target's contexts with their rewards, for continued training after the hand-over; ``train`` never gets it."""
     source_test: EvaluationDomain | LoggedDomain | None = None
-    """Source rounds that training does not use, for validation and estimates: an
+    """Source rounds that training does not use, for validation, selection criteria and estimates: an
     ``EvaluationDomain``, or rounds of the log where the source is a log."""
     arms: str = "disjoint"
     """"disjoint": one context a round; "shared": one context per arm."""

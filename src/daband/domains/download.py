@@ -19,9 +19,9 @@ from daband.domains.catalogue import Resource, is_whole, md5_of, resources
 from daband.domains.data_paths import data_directory, find
 from daband.errors import DataError, InvalidInput
 
-__all__ = ["Fetched", "Progress", "download", "get", "unpack"]
+__all__ = ["DownloadProgress", "Fetched", "download", "get", "unpack"]
 
-Progress = Callable[[str, int, int], None]
+DownloadProgress = Callable[[str, int, int], None]
 """Called with what is being downloaded, the bytes so far, and the bytes in all (0 when not known)."""
 
 _PATIENCE = 10.0  # seconds without a byte
@@ -47,7 +47,7 @@ class Fetched:
     path: Path
 
 
-def get(name: str, *, directory: Path | None = None, progress: Progress | None = None) -> Iterator[Fetched]:
+def get(name: str, *, directory: Path | None = None, progress: DownloadProgress | None = None) -> Iterator[Fetched]:
     """Download what a pair needs and is not there; yields a record per resource as it is done."""
     root = data_directory() if directory is None else directory
     for resource in resources(name):
@@ -60,7 +60,7 @@ def get(name: str, *, directory: Path | None = None, progress: Progress | None =
             yield Fetched(resource, "downloaded", _fetch(resource, root, progress))
 
 
-def _fetch(resource: Resource, root: Path, progress: Progress | None) -> Path:
+def _fetch(resource: Resource, root: Path, progress: DownloadProgress | None) -> Path:
     target = root / (resource.archive or resource.places[0])
     download(resource.url, target, md5=resource.md5, what=resource.what, progress=progress)
     if not resource.unpack_into:
@@ -75,7 +75,9 @@ def _fetch(resource: Resource, root: Path, progress: Progress | None) -> Path:
     return found
 
 
-def download(url: str, target: Path, *, md5: str = "", what: str = "", progress: Progress | None = None) -> Path:
+def download(
+    url: str, target: Path, *, md5: str = "", what: str = "", progress: DownloadProgress | None = None
+) -> Path:
     """Download ``url`` to ``target``, going on from ``target.part`` if an earlier try left one.
 
     The target appears only when it is whole and its md5 is right. With no network this fails within seconds.

@@ -3,7 +3,7 @@
 A criterion may use source rewards and unlabelled target contexts, which are available before the hand-over; target
 rewards are not. So ``criteria`` takes a stream of target contexts, and refuses a domain with rewards.
 
-* ``source-validation``: mean reward on source contexts that training did not use; where there are none left, the mean
+* ``source-validation``: mean reward on source contexts that training did not use; where there are too few, the mean
   reward of the last quarter of the first pass, each round of which was decided before it was learned from
   (progressive validation: Blum, Kalai, Langford, 1999).
 * ``entropy``: how undecided the predictions on the target are (Morerio, Cavazza, Murino: "Minimal-entropy correlation
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
-from daband.domains import Contexts, LoggedDomain, RewardDomain
+from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
 
@@ -82,6 +82,7 @@ def criteria(
     source: RewardDomain | LoggedDomain,
     target: Contexts,
     history: SourceHistory,
+    source_test: EvaluationDomain | LoggedDomain | None = None,
     contexts: int = 2000,
 ) -> dict[str, float | None]:
     """Every criterion's value for a trained policy, None where it cannot be computed. The policy is not changed.
@@ -91,6 +92,8 @@ def criteria(
         source: the domain it was trained in.
         target: contexts of the target; a domain with rewards is refused.
         history: the rounds it was trained on there.
+        source_test: source rounds that training did not use, ``pair.source_test``. Without at least 100 of them, rounds
+            of ``source`` that came after training serve, and where there are too few, rewards while training.
         contexts: how many contexts of each domain are used at most.
     """
     if not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain):
@@ -104,14 +107,12 @@ def criteria(
         "mutual-information": mutual_information(probability),
         "snd": soft_neighbourhood_density(probability) if len(probability) > 2 else None,
     }
-    played = len(history.rewards)
-    stop = min(played + contexts, len(source))
-    if stop - played >= _FEWEST:
-        held_out = source.batch(played, stop, seed=history.seed)
-        reward, weight = _rewards(policy, source, played, stop, history.seed)
+    held_out = _held_out(policy, source, source_test, history, contexts)
+    if held_out is not None:
+        rows, reward, weight = held_out
         values["source-validation"] = float(np.average(reward, weights=weight)) if weight.any() else None
-        seen = source.batch(0, min(contexts, played), seed=history.seed)
-        values["dev"] = _dev(policy, seen, held_out, unlabelled, reward, weight)
+        seen = source.batch(0, min(contexts, len(history.rewards)), seed=history.seed)
+        values["dev"] = _dev(policy, seen, rows, unlabelled, reward, weight)
     else:
         first_pass = history.rewards[: len(source)]
         values["source-validation"] = float(first_pass[-max(1, len(first_pass) // 4) :].mean())
@@ -180,20 +181,39 @@ def _dev(
     return deep_embedded_risk(loss, ratio * share)
 
 
-def _rewards(
-    policy: Policy, source: RewardDomain | LoggedDomain, start: int, stop: int, seed: int
-) -> tuple[FloatArray, FloatArray]:
-    """The rewards of the policy's own choices in these rounds, (N,), and the weight of each, (N,).
+def _held_out(
+    policy: Policy,
+    source: RewardDomain | LoggedDomain,
+    source_test: EvaluationDomain | LoggedDomain | None,
+    history: SourceHistory,
+    most: int,
+) -> tuple[AnyArray, FloatArray, FloatArray] | None:
+    """Contexts (N, *C) that training did not use, the rewards of the policy's own choices (N,), and weights (N,).
 
-    In a log only rounds whose logged arm the policy would choose count, weighted by one over their propensity.
+    None where there are fewer than 100.
     """
+    if source_test is not None and len(source_test) >= _FEWEST:
+        n = min(most, len(source_test))
+        if isinstance(source_test, LoggedDomain):
+            return _logged(policy, source_test, 0, n, history.seed)
+        contexts, expected = source_test.read(0, n), source_test.read_expected(0, n)
+        return contexts, expected[np.arange(n), _chosen(policy, contexts)], np.ones(n)
+    start, stop = len(history.rewards), min(len(history.rewards) + most, len(source))
+    if stop - start < _FEWEST:
+        return None
     if isinstance(source, LoggedDomain):
-        log = source.rounds(start, stop, seed=seed)
-        agrees = _chosen(policy, log.contexts) == log.arms
-        return log.rewards, np.where(agrees, 1.0 / log.propensities, 0.0)
-    rounds = source.rounds(start, stop, seed=seed)
-    reward = rounds.pay(_chosen(policy, rounds.contexts))
-    return reward, np.ones(len(reward))
+        return _logged(policy, source, start, stop, history.seed)
+    rounds = source.rounds(start, stop, seed=history.seed)
+    return rounds.contexts, rounds.pay(_chosen(policy, rounds.contexts)), np.ones(stop - start)
+
+
+def _logged(
+    policy: Policy, log: LoggedDomain, start: int, stop: int, seed: int
+) -> tuple[AnyArray, FloatArray, FloatArray]:
+    """Only rounds whose logged arm the policy would choose count, weighted by one over their propensity."""
+    rounds = log.rounds(start, stop, seed=seed)
+    agrees = _chosen(policy, rounds.contexts) == rounds.arms
+    return rounds.contexts, rounds.rewards, np.where(agrees, 1.0 / rounds.propensities, 0.0)
 
 
 def _chosen(policy: Policy, contexts: AnyArray) -> Any:

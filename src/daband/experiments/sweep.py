@@ -165,7 +165,9 @@ def measure(
                 pair, loaded = load(spec.pair, **spec.pair_options), wanted
             policy = load_policy(folder / "policy.safetensors")
             history = SourceHistory(_rewards(folder / "rounds.npz"), spec.seed)
-            known = criteria(policy, source=pair.source, target=pair.target, history=history)
+            known = criteria(
+                policy, source=pair.source, target=pair.target, history=history, source_test=pair.source_test
+            )
             write_text(path, json.dumps(known, indent=2) + "\n")
         values[record["folder"]] = known
         if progress is not None:
