@@ -19,7 +19,7 @@ _DATA = os.environ.get("DABAND_DATA")
 
 def pytest_configure(config):
     config.addinivalue_line(
-        "markers", "exact_contexts: a module whose contexts must not be nudged, for it calculates from them"
+        "markers", "exact_contexts: a module or test whose contexts must not be nudged, for it calculates from them"
     )
     if os.environ.get("DABAND_TEST_MKLDNN") == "0":
         rounding.without_mkldnn()
@@ -43,3 +43,10 @@ def _nudge(request):
     with pytest.MonkeyPatch.context() as patch:
         rounding.nudge(patch, seed)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _exact_contexts(request, monkeypatch):
+    """A single test that is marked ``exact_contexts`` gets its contexts as they are."""
+    if request.node.get_closest_marker("exact_contexts"):
+        monkeypatch.setattr(rounding, "RELATIVE", 0.0)

@@ -39,6 +39,7 @@ def test_linear_writes_every_metric(tmp_path: Path) -> None:
             assert earned < best
 
 
+@pytest.mark.exact_contexts
 def test_the_bare_loop_is_linucb_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learned from the same rounds, the two give the same scores; who wins a tie in the first rounds is chance."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))

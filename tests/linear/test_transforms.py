@@ -56,6 +56,7 @@ def test_every_transform_is_one_and_is_the_policys_own_copy(given):
     )
 
 
+@pytest.mark.exact_contexts
 def test_a_foreign_transform_does_what_it_does_by_hand():
     scaled = StandardScaler().fit(X).transform(X)
     by_hand = daband.LinUCB(context_shape=(5,), n_arms=3)

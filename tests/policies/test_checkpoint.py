@@ -229,6 +229,7 @@ def _values_in(path):
     return {float(value) for array in arrays.values() if array.dtype.kind == "f" for value in array.ravel()}
 
 
+@pytest.mark.exact_contexts
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_a_file_without_replay_holds_no_round(length, tmp_path):
     rounds = 40 if length == "short" else 300
