@@ -383,3 +383,14 @@ except daband.DataError as error:
     assert f"{path} cannot be written" in done.stdout
     assert daband.load(path).counts.sum() == 0
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_of_another_device_loads_on_this_one(tmp_path):
+    policy = daband.DABand(context_shape=(4,), n_arms=2, recipe="small", device="cpu")
+    policy.device_setting = "cuda:7"  # as if it had been trained there
+    policy.save(tmp_path / "p.safetensors")
+    with pytest.raises(CheckpointError, match="cuda:7"):
+        daband.load(tmp_path / "p.safetensors")
+    loaded = daband.load(tmp_path / "p.safetensors", device="cpu")
+    contexts = np.random.default_rng(0).normal(size=(5, 4))
+    np.testing.assert_array_equal(loaded.decide(contexts).mean, policy.decide(contexts).mean)

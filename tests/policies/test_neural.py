@@ -260,3 +260,10 @@ def test_one_hot_feedback_refuses_rewards_between_the_ends(reward_range):
     assert fingerprint(policy) == before
     assert (policy.rounds_decided, policy.rounds_learned) == counts
     make(reward_range=reward_range).update(contexts, np.zeros(8, int), paid)  # bandit feedback takes any
+
+
+def test_a_warning_that_is_an_error_leaves_no_half_learned_round():
+    policy = NeuralLinUCB(context_shape=(3, 20, 20), n_arms=2, recipe="small", device="cpu")
+    with pytest.raises(UserWarning, match="uint8"):  # the tests turn warnings into errors
+        policy.update(np.full((2, 3, 20, 20), 200.0), [0, 1], [1.0, 0.0])
+    assert policy.counts.sum() == len(policy.buffers.source) == policy.rounds_learned == 0

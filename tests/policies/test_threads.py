@@ -142,3 +142,24 @@ def test_an_arm_added_between_check_and_decision_is_not_offered(arms):
     assert policy.n_arms == 4
     assert decision.arm.shape == (4,)
     assert decision.arm.max() < 2
+
+
+def test_threads_that_save_to_one_path_leave_a_whole_file(tmp_path):
+    policies = [daband.LinUCB(context_shape=(40,), n_arms=8, seed=seed) for seed in range(4)]
+    errors = []
+
+    def save(policy):
+        try:
+            for _ in range(25):
+                policy.save(tmp_path / "p.safetensors")
+                daband.load(tmp_path / "p.safetensors")
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=save, args=(policy,)) for policy in policies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert [path.name for path in tmp_path.iterdir()] == ["p.safetensors"]

@@ -35,3 +35,16 @@ def test_without_a_discriminator_there_is_no_divergence_and_no_sum():
     assert last["bound_regression_error"] > 0
     assert not {"bound_divergence", "bound_total"} & set(last)
     assert not last.get("bound_informative")
+
+
+def test_episodes_before_the_range_is_known_are_not_in_the_bound():
+    """Their predictions are on another scale than those of later episodes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 4)).astype(np.float32)
+    rewards = 1000.0 + rng.random((160, 3))
+    pair = from_arrays(source=(x, rewards), target=x, source_test=None)
+    policy = daband.DABand(context_shape=(4,), n_arms=3, reward_range="auto", recipe="small", seed=0)
+    found = daband.train(policy, source=pair.source, target=pair.target, episodes=10, episode_length=16).episodes
+    assert not any(name.startswith("bound_") for record in found[:2] for name in record)
+    assert found[-1]["bound_rounds"] == 160 - 2 * 16
+    assert found[-1]["bound_regression_error"] < 10 * found[-1]["bound_rounds"]
