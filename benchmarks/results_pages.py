@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from front_figure import front_figure
+from page_digit import digit
+from page_stand_ins import stand_ins
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -166,7 +169,18 @@ def paper_digit(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-PAGE_OF: dict[str, Callable[[Sequence[Record]], str]] = {"paper-digit": paper_digit}
+PAGE_OF: dict[str, Callable[[Sequence[Record]], str]] = {
+    "paper-digit": paper_digit,
+    "digit": lambda records: digit(records, _records("digit-ablation"), _records("digit-continued")),
+    "stand-ins": lambda records: stand_ins(
+        records, _records("signs"), _records("signs-ablation"), _records("r-earned")
+    ),
+}
+IMAGES = ROOT / "docs" / "images"
+
+
+def _records(name: str) -> Any:
+    return json.loads((RECORDS / f"{name}.json").read_text())
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:
@@ -210,8 +224,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    for name, page in PAGE_OF.items():
-        text, path = page(json.loads((RECORDS / f"{name}.json").read_text())), PAGES / f"{name}.md"
+    written = {PAGES / f"{name}.md": page(_records(name)) for name, page in PAGE_OF.items()}
+    written[IMAGES / "front.svg"] = front_figure(_records("digit"), IMAGES / "digits.png")
+    for path, text in written.items():
         if not check:
             path.write_text(text)
         elif not path.is_file() or path.read_text() != text:
