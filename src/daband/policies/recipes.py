@@ -94,7 +94,11 @@ def recipe_names() -> list[str]:
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
-    """The named recipe for contexts of this shape: one per encoder family and none per data set."""
+    """The named recipe for contexts of this shape: one per encoder family and none per data set.
+
+    >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
+    ['adversarial', 'source_cross_entropy']
+    """
     image = image_layout(context_shape) is not None
     if name == "paper":
         return _paper(image)
