@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from study_queue import work_through
 
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
@@ -230,12 +230,13 @@ def run_variant(
             "source_regret": run.total_regret if not variant.labels else None,
             "rounds": run.rounds,
             "seconds": round(seconds, 2),
+            "pair": pair.about.summary or pair.name,
         }
         if variant.continued:
             record["continued_regret"] = continued(policy, pair)
         records.append(record)
     if scores is not None and not variant.pair and not variant.labels:
-        write_scores(scores, made, pair, np.array([f"{study}: {variant.name}"] * len(made)))
+        write_scores(scores, made, pair, f"{study} {variant.method} {variant.name}")
     return records
 
 
@@ -255,15 +256,15 @@ def continued(policy: Policy, pair: Pair) -> dict[str, float]:
     return found
 
 
-def write_scores(path: Path, made: list[Policy], pair: Pair, names: np.ndarray) -> None:
+def write_scores(folder: Path, made: list[Policy], pair: Pair, name: str) -> None:
     """What each policy predicts for held-out source contexts and for target contexts, with the labels of both."""
     held, test = pair.source_test, pair.require_target_test()
     assert isinstance(held, EvaluationDomain)
     n_source, n_target = min(2000, len(held)), min(3000, len(test))
     source, target = held.read(0, n_source), test.read(0, n_target)
     np.savez_compressed(
-        path,
-        variant=names,
+        folder / (f"{pair.name} {name}".replace(" ", "_").replace(",", "") + ".npz"),
+        variant=np.array([name] * len(made)),
         seed=np.array([policy.seed for policy in made]),
         source_mean=np.stack([p.select(source, domain="source").mean for p in made]).astype(np.float16),
         target_mean=np.stack([p.select(target, domain="target").mean for p in made]).astype(np.float16),
@@ -283,37 +284,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
     parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
     options = {"passes": 5} if given.pair == "signs" and not given.tiny else {}
     pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
     available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
     episodes = given.episodes or min(300, available)
-    started = time.perf_counter()
+    if given.scores is not None:
+        given.scores.mkdir(parents=True, exist_ok=True)
+    units = []
     for study in given.studies.split(","):
         for variant in studies()[study]:
-            name = f"{pair.name}-{study}-{variant.method}-{variant.name}".replace(" ", "_").replace(",", "")
-            try:
-                claim = (given.out / f"{name}.json").open("x")
-            except FileExistsError:
-                continue
-            with claim:
-                if time.perf_counter() - started > given.seconds:
-                    claim.close()
-                    (given.out / f"{name}.json").unlink()
-                    return
-                scores = None if given.scores is None else given.scores / f"{name}.npz"
-                records = run_variant(study, variant, pair, episodes=episodes, scores=scores)
-                for record in records:
-                    record |= {
-                        "pair": pair.about.summary or pair.name,
-                        "commit": given.commit,
-                        "torch": torch.__version__,
-                        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-                    }
-                claim.write(json.dumps(records, indent=1) + "\n")
-            accuracies = [record["target_accuracy"] for record in records]
-            mean, now = sum(accuracies) / len(accuracies), time.perf_counter() - started
-            print(f"{now:4.0f}s {name:<60} {mean:.4f}  {[round(one, 4) for one in accuracies]}", flush=True)
+            name = f"{pair.name} {study} {variant.method} {variant.name}"
+            units.append((name, partial(run_variant, study, variant, pair, episodes=episodes, scores=given.scores)))
+    work_through(units, out=given.out, commit=given.commit, seconds=given.seconds)
 
 
 if __name__ == "__main__":
