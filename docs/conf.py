@@ -11,6 +11,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("COLUMNS", "100")  # what rich prints in tutorials must not depend on a terminal
 
+from record_numbers import numbers  # noqa: E402
+
 import daband  # noqa: E402
 
 project = "daband"
@@ -36,7 +38,8 @@ nitpicky = True
 
 # Text
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline", "fieldlist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline", "fieldlist", "substitution"]
+myst_substitutions = numbers()
 myst_heading_anchors = 4
 suppress_warnings = ["config.cache"]
 smartquotes = False
@@ -99,7 +102,7 @@ sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_", "__repr__"),
     "nested_sections": False,
     "backreferences_dir": None,
-    "write_computation_times": True,
+    "write_computation_times": False,
     "parallel": int(os.environ.get("DABAND_DOCS_JOBS", "1")),
 }
 
@@ -123,6 +126,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
