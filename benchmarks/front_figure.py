@@ -11,7 +11,13 @@ import numpy as np
 
 __all__ = ["front_figure"]
 
-METHODS = {"random": "Random", "linucb": "LinUCB", "linucb-p": "LinUCB-P", "nlinucb": "Neural-LinUCB", "daband": "DABand"}
+METHODS = {
+    "random": "Random",
+    "linucb": "LinUCB",
+    "linucb-p": "LinUCB-P",
+    "nlinucb": "Neural-LinUCB",
+    "daband": "DABand",
+}
 TEXT, MUTED, PLAIN, OURS = "#1f2933", "#52606d", "#9fb3c8", "#0072b2"
 FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 
@@ -42,7 +48,7 @@ def front_figure(records: Sequence[Mapping[str, Any]], digits: Path) -> str:
         parts += [
             _text(left - 10, top + 20, METHODS[name], 14, TEXT, anchor="end", weight=600 if name == "daband" else 400),
             f"<rect x='{left}' y='{top}' width='{mean * width:.1f}' height='28' rx='3' fill='{fill}'/>",
-            f"<path d='M{centre - deviation * width:.1f} {top + 14}H{centre + deviation * width:.1f}' stroke='{TEXT}'/>",
+            f"<path d='M{centre - deviation * width:.1f} {top + 14}h{2 * deviation * width:.1f}' stroke='{TEXT}'/>",
             _text(centre + max(8.0, deviation * width + 6), top + 20, f"{mean:.3f}".lstrip("0"), 14, TEXT,
                   weight=600 if name == "daband" else 400),
         ]  # fmt: skip

@@ -11,7 +11,18 @@ import numpy as np
 from daband.evaluation import compare_paired, holm
 from daband.report import paper_ablation
 
-__all__ = ["NAMES", "ablation_table", "by", "count", "number", "of_method", "paragraph", "spread", "table", "written_from"]
+__all__ = [
+    "NAMES",
+    "ablation_table",
+    "by",
+    "count",
+    "number",
+    "of_method",
+    "paragraph",
+    "spread",
+    "table",
+    "written_from",
+]
 
 Record = Mapping[str, Any]
 NAMES = {

@@ -5,19 +5,19 @@ Add a policy, a term, a pair
 **How do I put my own method or data set beside the others?**
 
 .. image:: images/sphx_glr_add_your_own_001.png
-   :alt: mean reward of a policy of one's own beside LinUCB and a random one, and target accuracy with and without a term
+   :alt: mean reward of a policy of one's own beside LinUCB and a random one, and target accuracy of each
 
-Each is one class or function with a decorator. The command line, presets and comparisons then know it by name, and the public checks
-say whether it keeps the contract.
+Each is one class or function with a decorator. The command line, presets and comparisons then know it by name, and
+the public checks say whether it keeps the contract.
 """
 
 # %%
 # A policy
 # --------
 #
-# Boltzmann exploration over the mean reward of every arm. A policy fills in five hooks. Contexts are checked before they reach them,
-# rewards arrive scaled to [0, 1]. Random numbers come from the seed and the number of the round alone, so that a batch equals its
-# rounds one by one.
+# Boltzmann exploration over the mean reward of every arm. A policy fills in five hooks. Contexts are checked before
+# they reach them, rewards arrive scaled to [0, 1]. Random numbers come from the seed and the number of the round
+# alone, so that a batch equals its rounds one by one.
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +68,9 @@ class Boltzmann(Policy):
         mean = np.tile((self._paid + 0.5) / (self._pulled + 1), (n, 1))
         width = np.tile(1 / np.sqrt(self._pulled + 1), (n, 1))
         allowed = np.ones((n, self.n_arms), bool) if available is None else available
-        draws = np.array([np.random.default_rng([self.seed, first_round + row]).random(self.n_arms) for row in range(n)])
+        draws = np.array(
+            [np.random.default_rng([self.seed, first_round + row]).random(self.n_arms) for row in range(n)]
+        )
         if rule is None:
             score = mean / self.temperature - np.log(-np.log(draws))  # the largest is drawn with the softmax's chance
         else:
@@ -93,8 +95,8 @@ class Boltzmann(Policy):
 
 
 # %%
-# The checks find what one forgets: a batch that differs from its singles, an error that leaves a trace, a file that does not come
-# back the same, a round that counts twice. Our own policies pass the same ones.
+# The checks find what one forgets: a batch that differs from its singles, an error that leaves a trace, a file that
+# does not come back the same, a round that counts twice. Our own policies pass the same ones.
 
 check_policy(Boltzmann)
 print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
@@ -103,8 +105,8 @@ print("checked:", daband.checks.POLICY_CHECKS[0].__doc__)
 # A pair
 # ------
 #
-# A function that builds a ``Pair``, with a tiny twin for tests. What training may see of the target are contexts; rewards go into
-# ``target_test``, and the check proves that nothing else holds one.
+# A function that builds a ``Pair``, with a tiny twin for tests. What training may see of the target are contexts;
+# rewards go into ``target_test``, and the check proves that nothing else holds one.
 
 
 @register_pair("rings", about=About(summary="two rings, the target turned and moved", licence="none needed: generated"))
@@ -129,9 +131,10 @@ pair = daband.domains.load("rings", turn=20.0)
 # A term
 # ------
 #
-# A term of the objective is a scalar of a ``Batch``: latents, predicted rewards, what was paid. This one asks that the mean features
-# of both domains be close. The check holds its gradient to finite differences, and a weight of 0 to the term left out. It also
-# asks what happens in a step without a source round: our first version gave NaN there, hence the first line.
+# A term of the objective is a scalar of a ``Batch``: latents, predicted rewards, what was paid. This one asks that the
+# mean features of both domains be close. The check holds its gradient to finite differences, and a weight of 0 to the
+# term left out. It also asks what happens in a step without a source round: our first version gave NaN there, hence
+# the first line.
 
 
 @terms.register("mean_distance")
@@ -166,7 +169,9 @@ for name, policy in made.items():
     target_accuracy[name] = daband.evaluate(policy, pair.target_test).accuracy
 
 figure, axes = plt.subplots(1, 2, figsize=(8.5, 2.6), sharey=True)
-for axis, numbers, label in zip(axes, (source_reward, target_accuracy), ("reward a round, source", "right, target"), strict=True):
+for axis, numbers, label in zip(
+    axes, (source_reward, target_accuracy), ("reward a round, source", "right, target"), strict=True
+):
     axis.bar_label(axis.barh(list(numbers), list(numbers.values())), fmt="%.2f", padding=3)
     axis.set(xlabel=label, xlim=(0, 1.15))
 axes[0].invert_yaxis()

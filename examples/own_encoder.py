@@ -7,9 +7,9 @@ Your own encoder
 .. image:: images/sphx_glr_own_encoder_001.png
    :alt: one signal of each kind in both domains, and the share of right choices with each network
 
-Any ``torch.nn.Module`` from contexts (B, \\*C) to features (B, ...) will do. Here contexts are short recordings of a machine with
-three sensors, and the arms are four repairs. Data of the old machines come with rewards; the new machines have other sensors:
-louder, noisier, with a drift.
+Any ``torch.nn.Module`` from contexts (B, \\*C) to features (B, ...) will do. Here contexts are short recordings of a
+machine with three sensors, and the arms are four repairs. Data of the old machines come with rewards; the new
+machines have other sensors: louder, noisier, with a drift.
 """
 
 # %%
@@ -45,18 +45,16 @@ def recordings(n: int, *, new: bool) -> tuple[np.ndarray, np.ndarray]:
 old, repair = recordings(3000, new=False)
 new, _ = recordings(3000, new=True)
 test, truth = recordings(1000, new=True)
-pair = daband.domains.from_arrays(
-    source=(old, repair), target=new, target_test=(test, truth), class_names=FAULTS
-)
+pair = daband.domains.from_arrays(source=(old, repair), target=new, target_test=(test, truth), class_names=FAULTS)
 print(pair.context_shape, pair.class_names)
 
 # %%
 # The network
 # -----------
 #
-# Each sensor is normalised within its own recording (``InstanceNorm1d``), then two convolutions along time, and the largest
-# response, because the place says nothing. daband puts dense layers behind the module. It is copied, so that two policies that are
-# given the same one do not train each other's.
+# Each sensor is normalised within its own recording (``InstanceNorm1d``), then two convolutions along time, and the
+# largest response, because the place says nothing. daband puts dense layers behind the module. It is copied, so that
+# two policies that are given the same one do not train each other's.
 
 
 class Waves(nn.Module):
@@ -86,7 +84,8 @@ right = {}
 for name, policy in policies.items():
     daband.train(policy, source=pair.source, target=pair.target, episodes=25)
     right[name] = daband.evaluate(policy, pair.target_test).accuracy
-    print(f"{name:20} source {daband.evaluate(policy, pair.source_test, as_domain='source').accuracy:.3f}  target {right[name]:.3f}")
+    known = daband.evaluate(policy, pair.source_test, as_domain="source").accuracy
+    print(f"{name:20} source {known:.3f}  target {right[name]:.3f}")
 
 # %%
 # .. note:: The target's labels are used here for one thing: to say at the end how well each did.
@@ -123,4 +122,5 @@ with tempfile.TemporaryDirectory() as folder:
 
 # %%
 # A network with a name (``encoder="waves"``, for the command line and TOML files) is one file with a ``Features``:
-# :doc:`add_your_own` shows how such things are registered, and ``daband.checks.check_encoder`` holds it to the contract.
+# :doc:`add_your_own` shows how such things are registered, and ``daband.checks.check_encoder`` holds it to the
+# contract.

@@ -2,14 +2,15 @@
 Your own images, with a pretrained encoder
 ==========================================
 
-**I have two folders of pictures, labels for one of them, and a network that somebody trained. How do they come together?**
+**I have two folders of pictures, labels for one, and a network that somebody trained. How do they come together?**
 
 .. image:: images/sphx_glr_own_images_001.png
    :alt: pictures of both folders, and the share of right choices of three policies on the features of a frozen network
 
-The source folder has a sub-folder for every class; the target folder is a heap of pictures. The network is any ``torch.nn.Module``
-that turns pictures into features. Everything here runs offline in half a minute, so the pictures are small digits and the
-"pretrained" network is one that we train on other pictures first; the same lines take a ResNet.
+The source folder has a sub-folder for every class; the target folder is a heap of pictures. The network is any
+``torch.nn.Module`` that turns pictures into features. Everything here runs offline in half a minute, so the pictures
+are small digits and the "pretrained" network is one that we train on other pictures first; the same lines take a
+ResNet.
 """
 
 # %%
@@ -63,8 +64,8 @@ print({place.name: sum(1 for _ in place.rglob("*.png")) for place in sorted(fold
 # A pair of folders
 # -----------------
 #
-# ``framing`` is the side that pictures are resized to. They are decoded when first needed, by worker processes, into a cache on
-# disk; ``passes`` allows each to be shown several times.
+# ``framing`` is the side that pictures are resized to. They are decoded when first needed, by worker processes, into a
+# cache on disk; ``passes`` allows each to be shown several times.
 
 pair = daband.domains.from_image_folder(
     source=folder / "scans",
@@ -86,11 +87,17 @@ print(pair.context_shape, pair.class_names)
 #     network = torchvision.models.resnet18(weights="DEFAULT")
 #     network.fc = nn.Identity()
 #
-# or name one in the recipe: ``recipe={"encoder": {"name": "pretrained", "options": {"backbone": "resnet18"}}}``. Here a small one
-# learns to tell the *other* five digits apart, from clean scans, and never sees one of ours.
+# or name one in the recipe: ``recipe={"encoder": {"name": "pretrained", "options": {"backbone": "resnet18"}}}``. Here
+# a small one learns to tell the *other* five digits apart, from clean scans, and never sees one of ours.
 
 network = nn.Sequential(
-    nn.Conv2d(3, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5), nn.ReLU(), nn.AdaptiveMaxPool2d(2), nn.Flatten()
+    nn.Conv2d(3, 16, 5),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Conv2d(16, 32, 5),
+    nn.ReLU(),
+    nn.AdaptiveMaxPool2d(2),
+    nn.Flatten(),
 )
 classifier = nn.Linear(128, 5)
 others = np.flatnonzero(classes >= 5)
@@ -108,8 +115,9 @@ print(f"trained elsewhere: loss {loss.item():.2f}")
 # Frozen: encode once
 # -------------------
 #
-# A frozen network gives the same features whenever it is asked, so each picture is encoded once, and a policy learns on features.
-# That makes even a large network cheap. Statistics of features are kept per domain, which is where much of the shift goes.
+# A frozen network gives the same features whenever it is asked, so each picture is encoded once, and a policy learns
+# on features. That makes even a large network cheap. Statistics of features are kept per domain, which is where much
+# of the shift goes.
 
 
 def encoded(stack: np.ndarray) -> np.ndarray:
@@ -154,8 +162,8 @@ plt.show()
 # Trained further
 # ---------------
 #
-# ``encoder=`` takes the module itself. A copy of it is trained on, end to end, from the pictures. That takes a GPU or patience; two
-# episodes here, to show the call.
+# ``encoder=`` takes the module itself. A copy of it is trained on, end to end, from the pictures. That takes a GPU or
+# patience; two episodes here, to show the call.
 
 policy = daband.DABand.for_pair(pair, encoder=network, recipe="small", seed=0)
 run = daband.train(policy, source=pair.source, target=pair.target, episodes=2)

@@ -7,9 +7,9 @@ Your own loop
 .. image:: images/sphx_glr_own_loop_001.png
    :alt: clicks per round while the policy learns, and the share of rounds in which the new offer is shown
 
-``select`` chooses, ``update`` learns. Between the two anything may happen: rewards arrive late, in batches, out of order, or
-never; an offer is out of stock; a new offer is added; the program is restarted. The people here are made up, so that the
-tutorial can say what the best choice would have been.
+``select`` chooses, ``update`` learns. Between the two anything may happen: rewards arrive late, in batches, out of
+order, or never; an offer is out of stock; a new offer is added; the program is restarted. The people here are made
+up, so that the tutorial can say what the best choice would have been.
 """
 
 # %%
@@ -61,7 +61,7 @@ for number in range(4000):
     if rng.random() < 0.8:  # one reward in five is never seen
         waiting.append((f"round-{number}", person[0], arm, clicked))
     if len(waiting) >= 25:  # the others come in batches, out of order
-        rng.shuffle(waiting)  # type: ignore[arg-type]
+        rng.shuffle(waiting)
         names, people, arms, rewards = zip(*waiting, strict=True)
         policy.update(np.array(people), arms, rewards, ids=names)
         waiting.clear()
@@ -72,8 +72,8 @@ print(policy)
 # What came of it
 # ---------------
 #
-# The dotted line is what somebody who knows everything would get. After the new offer arrives the policy tries it, and then
-# shows it to those who like it.
+# The dotted line is what somebody who knows everything would get. After the new offer arrives the policy tries it, and
+# then shows it to those who like it.
 
 arms, clicks, propensities, best_chances = (np.array(column) for column in zip(*log, strict=True))
 
@@ -99,16 +99,18 @@ plt.show()
 # Would something simpler have done?
 # ----------------------------------
 #
-# The log has the true probability of every choice. So it can tell what another policy would have got, without trying it: here
-# "always offer 0", by the self-normalised importance-weighted mean. Offer 0 was shown rarely, so the interval is wide; a point
-# estimate alone would mislead.
+# The log has the true probability of every choice. So it can tell what another policy would have got, without trying
+# it: here "always offer 0", by the self-normalised importance-weighted mean. Offer 0 was shown rarely, so the interval
+# is wide; a point estimate alone would mislead.
 
 weights = (arms == 0) / propensities
 value = float(weights @ clicks / weights.sum())
 error = float(np.sqrt(np.square(weights * (clicks - value)).sum()) / weights.sum())
 truth = chance(rng.normal(size=(100_000, 6)))[:, 0].mean()  # nobody can do this outside a simulation
 print(f"the policy, last 500 rounds: {clicks[-500:].mean():.3f}")
-print(f"always offer 0, estimated:   {value:.3f} (95% interval {value - 1.96 * error:.3f} to {value + 1.96 * error:.3f})")
+print(
+    f"always offer 0, estimated:   {value:.3f} (95% interval {value - 1.96 * error:.3f} to {value + 1.96 * error:.3f})"
+)
 print(f"always offer 0, in truth:    {truth:.3f}")
 assert clicks[-500:].mean() > truth + 0.1
 

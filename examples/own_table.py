@@ -7,17 +7,18 @@ Your own table, from files to a deployed policy
 .. image:: images/sphx_glr_own_table_001.png
    :alt: two columns of both tables, shifted against each other, and the share of right offers in the new market
 
-Two files: in the old market we know which offer suits each customer, in the new one we know the customers. Other currency, other
-habits, not one label. At the end stands one file that takes a raw row and returns an offer. The customers are made up, so that
-the tutorial can say how well it went; everything before the last section works without that.
+Two files: in the old market we know which offer suits each customer, in the new one we know the customers. Other
+currency, other habits, not one label. At the end stands one file that takes a raw row and returns an offer. The
+customers are made up, so that the tutorial can say how well it went; everything before the last section works without
+that.
 """
 
 # %%
 # Two files
 # ---------
 #
-# Columns may be numbers or categories. The new market's prices are in another currency, its visits are counted by the month, and
-# it has a device that the old one did not have.
+# Columns may be numbers or categories. The new market's prices are in another currency, its visits are counted by the
+# month, and it has a device that the old one did not have.
 
 import tempfile
 from pathlib import Path
@@ -56,23 +57,28 @@ print(pl.read_csv(folder / "old_market.csv").head(3).select("basket", "visits", 
 # A pair of domains
 # -----------------
 #
-# ``Columns`` says which columns are contexts, which of these are categories, and which column tells what pays. A label column means:
-# the arm of that name pays 1, every other 0. The transform of columns is fitted on both tables, without labels.
+# ``Columns`` says which columns are contexts, which of these are categories, and which column tells what pays. A label
+# column means: the arm of that name pays 1, every other 0. The transform of columns is fitted on both tables, without
+# labels.
 
 pair = daband.domains.from_table(
     source=folder / "old_market.csv",
     target=folder / "new_market.parquet",
     columns=daband.domains.Columns(context=[*MEASURES, "device"], categorical=["device"], label="offer"),
 )
-print(pair.class_names, pair.context_shape, f"{len(pair.source):,} source rows to learn from, {len(pair.source_test):,} held out")
+print(
+    pair.class_names,
+    pair.context_shape,
+    f"{len(pair.source):,} source rows to learn from, {len(pair.source_test):,} held out",
+)
 print("labels of the target:", pair.target_test)
 
 # %%
 # Train
 # -----
 #
-# ``for_pair`` takes shape, arms and reward range from the pair. ``recipe="small"`` is made for a few seconds on a laptop; leave
-# it out for the default. With ``directory=`` a run that is stopped goes on where it was.
+# ``for_pair`` takes shape, arms and reward range from the pair. ``recipe="small"`` is made for a few seconds on a
+# laptop; leave it out for the default. With ``directory=`` a run that is stopped goes on where it was.
 
 policies = {
     "LinUCB": daband.LinUCB.for_pair(pair, seed=0),
@@ -91,8 +97,8 @@ for name, policy in policies.items():
 # Deploy
 # ------
 #
-# ``pair.table`` turns a raw row into a context, with the unknown device as a category of its own. ``deploy("target")`` says that
-# contexts come from the new market from now on.
+# ``pair.table`` turns a raw row into a context, with the unknown device as a category of its own. ``deploy("target")``
+# says that contexts come from the new market from now on.
 
 policy = policies["DABand"]
 policy.deploy("target")
@@ -115,7 +121,9 @@ strangers, truth = customers(2000, scale, offset, ["phone", "desktop", "televisi
 contexts = columns.apply(strangers)
 names = [pair.class_names[arm] for arm in range(3)]
 right = {
-    name: float(np.mean([names[arm] == OFFERS[kind] for arm, kind in zip(p.decide(contexts, "target").arm, truth, strict=True)]))
+    name: float(
+        np.mean([names[arm] == OFFERS[kind] for arm, kind in zip(p.decide(contexts, "target").arm, truth, strict=True)])
+    )
     for name, p in policies.items()
 }
 print({name: round(share, 3) for name, share in right.items()})

@@ -7,8 +7,9 @@ Reproduce the paper
 .. image:: images/sphx_glr_reproduce_paper_001.png
    :alt: the paper's ablation on DIGIT beside ours with its recipe
 
-Every table of "Towards Domain Adaptive Neural Contextual Bandits" is one command. At the paper's budget that takes a GPU and minutes,
-or a CPU and hours, so this page shows the records of such runs, and runs one command at a small budget to show what it writes.
+Every table of "Towards Domain Adaptive Neural Contextual Bandits" is one command. At the paper's budget that takes a
+GPU and minutes, or a CPU and hours, so this page shows the records of such runs, and runs one command at a small
+budget to show what it writes.
 """
 
 # %%
@@ -25,8 +26,8 @@ or a CPU and hours, so this page shows the records of such runs, and runs one co
 # our defaults at the same budgets        ``daband bench digit``, ``visda17``, ``s2rda49``
 # ======================================  ==========================================================
 #
-# ``daband data check digit`` says whether the released MNIST-M is there; without it a form that comes with the package is used, and
-# the table's title says so. VisDA17 and S2RDA49 have to be fetched by hand.
+# ``daband data check digit`` says whether the released MNIST-M is there; without it a form that comes with the package
+# is used, and the table's title says so. VisDA17 and S2RDA49 have to be fetched by hand.
 
 import json
 import tempfile
@@ -42,7 +43,8 @@ from daband.report import paper_ablation, summarise
 # The recipe ``paper`` beside the paper
 # -------------------------------------
 #
-# The paper's own settings, five seeds and more, on the released MNIST-M. D, the divergence, is where the gain is, there and here.
+# The paper's own settings, five seeds and more, on the released MNIST-M. D, the divergence, is where the gain is,
+# there and here.
 
 clone = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "benchmarks" / "records").is_dir())
 runs = json.loads((clone / "benchmarks" / "records" / "paper-digit.json").read_text())
@@ -67,8 +69,8 @@ plt.show()
 # One command, small
 # ------------------
 #
-# What ``daband bench`` does, as a library call: methods x seeds on the same contexts and rewards, each run a folder, a record each.
-# Called again it runs nothing: finished runs are kept.
+# What ``daband bench`` does, as a library call: methods x seeds on the same contexts and rewards, each run a folder, a
+# record each. Called again it runs nothing: finished runs are kept.
 
 experiment = load_experiment("synthetic", ["episodes=12"])
 out = Path(tempfile.mkdtemp()) / "synthetic"
@@ -78,7 +80,7 @@ for summary in summarise(read_results(out)):
 print(sorted(path.name for path in next(path for path in out.iterdir() if path.is_dir()).iterdir()))
 
 # %%
-# ``daband report runs/synthetic`` then writes one HTML page, the figures as SVG, PNG and PDF, and every table for LaTeX, with the
-# paper's numbers beside yours where it has them.
+# ``daband report runs/synthetic`` then writes one HTML page, the figures as SVG, PNG and PDF, and every table for
+# LaTeX, with the paper's numbers beside yours where it has them.
 #
 # What differs from the paper, and what it leaves open, stands in :doc:`/results/paper-digit`.

@@ -7,19 +7,20 @@ Sim to real: a simulator as the source
 .. image:: images/sphx_glr_sim_to_real_001.png
    :alt: what the simulated and the real camera see, and the share of throws that hit
 
-A robot throws a ball at a basket: which of five forces? The simulator is free, so it can be asked as often as we like. Of the real
-robot there are camera readings only: nobody has thrown yet. Source and target are plain functions here; nothing is stored.
+A robot throws a ball at a basket: which of five forces? The simulator is free, so it can be asked as often as we
+like. Of the real robot there are camera readings only: nobody has thrown yet. Source and target are plain functions
+here; nothing is stored.
 """
 
 # %%
 # Two functions make the source
 # -----------------------------
 #
-# ``draw(generator, n)`` gives n contexts, ``pay(generator, contexts, arms)`` what these arms pay there. All randomness comes from
-# the generator: a round is the same whenever it is asked for, so a run can be repeated and resumed.
+# ``draw(generator, n)`` gives n contexts, ``pay(generator, contexts, arms)`` what these arms pay there. All randomness
+# comes from the generator: a round is the same whenever it is asked for, so a run can be repeated and resumed.
 #
-# A context is a row of 24 pixels of a simple camera in which the basket is a bright spot; near baskets look larger. The right force
-# depends on the distance alone.
+# A context is a row of 24 pixels of a simple camera in which the basket is a bright spot; near baskets look larger.
+# The right force depends on the distance alone.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -72,7 +73,8 @@ def pay(rng: np.random.Generator, pictures: np.ndarray, forces: np.ndarray) -> n
 
 
 # %%
-# Some real scenes are kept with their distance, to say at the end how well it went. Training gets ``draw_real`` and nothing else.
+# Some real scenes are kept with their distance, to say at the end how well it went. Training gets ``draw_real`` and
+# nothing else.
 
 check = np.random.default_rng(7)
 distance, place = scenes(check, 1500)
@@ -127,7 +129,8 @@ plt.show()
 # Then, with real rewards
 # -----------------------
 #
-# Once the robot may throw, the policy goes on learning where it is; it starts from what it knows. 400 throws, each learned from:
+# Once the robot may throw, the policy goes on learning where it is; it starts from what it knows. 400 throws, each
+# learned from:
 
 policy = policies["DABand"]
 policy.deploy("target")

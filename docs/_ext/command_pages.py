@@ -73,4 +73,4 @@ def _plain(text: str) -> str:
 
 
 def _first(text: str) -> str:
-    return text.split("\n\n")[0].replace("\n", " ")
+    return text.partition("\n\n")[0].replace("\n", " ")

@@ -38,5 +38,7 @@ def numbers() -> dict[str, Any]:
         for family in ("amazon", "office_caltech", "warfarin")
     }
     found["digit"], found["signs"] = compared(read("digit")), compared(read("signs"))
-    found["pairs"] = {pair.replace("/", "_").replace("-", "_"): compared(own) for pair, own in by(stand_ins, "pair").items()}
+    found["pairs"] = {
+        pair.replace("/", "_").replace("-", "_"): compared(own) for pair, own in by(stand_ins, "pair").items()
+    }
     return found

@@ -31,7 +31,9 @@ def _write_all(app: Any) -> None:
     folder = Path(app.srcdir) / "reference" / "generated"
     folder.mkdir(parents=True, exist_ok=True)
     everything = public_names()
-    pages = {f"{room}.rst": _room_page(room, [public for public in everything if public.room == room]) for room in rooms()}
+    pages = {
+        f"{room}.rst": _room_page(room, [public for public in everything if public.room == room]) for room in rooms()
+    }
     pages = {name: text for name, text in pages.items() if text}
     pages["command-line.md"] = command_pages.command_page()
     pages["names.md"] = _names_page()
@@ -73,8 +75,8 @@ def _room_page(room: str, names: list[Public]) -> str:
 
 def _surface_page(everything: list[Public]) -> str:
     lines = ["# All public names", "",
-             "What `import daband` offers, then what its packages offer. Names that start with an underscore, and modules",
-             "that are not listed here, may change without notice ([versions](../../project/versions.md)).", ""]  # fmt: skip
+             "What `import daband` offers, then what its packages offer. What is not listed here may change without",
+             "notice ([versions](../../project/versions.md)).", ""]  # fmt: skip
     for title, names in (
         ("daband", [public for public in everything if public.name.count(".") == 1]),
         ("Packages", [public for public in everything if public.name.count(".") > 1]),
@@ -104,16 +106,26 @@ def _names_page() -> str:
     lines = ["# Names", "", "What the library and the command line know by name, read from the registries.", ""]
     lines += ["## Policies", "", "| name | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {first(policies.get(name))} |" for name in policies.names()]
-    lines += ["", f"On the command line: {', '.join(f'`{name}`' for name in method_names())}. `-p` puts PCA in front.", ""]
+    lines += [
+        "",
+        f"On the command line: {', '.join(f'`{name}`' for name in method_names())}. `-p` puts PCA in front.",
+        "",
+    ]
     lines += ["## Recipes", "", f"{', '.join(f'`{name}`' for name in recipe_names())}: see `daband.recipe_for`.", ""]
     lines += ["## Terms", "", "| name | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {first(terms.get(name))} |" for name in terms.names()]
     lines += ["", "## Networks", "", "| name | what it is |", "| --- | --- |"]
     lines += [f"| `{name}` | {first(encoders.get(name))} |" for name in encoders.names()]
     lines += ["", "## Pairs", "", "| name | what it is | licence |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | {pairs.get(name).about.summary} | {pairs.get(name).about.licence} |" for name in pair_names()
-              if "/" not in name]  # fmt: skip
+    abouts = {name: pairs.get(name).about for name in pair_names() if "/" not in name}
+    lines += [f"| `{name}` | {about.summary} | {about.licence} |" for name, about in abouts.items()]
     lines += ["", "## Presets", "", "| name | what it runs |", "| --- | --- |"]
     lines += [f"| `{name}` | {load_experiment(name).describe()} |" for name in preset_names() if "/" not in name]
-    lines += ["", "## Rules that choose settings", "", ", ".join(f"`{name}`" for name in CRITERIA) + ", and `oracle`.", ""]
+    lines += [
+        "",
+        "## Rules that choose settings",
+        "",
+        ", ".join(f"`{name}`" for name in CRITERIA) + ", and `oracle`.",
+        "",
+    ]
     return "\n".join(lines)

@@ -15,8 +15,8 @@ import daband
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS / "_ext"))
 
-import command_pages  # noqa: E402
-import public_names  # noqa: E402
+import command_pages
+import public_names
 
 ROOMS = [found.name for found in pkgutil.iter_modules(daband.__path__) if found.ispkg and found.name != "cli"]
 PUBLIC = public_names.public_names()

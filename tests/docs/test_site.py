@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
-import check_site  # noqa: E402
-from shared_text import with_shared_text  # noqa: E402
+import check_site
+from shared_text import with_shared_text
 
 TUTORIALS = sorted((ROOT / "examples").glob("*.py"))
 
@@ -31,7 +31,9 @@ def test_links_lead_somewhere_in_the_repository(name):
 
 
 def test_shared_links_point_into_the_site(tmp_path):
-    (tmp_path / "README.md").write_text("[a](docs/guide/data.md#your-own) [b](examples/loop.py) [c](https://x.org/docs/)")
+    (tmp_path / "README.md").write_text(
+        "[a](docs/guide/data.md#your-own) [b](examples/loop.py) [c](https://x.org/docs/)"
+    )
     page = with_shared_text("%% README.md", "project/page", tmp_path)
     assert page == "[a](../guide/data.md#your-own) [b](../tutorials/loop.rst) [c](https://x.org/docs/)"
 

@@ -50,9 +50,9 @@ def train(
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
-    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8, directory="run")
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, directory="run")
     >>> policy.rounds_learned
-    16
+    128
     """
     check_training(policy, source, target, episodes, episode_length)
     phase = Phase("source", source, target, episodes, episode_length, order_seed(policy, seed))
