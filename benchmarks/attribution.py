@@ -140,7 +140,9 @@ def studies() -> dict[str, list[Variant]]:
     return {
         "leave-one-out": leave_one_out,
         "baselines": baselines,
-        "ablation": [Variant(letters, _ablated(letters)) for letters in COMBINATIONS],
+        # D alone is the default, and none is Neural-LinUCB: on DIGIT the studies above have them.
+        "ablation": [Variant(letters, _ablated(letters)) for letters in COMBINATIONS if letters not in ("none", "D")],
+        "ablation ends": [Variant(letters, _ablated(letters)) for letters in ("none", "D")],
         "add-one-in": add_one_in,
         "ceilings": ceilings,
         "label shift": label_shift,
