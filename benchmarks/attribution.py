@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from study_queue import work_through
 
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
-from daband.domains.data_paths import need
 from daband.policies import Policy
 from daband.training import Training, train_stacked
 
@@ -159,24 +159,25 @@ def _ablated(letters: str) -> dict[str, Any]:
 
 
 def imbalanced(pair: Pair) -> Pair:
-    """DIGIT whose target shows classes 0 to 4 four times as often as the others, in training and in the test."""
-    with np.load(need(("mnist_m/mnist_m_28.npz",), pair="digit")) as packed:
-        x, y, x_test, y_test = (packed[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+    """The pair with a target that shows classes 0 to 4 four times as often as the others, in training and test."""
 
-    def kept(labels: np.ndarray, seed: int) -> np.ndarray:
+    def kept(contexts: np.ndarray, labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
         draws = np.random.default_rng(seed).random(len(labels))
-        return np.flatnonzero((labels <= 4) | (draws < 0.25))
+        places = np.flatnonzero((labels <= 4) | (draws < 0.25))
+        return contexts[places], labels[places]
 
-    shown, judged = kept(y, 20260801), kept(y_test, 20260802)
-    return from_arrays(
+    test = pair.require_target_test()
+    judged = test.read(0, len(test)), test.read_expected(0, len(test)).argmax(axis=1)
+    assert isinstance(pair.source, RewardDomain)
+    made = from_arrays(
         source=_labelled(pair.source),
-        target=x[shown],
-        target_test=(x_test[judged], y_test[judged].astype(np.int64)),
-        n_arms=10,
         source_test=None,
+        target=kept(*_labelled(pair.require_target_labelled()), 20260801)[0],
+        target_test=kept(*judged, 20260802),
+        n_arms=pair.n_arms,
         target_passes=2,
-        name="digit, imbalanced",
     )
+    return replace(made, about=replace(pair.about, summary=f"{pair.about.summary}, imbalanced"))
 
 
 def _labelled(domain: RewardDomain) -> tuple[np.ndarray, np.ndarray]:
@@ -251,6 +252,7 @@ def continued(policy: Policy, pair: Pair) -> dict[str, float]:
         target=test.read(0, 1),
         n_arms=pair.n_arms,
     ).source
+    assert isinstance(fresh, RewardDomain)
     found = {}
     for name, domain in (("seen contexts", pair.require_target_labelled()), ("fresh contexts", fresh)):
         run = daband.continue_on_target(copy.deepcopy(policy), target=domain, rounds=CONTINUED_ROUNDS)
@@ -258,7 +260,7 @@ def continued(policy: Policy, pair: Pair) -> dict[str, float]:
     return found
 
 
-def write_scores(folder: Path, made: list[Policy], pair: Pair, name: str) -> None:
+def write_scores(folder: Path, made: Sequence[Policy], pair: Pair, name: str) -> None:
     """What each policy predicts for held-out source contexts and for target contexts, with the labels of both."""
     held, test = pair.source_test, pair.require_target_test()
     assert isinstance(held, EvaluationDomain)
