@@ -18,7 +18,6 @@ from torch import nn
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.encoders.image_layout import channels_first, channels_first_shape, image_layout
 from daband.errors import InvalidInput, TrainingDiverged
-from daband.learning.device import device_named
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
@@ -33,7 +32,7 @@ from daband.policies.input_checks import checked_domain
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 
-__all__ = ["NeuralLinUCB"]
+__all__ = ["NeuralLinUCB", "device_named"]
 
 _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""
@@ -386,3 +385,18 @@ class NeuralLinUCB(Policy):
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
         head.statistics = head.refitted(latents, arms, rewards)
         return head
+
+
+def device_named(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name) if isinstance(name, str) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type == "meta":  # which holds no numbers
+        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
+    return device
