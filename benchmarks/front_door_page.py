@@ -34,8 +34,8 @@ def front_door(records: Sequence[Record]) -> str:
         "",
         _paragraph(
             "`LinUCB.for_pair(pair)` puts `Standardise` in front and chooses `alpha` by the number d of features: .3",
-            "up to 16 of them, 1.2 / sqrt(d) beyond, never less than .05. How far is that from the best of alpha .05, .3",
-            f"and 1? Every shared pair of vectors, means of {seeds} seeds, presets' budgets, evaluated with the bonus",
+            "up to 16 of them, 1.2 / sqrt(d) beyond, never less than .05. How far is that from the best of alpha .05,",
+            f".3 and 1? Every shared pair of vectors, means of {seeds} seeds, presets' budgets, evaluated with the bonus",
             '(`rule="ucb"`).',
         ),
         "",
