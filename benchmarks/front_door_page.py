@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from front_door import ALPHAS, CHANGED, EARLIER, FACTORS
+from front_door import ALPHAS, CHANGED, EARLIER, FACTORS, pair_names
 
 __all__ = ["front_door"]
 
@@ -19,8 +19,8 @@ Runs = dict[str, list[Record]]
 
 def front_door(records: Sequence[Record]) -> str:
     """The page of what ``LinUCB.for_pair`` gives without a setting."""
-    pairs = _by_pair(records)
     fixed = [f"alpha {alpha:g}" for alpha in ALPHAS]
+    pairs = {name: runs for name, runs in _by_pair(records).items() if {"default", *fixed, *CHANGED} <= runs.keys()}
     shortfalls = {name: _shortfall(runs, "default", fixed) for name, runs in pairs.items()}
     misses = {name: found for name, found in shortfalls.items() if found[0] > NEAR}
     moved = max(abs(_moved(runs, change)) for runs in pairs.values() for change in CHANGED)
@@ -35,8 +35,9 @@ def front_door(records: Sequence[Record]) -> str:
         _paragraph(
             "`LinUCB.for_pair(pair)` puts `Standardise` in front and chooses `alpha` by the number d of features: .3",
             "up to 16 of them, 1.2 / sqrt(d) beyond, never less than .05. How far is that from the best of alpha .05,",
-            f".3 and 1? Every shared pair of vectors, means of {seeds} seeds, presets' budgets, evaluated with the bonus",
+            f".3 and 1? Shared pairs of vectors, means of {seeds} seeds, presets' budgets, evaluated with the bonus",
             '(`rule="ucb"`).',
+            _not_run(pairs),
         ),
         "",
         _paragraph(
@@ -121,8 +122,9 @@ def _choice(pairs: dict[str, Runs]) -> list[str]:
         own: dict[str, list[float]] = {column: [] for column in columns}
         for all_runs in members:
             runs = _common(all_runs, columns)
-            regrets = {
-                column: float(np.mean([record["source_regret"] for record in runs[column]])) for column in columns
+            regrets = {  # at least one round's, so that a ratio exists
+                column: max(1.0, float(np.mean([record["source_regret"] for record in runs[column]])))
+                for column in columns
             }
             for column in columns:
                 own[column].append(regrets[column] / min(regrets.values()))
@@ -130,6 +132,11 @@ def _choice(pairs: dict[str, Runs]) -> list[str]:
         lines.append(f"| {family} | {len(members)} | {' | '.join(f'{np.mean(own[c]):.3f}' for c in columns)} |")
     lines.append(f"| all | {len(known)} | {' | '.join(f'{np.mean(relative[c]):.3f}' for c in columns)} |")
     return lines
+
+
+def _not_run(pairs: dict[str, Runs]) -> str:
+    missing = [f"`{name}`" for name in pair_names() if name not in pairs]
+    return f"Not run yet: {', '.join(missing)}." if missing else ""
 
 
 def _misses(misses: dict[str, tuple[float, float]]) -> str:
