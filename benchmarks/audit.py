@@ -49,6 +49,7 @@ def main() -> None:
     run = commands.add_parser("simulate")
     run.add_argument("--policies", type=Path, required=True)
     run.add_argument("--out", type=Path, required=True)
+    run.add_argument("--only", default="", help="a data set; records of the others in --out are kept")
     run.add_argument("--simulations", type=int, default=500)
     run.add_argument("--commit", default="")
     options = parser.parse_args()
@@ -56,11 +57,14 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         train_policies(options.out, options.only)
         return
-    found = sorted(options.policies.glob("*.npz"))
+    found = sorted(options.policies.glob(f"{options.only}*.npz"))
     if not found:
         sys.exit(f"no policies in {options.policies}")
     begun = time.perf_counter()
-    records = []
+    records: list[dict[str, Any]] = []
+    if options.only and options.out.is_file():
+        known = json.loads(options.out.read_text())["records"]
+        records = [record for record in known if record["data"] != options.only]
     for path in found:
         for budget in BUDGETS:
             records.append(simulated(path, budget, options.simulations))
@@ -241,7 +245,7 @@ def plan_of_training() -> Iterator[tuple[str, tuple[str, ...], dict[str, Any], d
     yield "warfarin", ("white-asian", "asian-white", "white-black"), {"passes": 2}, both
     both = {"linucb": ({}, (10, 0)), "daband": (small, (20, 0))}
     yield "amazon", ("books-dvd", "elec-kitchen", "kitchen-elec", "dvd-elec"), {"passes": 3}, both
-    networks = {"nlinucb": (small, (15, 40)), "daband": (small, (20, 40, 60, 100))}
+    networks = {"nlinucb": (small, (15, 40)), "daband": (small, (20, 40, 60, 80, 100, 140, 180))}
     yield "digit", ("all",), {"form": "embedded"}, networks
 
 

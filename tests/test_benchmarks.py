@@ -121,3 +121,23 @@ def test_training_of_visda_shape_runs_and_says_how_busy_the_machine_is(tmp_path:
     assert found["decoded_images_per_second_at_best"] > 0
     assert set(found["shares"]) >= {"step"}
     assert all(0 <= share < 1 for share in found["shares"].values())
+
+
+def test_simulated_audits_record_coverage_and_width(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    predicted = generator.random(300)
+    kept = tmp_path / "policies"
+    kept.mkdir()
+    np.savez(
+        kept / "made_up_linucb-7.npz",
+        mean=np.stack([predicted, 1 - predicted], axis=1),
+        arm=np.zeros(300, np.int64),
+        reward=(generator.random(300) < predicted).astype(float),
+    )
+    run("audit.py", "simulate", "--policies", str(kept), "--out", str(tmp_path / "a.json"), "--simulations", "10")
+    records = json.loads((tmp_path / "a.json").read_text())["records"]
+    assert [record["budget"] for record in records] == [100, 200]
+    for record in records:
+        assert (record["data"], record["pair"], record["method"], record["episodes"]) == ("made", "up", "linucb", 7)
+        assert 0.5 < record["width_ratio"] < 1.1
+        assert record["coverage"] >= 0.7

@@ -74,7 +74,7 @@ bounded = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(bounded)
 def test_intervals_are_ordered_mirrored_and_grow_with_confidence(rewards):
     sample = counted([np.array(part) for part in rewards])
