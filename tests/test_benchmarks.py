@@ -144,3 +144,23 @@ def test_the_front_door_is_unmoved_by_units_and_offsets(tmp_path: Path, monkeypa
     page = importlib.import_module("front_door_page").front_door(records)
     assert "of 2 pairs.**" in page
     assert "| amazon/books-dvd | .060 |" in page
+
+
+def test_simulated_audits_record_coverage_and_width(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    predicted = generator.random(300)
+    kept = tmp_path / "policies"
+    kept.mkdir()
+    np.savez(
+        kept / "made_up_linucb-7.npz",
+        mean=np.stack([predicted, 1 - predicted], axis=1),
+        arm=np.zeros(300, np.int64),
+        reward=(generator.random(300) < predicted).astype(float),
+    )
+    run("audit.py", "simulate", "--policies", str(kept), "--out", str(tmp_path / "a.json"), "--simulations", "10")
+    records = json.loads((tmp_path / "a.json").read_text())["records"]
+    assert [record["budget"] for record in records] == [100, 200]
+    for record in records:
+        assert (record["data"], record["pair"], record["method"], record["episodes"]) == ("made", "up", "linucb", 7)
+        assert 0.5 < record["width_ratio"] < 1.1
+        assert record["coverage"] >= 0.7

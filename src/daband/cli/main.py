@@ -16,6 +16,7 @@ from rich.table import Table
 import daband
 from daband.cli import data
 from daband.cli.ablate import ablate
+from daband.cli.audit import audit_command
 from daband.cli.continued import continue_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
@@ -133,6 +134,7 @@ def bench_command(
 app.command()(ablate)
 app.command()(sweep)
 app.command("continue")(continue_command)
+app.command("audit")(audit_command)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
+from daband.experiments.audited import AUDIT_FOLDER, begin_audit
 from daband.experiments.bench import BenchError, bench, read_results
 from daband.experiments.continued import continue_bench, continue_run, finished_runs
 from daband.experiments.executors import Event, Executor, Listener, WorkerDied
@@ -9,6 +10,7 @@ from daband.experiments.run import execute
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
 
 __all__ = [
+    "AUDIT_FOLDER",
     "BenchError",
     "Event",
     "Executor",
@@ -17,6 +19,7 @@ __all__ = [
     "Profiled",
     "RunSpec",
     "WorkerDied",
+    "begin_audit",
     "bench",
     "build_policy",
     "continue_bench",

@@ -1,3 +1,5 @@
-"""What can be known of a policy in the target without rewards there, or with a few."""
+"""What can be known of the target without rewards, or with a few: estimated value, shift, support, audit, choice."""
 
-__all__: list[str] = []
+from daband.trust.audit import Audit, answer_audit, audit, read_audit
+
+__all__ = ["Audit", "answer_audit", "audit", "read_audit"]
