@@ -104,7 +104,7 @@ def problems() -> dict[str, list[Problem]]:
         "rotation-30": {"shift": {"rotation": 30.0, "frequency": 0.0}},
         "rotation-60": {"shift": {"rotation": 60.0}},
         "rotation-90": {"shift": {"rotation": 90.0, "frequency": 0.0}},
-        "rotation-150": {"shift": {"rotation": 150.0, "frequency": 0.0}},
+        "rotation-75": {"shift": {"rotation": 75.0, "frequency": 0.0}},
         "frequency-3": {"shift": {"rotation": 20.0, "frequency": 3.0}},
         "labels-rotation-45": {"rewards": "labels", "shift": {"rotation": 45.0, "frequency": 1.0}},
         "labels-rotation-75": {"rewards": "labels", "shift": {"rotation": 75.0, "frequency": 0.0}},

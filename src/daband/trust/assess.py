@@ -13,11 +13,11 @@ from daband.domains.readers.arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation.scores import Scores, scores_of
 from daband.policies import Policy
-from daband.trust.agreement import agreement, agreement_by_context
+from daband.trust.agreement import agreement
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.assessment import ArmAssessment, Assessment
 from daband.trust.collapse import collapse_signs
-from daband.trust.estimate import Estimate, estimate_accuracy
+from daband.trust.estimate import Estimate, estimate_target, is_one_hot
 from daband.trust.shift import Shift, classifier_two_sample, projected
 from daband.trust.support import outside_support
 from daband.trust.verdict import verdict_of
@@ -73,9 +73,11 @@ def assess(
     )
     _check_different(scores)
     _check_paid(scores)
-    estimate = estimate_accuracy(scores)
+    feedback = getattr(first, "feedback", None)
+    one_hot = is_one_hot(scores) if feedback is None else feedback == "one_hot"
+    estimate = estimate_target(scores, one_hot=one_hot)
     shift, outside = _shift_and_support(first, here, there)
-    return _written(first, scores, estimate, shift, outside, required, names)
+    return _written(first, scores, estimate, shift, outside, required, names, one_hot)
 
 
 def _written(
@@ -86,11 +88,12 @@ def _written(
     outside: float,
     required: float | None,
     names: list[str],
+    one_hot: bool,
 ) -> Assessment:
     lowest, highest = first.reward_range
     span = highest - lowest if highest > lowest else 1.0
     before, after = expected_arm_frequencies(scores)
-    constant = _constant_value(scores, after)
+    constant = _constant_value(scores, after, one_hot)
     needed = constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     doubts = len(signs) + (outside > _FAR_OUTSIDE)
@@ -128,16 +131,11 @@ def _written(
     )
 
 
-def _constant_value(scores: Scores, frequencies: FloatArray) -> float:
-    """What the best constant arm is worth in the target, scaled: by frequencies where one arm pays, else as predicted.
-
-    Where predicted rewards of all arms add up to about 1, one arm pays 1: a constant arm then pays as often as it is
-    the best one.
-    """
-    predicted = scores.target_mean.mean(axis=(0, 1))
-    if scores.binary and abs(float(scores.source_mean.sum(axis=2).mean()) - 1.0) < 0.25:
+def _constant_value(scores: Scores, frequencies: FloatArray, one_hot: bool) -> float:
+    """What the best constant arm is worth in the target, scaled: as often as it is best where one arm pays 1."""
+    if one_hot:
         return float(frequencies.max())
-    return float(np.clip(predicted.max(), 0.0, 1.0))
+    return float(np.clip(scores.target_mean.mean(axis=(0, 1)).max(), 0.0, 1.0))
 
 
 def _per_arm(
