@@ -84,7 +84,10 @@ def problems() -> dict[str, list[Problem]]:
     few = {"source_test": 0.2}
     found: dict[str, list[Problem]] = {
         "amazon": [
-            Problem(f"amazon/{a}-{b}", f"amazon/{a}-{b}", {"passes": 3, **few}) for a in AMAZON for b in AMAZON if a != b
+            Problem(f"amazon/{a}-{b}", f"amazon/{a}-{b}", {"passes": 3, **few})
+            for a in AMAZON
+            for b in AMAZON
+            if a != b
         ],
         "office_caltech": [
             Problem(f"office_caltech/{a}-{b}", f"office_caltech/{a}-{b}", {"passes": 5, **few})
@@ -112,7 +115,8 @@ def problems() -> dict[str, list[Problem]]:
         "quadratic-45": {"rewards": "quadratic", "shift": {"rotation": 45.0}},
     }
     found["synthetic"] = [
-        Problem(f"synthetic/{name}", "synthetic", {"n_contexts": 5000, **dial}, episodes=75) for name, dial in dials.items()
+        Problem(f"synthetic/{name}", "synthetic", {"n_contexts": 5000, **dial}, episodes=75)
+        for name, dial in dials.items()
     ]
     found["handwritten"] = [
         Problem(
@@ -140,7 +144,11 @@ GROUPS = {
 
 def variants(image: bool, base: str) -> list[Variant]:
     """Every committee of a problem."""
-    strong = {"base": base, "weights": {"adversarial": 3.0, "target_entropy": 0.3, "target_diversity": 0.1}, "learning": {"gate_exponent": 0.0}}
+    strong = {
+        "base": base,
+        "weights": {"adversarial": 3.0, "target_entropy": 0.3, "target_diversity": 0.1},
+        "learning": {"gate_exponent": 0.0},
+    }
     collapse = {"base": base, "weights": {"predicted_reward_own_choice": 3.0}, "learning": {"gate_exponent": 0.0}}
     neural = [
         Variant("daband", "daband", {"recipe": base}),
@@ -263,7 +271,10 @@ def dump(path: Path, policies: Sequence[Policy], seen: Seen, about: dict[str, An
         arms = [scored(policy, contexts, "source")[1] for contexts in seen.shifted.values()]
         columns.setdefault("simulated_arm", []).append(np.stack(arms))
     arrays = {name: np.stack(parts) for name, parts in columns.items()}
-    arrays |= {"source_expected": seen.source_expected.astype(np.float32), "test_expected": seen.test_expected.astype(np.float32)}
+    arrays |= {
+        "source_expected": seen.source_expected.astype(np.float32),
+        "test_expected": seen.test_expected.astype(np.float32),
+    }
     part = path.with_suffix(".part.npz")
     np.savez_compressed(part, about=json.dumps(about), **arrays)
     part.rename(path)

@@ -22,7 +22,7 @@ from daband.trust.shift import Shift, classifier_two_sample, projected
 from daband.trust.support import outside_support
 from daband.trust.verdict import verdict_of
 
-__all__ = ["assess"]
+__all__ = ["assess", "assess_each"]
 
 FEWEST_ROUNDS = 100
 """With fewer held-out source rounds than this, the assessment says that its interval is wider for it."""
@@ -58,26 +58,57 @@ def assess(
         arm_names: a name per arm for the page, e.g. ``pair.class_names``.
         seed: fixes which contexts of the target are used where there are more.
     """
+    (assessment,) = assess_each(
+        policies,
+        source=source,
+        target=target,
+        required=required,
+        rule=rule,
+        contexts=contexts,
+        arm_names=arm_names,
+        seed=seed,
+        wanted=[0],
+    )
+    return assessment
+
+
+def assess_each(
+    policies: Policy | Sequence[Policy],
+    *,
+    source: EvaluationDomain | RewardDomain | LoggedDomain,
+    target: Contexts | ArrayLike,
+    required: float | None = None,
+    rule: str = "ucb",
+    contexts: int = 2000,
+    arm_names: Sequence[str] | None = None,
+    seed: int = 0,
+    wanted: Sequence[int] | None = None,
+) -> list[Assessment]:
+    """``assess`` for every member of a committee, or for those at some positions; contexts are scored once."""
     members = _checked_policies(policies)
-    first = members[0]
-    unlabelled = _checked_target(target, first)
-    _check_source(source, first)
+    unlabelled = _checked_target(target, members[0])
+    _check_source(source, members[0])
     if rule not in ("ucb", "greedy"):
         raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
     whole("contexts", contexts, least=20)
-    names = _checked_names(arm_names, first.n_arms)
+    names = _checked_names(arm_names, members[0].n_arms)
     if required is not None:
         finite("required", required)
     scores, here, there = scores_of(
         members, source=source, target=unlabelled, contexts=contexts, rule=rule, seed=whole("seed", seed, least=0)
     )
     _check_different(scores)
-    _check_paid(scores)
-    feedback = getattr(first, "feedback", None)
-    one_hot = is_one_hot(scores) if feedback is None else feedback == "one_hot"
-    estimate = estimate_target(scores, one_hot=one_hot)
-    shift, outside = _shift_and_support(first, here, there)
-    return _written(first, scores, estimate, shift, outside, required, names, one_hot)
+    found = []
+    for index in range(len(members)) if wanted is None else wanted:
+        order = [index, *(other for other in range(len(members)) if other != index)]
+        first, own = members[index], scores.of(order)
+        _check_paid(own)
+        feedback = getattr(first, "feedback", None)
+        one_hot = is_one_hot(own) if feedback is None else feedback == "one_hot"
+        estimate = estimate_target(own, one_hot=one_hot)
+        shift, outside = _shift_and_support(first, here, there)
+        found.append(_written(first, own, estimate, shift, outside, required, names, one_hot))
+    return found
 
 
 def _written(

@@ -10,7 +10,7 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation.scores import Scores
-from daband.trust.agreement import agreement, agreement_by_context
+from daband.trust.agreement import agreement
 from daband.trust.single_policy import average_thresholded_confidence, probabilities
 from daband.trust.support import outside_support
 

@@ -60,9 +60,7 @@ def difference_of_confidences(scores: Scores) -> FloatArray:
     return np.clip(scores.source_value() + confidence(scores) - here, 0.0, 1.0)
 
 
-def average_thresholded_confidence(
-    scores: Scores, by: Literal["max", "entropy", "margin"] = "entropy"
-) -> FloatArray:
+def average_thresholded_confidence(scores: Scores, by: Literal["max", "entropy", "margin"] = "entropy") -> FloatArray:
     """ATC, (M,)."""
     here, there = (_score(probabilities(mean), by) for mean in (scores.source_mean, scores.target_mean))
     found = []
