@@ -7,11 +7,11 @@
 
 Numpy, scipy, scikit-learn, torch and safetensors are enough (image folders need PIL; warfarin needs polars, or the file
 that ``--export-tables`` wrote where polars is). ``vectors`` are synthetic, amazon, office_caltech and warfarin;
-``images`` are handwritten, digit and signs. One file per pair, variant and stage of training: ``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again. It holds, for every
-seed of the committee, what the policy predicts (scaled to [0, 1]) and chooses on held-out source contexts, on target
-contexts, on the evaluator's target contexts and on source contexts under simulated shifts, some latents, and the
-expected rewards of both domains. The rewards of
-the target are for the judgement of an estimate alone; `benchmarks/trust_study.py` reads the files.
+``images`` are handwritten, digit and signs. One file per pair, variant and stage of training,
+``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again. It holds, for every seed of the committee, what
+the policy predicts (scaled to [0, 1]) and chooses on held-out source contexts, on target contexts, on the evaluator's
+target contexts and on source contexts under simulated shifts, some latents, and the expected rewards of both domains.
+The rewards of the target are for the judgement of an estimate alone; ``benchmarks/trust_study.py`` reads the files.
 
 Seeds of a method are trained stacked on a GPU. Half-trained policies are the same runs at an earlier episode.
 """
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 from daband.policies import Policy
 from daband.policies.for_pair import default_transform
 from daband.policies.stacked import can_stack
@@ -197,7 +197,7 @@ def latents(policy: Policy, contexts: np.ndarray, domain: str) -> np.ndarray:
 
 
 def simulated_shifts(source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-    """Source contexts (N, *C) as other domains might show them: with noise, mixed with target contexts, partly covered."""
+    """Source contexts (N, *C) as other domains might show them: noisy, mixed with target contexts, partly covered."""
     draw = np.random.default_rng(7)
     n = min(MOST_SIMULATED, len(source))
     here = source[:n].astype(np.float64)
@@ -387,6 +387,8 @@ def export_tables(path: Path) -> None:
         pair = daband.domains.load(problem.pair, **problem.options)
         every = np.arange(len(pair.source))
         held, test = pair.source_test, pair.require_target_test()
+        assert isinstance(held, EvaluationDomain)
+        assert isinstance(pair.source, RewardDomain)
         values = (
             pair.source.read(every),
             pair.source.read_rewards(every)[0],

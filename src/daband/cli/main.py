@@ -198,7 +198,7 @@ def _compare(
     committee: int | None = None,
     of: Sequence[str] = (),
 ) -> list[str]:
-    """Run, show and report; with a committee returns a line per assessed method: what is estimated, and what is true."""
+    """Run, show and report; with a committee returns a line per assessed run: what is estimated, and what is true."""
     specs = experiment.runs(chosen, seeds)
     asked = {spec.folder_name for spec in specs}
     if committee is not None:

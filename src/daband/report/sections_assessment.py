@@ -51,8 +51,8 @@ def _closer(found: Assessment) -> list[Block]:
     names = found.arm_names or [str(arm.arm) for arm in found.per_arm]
     arms = Table(
         "assessment-arms",
-        "By arm: how often the policy chooses it, how often it is expected to be the best one (maximum likelihood under "
-        "label shift), and the estimated value of its choices.",
+        "By arm: how often the policy chooses it, how often it is expected to be the best one (maximum likelihood "
+        "under label shift), and the estimated value of its choices.",
         ["arm", "chosen in source", "in target", "expected in source", "in target", "estimated value"],
     )
     for name, arm in zip(names, found.per_arm, strict=True):

@@ -74,10 +74,11 @@ def train(
         episodes: how many episodes.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
-        directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same settings, a run that was killed resumes and ends with
-            the same result, bit for bit, as one left alone. With more ``episodes`` a finished run is extended, to what
-            as many at once would have given (a transform stays as it was fitted). Ctrl-C and SIGTERM wait for the end
-            of the episode and save it; a second one stops at once. A folder is used by one process at a time.
+        directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
+            settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
+            more ``episodes`` a finished run is extended, to what as many at once would have given (a transform stays
+            as it was fitted). Ctrl-C and SIGTERM wait for the end of the episode and save it; a second one stops at
+            once. A folder is used by one process at a time.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.

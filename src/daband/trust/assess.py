@@ -17,7 +17,7 @@ from daband.trust.agreement import agreement
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.assessment import ArmAssessment, Assessment
 from daband.trust.collapse import collapse_signs
-from daband.trust.estimate import Estimate, estimate_target, is_one_hot
+from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.shift import Shift, classifier_two_sample, projected
 from daband.trust.support import outside_support
 from daband.trust.verdict import verdict_of
@@ -103,11 +103,9 @@ def assess_each(
         order = [index, *(other for other in range(len(members)) if other != index)]
         first, own = members[index], scores.of(order)
         _check_paid(own)
-        feedback = getattr(first, "feedback", None)
-        one_hot = is_one_hot(own) if feedback is None else feedback == "one_hot"
-        estimate = estimate_target(own, one_hot=one_hot)
+        estimate = estimate_target(own)
         shift, outside = _shift_and_support(first, here, there)
-        found.append(_written(first, own, estimate, shift, outside, required, names, one_hot))
+        found.append(_written(first, own, estimate, shift, outside, required, names))
     return found
 
 
@@ -119,19 +117,18 @@ def _written(
     outside: float,
     required: float | None,
     names: list[str],
-    one_hot: bool,
 ) -> Assessment:
     lowest, highest = first.reward_range
     span = highest - lowest if highest > lowest else 1.0
     before, after = expected_arm_frequencies(scores)
-    constant = _constant_value(scores, after, one_hot)
+    constant = _constant_value(scores, after)
     needed = constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     doubts = len(signs) + (outside > _FAR_OUTSIDE)
     verdict = verdict_of(value=estimate.value, low=estimate.value_low, required=needed, doubts=doubts)
     per_arm = _per_arm(scores, estimate, before, after, lowest, span)
     reasons = [
-        *_reasons_of_estimate(scores, estimate, first),
+        *_reasons_of_estimate(scores, first),
         *_reasons_of_required(required, needed * span + lowest),
         *_reasons_of_shift(shift, outside),
         *_reasons_of_arms(per_arm, names),
@@ -162,9 +159,13 @@ def _written(
     )
 
 
-def _constant_value(scores: Scores, frequencies: FloatArray, one_hot: bool) -> float:
-    """What the best constant arm is worth in the target, scaled: as often as it is best where one arm pays 1."""
-    if one_hot:
+def _constant_value(scores: Scores, frequencies: FloatArray) -> float:
+    """What the best constant arm is worth in the target, scaled to [0, 1].
+
+    Where rewards are 0 or 1 and the predictions for all arms add up to about 1, one arm pays: a constant arm is worth
+    as much as it is often the best one. Elsewhere it is worth what is predicted of it.
+    """
+    if scores.binary and 0.5 < float(scores.source_mean.sum(axis=2).mean()) < 1.5:
         return float(frequencies.max())
     return float(np.clip(scores.target_mean.mean(axis=(0, 1)).max(), 0.0, 1.0))
 
@@ -213,20 +214,20 @@ def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple
     return Shift(before, before_p, after, after_p), outside_support(latents[0], latents[1])
 
 
-def _reasons_of_estimate(scores: Scores, estimate: Estimate, first: Policy) -> list[str]:
+def _reasons_of_estimate(scores: Scores, first: Policy) -> list[str]:
     lowest, highest = first.reward_range
     value = float(scores.source_value()[0]) * (highest - lowest) + lowest
     rounds = f"{scores.source_arm.shape[1]:,}"
     if scores.members > 1:
         reasons = [
             f"{scores.members} policies agree on {float(agreement(scores.target_arm).mean()):.1%} of target contexts, "
-            f"and on {float(agreement(scores.source_arm).mean()):.1%} of held-out source contexts, where the first has a "
-            f"mean reward of {value:.3g} ({rounds} rounds)."
+            f"and on {float(agreement(scores.source_arm).mean()):.1%} of held-out source contexts, where the first has "
+            f"a mean reward of {value:.3g} ({rounds} rounds)."
         ]
     else:
         reasons = [
-            f"One policy alone is judged by its own predictions, which is less reliable than agreement: the interval is "
-            f"wider. Train two more alike, and assess the three together. It has a mean reward of {value:.3g} on "
+            "One policy alone is judged by its own predictions, which is less reliable than agreement: the interval "
+            f"is wider. Train two more alike, and assess the three together. It has a mean reward of {value:.3g} on "
             f"{rounds} held-out source rounds."
         ]
     worth = float(scores.effective_rounds()[0])
@@ -272,8 +273,8 @@ def _checked_policies(policies: Policy | Sequence[Policy]) -> list[Policy]:
             raise InvalidInput(f"policies[{index}] must be a daband policy, got {type(policy).__name__}")
         if any(policy is other for other in members[:index]):
             raise InvalidInput(
-                f"policies[{index}] is there twice: a policy agrees with itself whether it is right or not; train others "
-                "with other seeds, or give it alone"
+                f"policies[{index}] is there twice: a policy agrees with itself whether it is right or not; train "
+                "others with other seeds, or give it alone"
             )
         for what in ("n_arms", "context_shape", "arms"):
             own, wanted = getattr(policy, what), getattr(members[0], what)
@@ -328,15 +329,16 @@ def _check_different(scores: Scores) -> None:
             ):
                 raise InvalidInput(
                     f"policies[{other}] and policies[{one}] predict the same to the last digit: they are one policy, "
-                    "which agrees with itself whether it is right or not; train others with other seeds, or give it alone"
+                    "which agrees with itself whether it is right or not; train others with other seeds, or give it "
+                    "alone"
                 )
 
 
 def _check_paid(scores: Scores) -> None:
     if not (scores.weight[0] > 0).any():
         raise InvalidInput(
-            "source: no logged round has an arm that the policy would choose, so nothing is known of its rewards; give a "
-            "log that holds more rounds or explores more"
+            "source: no logged round has an arm that the policy would choose, so nothing is known of its rewards; give "
+            "a log that holds more rounds or explores more"
         )
 
 

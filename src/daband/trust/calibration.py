@@ -1,9 +1,9 @@
 """The numbers that ``benchmarks/trust_study.py`` fitted, and how they turn features into an estimate with a bound.
 
-The estimate is a logistic function of the features, its weights shrunk towards agreement on the line (Baek et al., "Agreement
-on the line", NeurIPS 2022): the log odds of accuracy change between domains as those of agreement do. The margin of the
-bound is a multiple of the spread that is usual at such an estimate; the multiple is a conformal quantile of errors on
-data sets that the weights were not fitted on. A test holds these numbers to those of the record.
+The estimate is a logistic function of the features, its weights shrunk towards agreement on the line (Baek et al.,
+NeurIPS 2022): the log odds of accuracy change between domains as those of agreement do. The margin of the bound is a
+multiple of the spread that is usual at such an estimate; the multiple is a conformal quantile of errors on data sets
+that the weights were not fitted on. A test holds these numbers to those of the record.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from daband.trust.calibration import COMMITTEE, SINGLE
 from daband.trust.features import committee_features, single_features
 from daband.trust.single_policy import probabilities
 
-__all__ = ["Estimate", "estimate_target", "is_one_hot"]
+__all__ = ["Estimate", "estimate_target"]
 
 _NORMAL_95 = 1.645
 
@@ -34,27 +34,21 @@ class Estimate:
     """An estimated value for every target context, (L,), whose mean is ``value``."""
 
 
-def is_one_hot(scores: Scores) -> bool:
-    """Whether rewards look as if one arm paid 1 and all others 0: 0 or 1, with predictions that add up to about 1."""
-    return scores.binary and abs(float(scores.source_mean.sum(axis=2).mean()) - 1.0) < 0.3
-
-
-def estimate_target(scores: Scores, *, one_hot: bool | None = None) -> Estimate:
+def estimate_target(scores: Scores) -> Estimate:
     """Estimate accuracy and value of the first policy in the target.
 
-    Where one arm pays 1 and all others 0, value and accuracy are the same. Elsewhere the source tells no accuracy, and
-    agreement there stands in for it; the value lies as far between that of a random arm and that in the source as the
-    accuracy does.
+    Where rewards are 0 or 1, the accuracy is the share of choices that pay, and the value is the same. Elsewhere the
+    source tells no accuracy, and agreement there stands in for it; the value lies as far between that of a random arm
+    and that in the source as the accuracy does.
     """
-    one_hot = is_one_hot(scores) if one_hot is None else one_hot
     committee = scores.members > 1
     calibration = COMMITTEE if committee else SINGLE
-    features = committee_features(scores, one_hot=one_hot) if committee else single_features(scores, one_hot=one_hot)
+    features = committee_features(scores) if committee else single_features(scores)
     members = calibration.accuracy(features)
     accuracy = float(members[0])
     margin = math.hypot(float(calibration.margin(members)[0]), _NORMAL_95 * _sampling_error(scores, accuracy))
     low = max(0.0, accuracy - margin)
-    if one_hot:
+    if scores.binary:
         value, value_low = accuracy, low
     else:
         at_chance, in_source, best_in_source = _anchors(scores)
@@ -83,7 +77,7 @@ def _sampling_error(scores: Scores, accuracy: float) -> float:
 
 
 def _anchors(scores: Scores) -> tuple[float, float, float]:
-    """The value of a random arm in the source, of the policy there, and how often it is right there, as far as known."""
+    """The value of a random arm in the source, of the policy there, and how often it is right, as far as is known."""
     at_chance = float(scores.source_mean[0].mean())
     in_source = float(scores.source_value()[0])
     if scores.members > 1:

@@ -41,12 +41,12 @@ def logit(share: FloatArray, n: float) -> FloatArray:
     return odds
 
 
-def committee_features(scores: Scores, *, one_hot: bool) -> FloatArray:
+def committee_features(scores: Scores) -> FloatArray:
     """``COMMITTEE_FEATURES`` of every member, (M, F); M is at least 2."""
     here, there = agreement(scores.source_arm), agreement(scores.target_arm)
     n, m = scores.source_arm.shape[1], scores.target_arm.shape[1]
     source, target = logit(here.mean(), n), logit(there.mean(), m)
-    right = logit(scores.source_value().mean(), float(scores.effective_rounds().mean())) if one_hot else source
+    right = logit(scores.source_value().mean(), float(scores.effective_rounds().mean())) if scores.binary else source
     columns = [
         np.full(scores.members, target),
         np.full(scores.members, source),
@@ -57,11 +57,11 @@ def committee_features(scores: Scores, *, one_hot: bool) -> FloatArray:
     return np.stack([np.broadcast_to(column, (scores.members,)) for column in columns], axis=1)
 
 
-def single_features(scores: Scores, *, one_hot: bool) -> FloatArray:
+def single_features(scores: Scores) -> FloatArray:
     """``SINGLE_FEATURES`` of every member by itself, (M, F)."""
     n, m = scores.source_arm.shape[1], scores.target_arm.shape[1]
     value = scores.source_value()
-    if not one_hot:  # how often a best arm is chosen is not known; as often as its own predictions say
+    if not scores.binary:  # how often a best arm is chosen is not known; as often as its own predictions say
         value = probabilities(scores.source_mean).max(axis=2).mean(axis=1)
     columns = [
         logit(value, n),
