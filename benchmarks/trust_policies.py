@@ -165,7 +165,9 @@ def variants(image: bool, base: str) -> list[Variant]:
 
 def build(variant: Variant, pair: Pair, *, seed: int, device: str) -> Policy:
     """The policy of a variant for a pair."""
-    kind = {"daband": daband.DABand, "nlinucb": daband.NeuralLinUCB, "linucb": daband.LinUCB}[variant.method]
+    kind: type[Policy] = {"daband": daband.DABand, "nlinucb": daband.NeuralLinUCB, "linucb": daband.LinUCB}[
+        variant.method
+    ]
     settings = dict(variant.settings)
     if variant.components is not None:
         settings["transform"] = default_transform(kind, pair, components=variant.components)
@@ -270,7 +272,7 @@ def dump(path: Path, policies: Sequence[Policy], seen: Seen, about: dict[str, An
                     columns[f"{name}_latent"] = [latents(policy, contexts, domain)]
         arms = [scored(policy, contexts, "source")[1] for contexts in seen.shifted.values()]
         columns.setdefault("simulated_arm", []).append(np.stack(arms))
-    arrays = {name: np.stack(parts) for name, parts in columns.items()}
+    arrays: dict[str, Any] = {name: np.stack(parts) for name, parts in columns.items()}
     arrays |= {
         "source_expected": seen.source_expected.astype(np.float32),
         "test_expected": seen.test_expected.astype(np.float32),
@@ -325,7 +327,7 @@ def train_committee(
         lines.append(f"{paths[episode].name} after {time.perf_counter() - started:.0f} s")
 
     stackable = arguments.device.startswith("cuda") and can_stack(policies)
-    common = {"source": pair.source, "target": pair.target, "episode_length": EPISODE}
+    common: dict[str, Any] = {"source": pair.source, "target": pair.target, "episode_length": EPISODE}
     if stackable:
         work = [Training(p, **common, episodes=episodes, progress=after(i)) for i, p in enumerate(policies)]
         for outcome in train_stacked(work):
@@ -382,7 +384,7 @@ def load_pair(problem: Problem, tables: Path | None) -> Pair:
 
 def export_tables(path: Path) -> None:
     """Write warfarin's pairs as arrays."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for problem in problems()["warfarin"]:
         pair = daband.domains.load(problem.pair, **problem.options)
         every = np.arange(len(pair.source))
