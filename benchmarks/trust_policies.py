@@ -326,7 +326,7 @@ def train_committee(
         dump(paths[episode], policies, seen, about)
         lines.append(f"{paths[episode].name} after {time.perf_counter() - started:.0f} s")
 
-    stackable = arguments.device.startswith("cuda") and can_stack(policies)
+    stackable = (arguments.device.startswith("cuda") or arguments.stacked) and can_stack(policies)
     common: dict[str, Any] = {"source": pair.source, "target": pair.target, "episode_length": EPISODE}
     if stackable:
         work = [Training(p, **common, episodes=episodes, progress=after(i)) for i, p in enumerate(policies)]
@@ -416,6 +416,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual episodes")
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th problem and variant")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--stacked", action="store_true", help="train seeds in a stack without a GPU too")
     parser.add_argument("--commit", default="")
     arguments = parser.parse_args()
     if arguments.export_tables:
