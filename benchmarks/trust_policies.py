@@ -165,9 +165,7 @@ def variants(image: bool, base: str) -> list[Variant]:
 
 def build(variant: Variant, pair: Pair, *, seed: int, device: str) -> Policy:
     """The policy of a variant for a pair."""
-    kind: type[Policy] = {"daband": daband.DABand, "nlinucb": daband.NeuralLinUCB, "linucb": daband.LinUCB}[
-        variant.method
-    ]
+    kind: Any = {"daband": daband.DABand, "nlinucb": daband.NeuralLinUCB, "linucb": daband.LinUCB}[variant.method]
     settings = dict(variant.settings)
     if variant.components is not None:
         settings["transform"] = default_transform(kind, pair, components=variant.components)

@@ -79,4 +79,5 @@ def conditional_agreement(scores: Scores) -> FloatArray:
         wrong = (weight * (1.0 - here) * reward).sum() / apart if apart > 0 else value[member]
         share = there.mean()
         found.append(share * right + (1.0 - share) * wrong)
-    return np.clip(np.asarray(found), 0.0, 1.0)
+    estimate: FloatArray = np.clip(np.asarray(found), 0.0, 1.0)
+    return estimate
