@@ -12,6 +12,7 @@ import daband
 ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path__) if found.ispkg]
 SURFACE = """
 Audit
+Assessment
 CheckpointError
 Constant
 DABand
@@ -31,6 +32,7 @@ Run
 Standardise
 TrainingDiverged
 audit
+assess
 continue_on_target
 domains
 evaluate

@@ -1,5 +1,6 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
+from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
 from daband.experiments.audited import AUDIT_FOLDER, begin_audit
 from daband.experiments.bench import BenchError, bench, read_results
 from daband.experiments.continued import continue_bench, continue_run, finished_runs
@@ -11,6 +12,7 @@ from daband.experiments.settings import Experiment, RunSpec, load_experiment, pr
 
 __all__ = [
     "AUDIT_FOLDER",
+    "AssessedRun",
     "BenchError",
     "Event",
     "Executor",
@@ -19,6 +21,7 @@ __all__ = [
     "Profiled",
     "RunSpec",
     "WorkerDied",
+    "assess_runs",
     "begin_audit",
     "bench",
     "build_policy",
@@ -31,4 +34,5 @@ __all__ = [
     "preset_names",
     "profile_run",
     "read_results",
+    "with_committees",
 ]
