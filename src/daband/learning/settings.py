@@ -51,6 +51,9 @@ class LearningSettings:
     gate_exponent: float = 0.0
     """The weights of the target's terms and of R are multiplied with a gate, ``rate ** gate_exponent``, where rate is
     the recent mean reward on the source: at full weight from the start they prevent the learning they depend on."""
+    linear_gate: float = 0.0
+    """The share of source contexts, 512 at the most, that no gradient step sees. LinUCB, learned beside the network,
+    acts until the network predicts these contexts' rewards clearly better. With 0 there is no LinUCB beside it."""
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
@@ -59,6 +62,8 @@ class LearningSettings:
             raise InvalidInput(f"steps must be >= 0 and batch >= 1, got {self.steps} and {self.batch}")
         if not 0 <= self.ema_decay < 1:
             raise InvalidInput(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
+        if not 0 <= self.linear_gate < 1:
+            raise InvalidInput(f"linear_gate must lie in [0, 1), got {self.linear_gate}")
         if not (self.scale > 0 and self.gate_exponent >= 0):
             raise InvalidInput(
                 f"scale must be positive and gate_exponent >= 0, got {self.scale} and {self.gate_exponent}"

@@ -1,0 +1,193 @@
+"""LinUCB beside a network, and source rounds held out of the gradient steps that tell which of the two acts.
+
+A network overfits a small table, and the more so the more often it sees the same rounds. Its reward on those rounds
+says nothing about that. So some source contexts, chosen by a hash of their numbers, are kept out of its gradient steps.
+At each refit both heads are fitted without the rounds of these contexts and predict their rewards; the network acts
+only where its squared error is lower by more than a standard error, else LinUCB does. Afterwards both heads learn the
+held-out rounds as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.linear import ArmModel, Exploration, RidgeHead, Standardise
+
+__all__ = ["LARGEST_INPUT", "LinearGate"]
+
+LARGEST_INPUT = 4096
+"""Numbers of a context beyond which there is no linear part: fitting principal components would take too long."""
+_COMPONENTS = 128
+"""Principal components of contexts that have more numbers: a regression of more would take longer than the network."""
+_MOST_CONTEXTS = 512
+"""Contexts held out at the most: more would not make the comparison much sharper."""
+_MOST_ROUNDS = 8 * _MOST_CONTEXTS
+_FEWEST_CONTEXTS = 20
+"""Held-out contexts below which the network is not trusted."""
+
+
+class LinearGate:
+    """The linear part: its features, its head, the held-out rounds, and who acts.
+
+    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out. ``exploration`` is
+    the network's: the linear head explores by the same rule, with the linear policies' alpha or less.
+    """
+
+    def __init__(
+        self,
+        *,
+        feature_shape: tuple[int, ...],
+        n_arms: int,
+        arms: ArmModel,
+        ridge: float,
+        exploration: Exploration,
+        share: float,
+        seed: int,
+    ) -> None:
+        numbers = math.prod(feature_shape)
+        self.share = share
+        self.transform = Standardise(components=None if numbers <= _COMPONENTS else _COMPONENTS)
+        self.head = RidgeHead(
+            n_arms=n_arms,
+            dim=self.transform.n_features(feature_shape),
+            arms=arms,
+            ridge=ridge,
+            exploration=Exploration(
+                exploration.rule, min(exploration.alpha, Exploration.alpha), exploration.epsilon
+            ),
+            seed=seed,
+            form="primal",
+        )
+        self.open = False
+        """Whether the network acts."""
+        self._feature_shape = feature_shape
+        self._seed = seed
+        self._lead = (n_arms,) if arms == "shared" else ()
+        self._held: dict[int, None] = {}
+        self._forget_rounds()
+
+    @property
+    def acts(self) -> bool:
+        """Whether the linear part acts."""
+        return self.transform.fitted and not self.open
+
+    def features(self, contexts: AnyArray) -> FloatArray:
+        """Standardised contexts: (B, d), or (B, K, d) with shared arms."""
+        lead = contexts.shape[:-len(self._feature_shape)]
+        return self.transform(contexts.reshape(-1, *self._feature_shape)).reshape(*lead, -1)
+
+    def fit_transform(self, *contexts: AnyArray) -> None:
+        """Fit the standardisation to contexts of both domains."""
+        self.transform.fit(*[batch.reshape(-1, *self._feature_shape) for batch in contexts if len(batch)])
+
+    def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+        """Learn rounds; before the standardisation is fitted there is nothing to learn them with."""
+        if self.transform.fitted:
+            self.head.learn(self.features(contexts), arms, rewards)
+
+    def hold_out(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> BoolArray:
+        """Keep the source rounds whose contexts are held out, and return which they are, (B,).
+
+        A context is held out whenever it comes again, and so is never in a gradient step.
+        """
+        rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
+        keys = np.array([zlib.crc32(row.tobytes(), self._seed & 0xFFFFFFFF) for row in rows], np.int64)
+        held = np.zeros(len(rows), np.bool_)
+        for i, key in enumerate(keys.tolist()):
+            if key not in self._held:
+                if key >= self.share * 2.0**32 or len(self._held) >= _MOST_CONTEXTS:
+                    continue
+                self._held[key] = None
+            held[i] = True
+        room = max(0, _MOST_ROUNDS - len(self._arms))
+        kept = np.flatnonzero(held)[:room]
+        if len(kept):
+            self._contexts = rows[kept] if not len(self._arms) else np.concatenate([self._contexts, rows[kept]])
+            self._keys = np.concatenate([self._keys, keys[kept]])
+            self._arms = np.concatenate([self._arms, arms[kept]])
+            self._rewards = np.concatenate([self._rewards, rewards[kept]])
+        return held
+
+    @property
+    def rounds(self) -> tuple[AnyArray, IntArray, FloatArray]:
+        """The held-out rounds: contexts, arms and rewards."""
+        return self._contexts, self._arms, self._rewards
+
+    def judged(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, predicted: FloatArray) -> RidgeHead:
+        """Decide who acts, and return the linear head fitted anew.
+
+        Args:
+            contexts: those of the rounds that are not held out, (n, *C).
+            arms: their arms, (n,).
+            rewards: and rewards, (n,).
+            predicted: what the network, fitted to the same rounds, predicts for the held-out ones' arms, (h,).
+        """
+        head = copy.copy(self.head)  # a decision under way keeps the head it began with
+        head.statistics = head.refitted(self.features(contexts), arms, rewards)
+        held, held_arms, held_rewards = self.rounds
+        self.open = False
+        if len(held):
+            features = self.features(held)
+            mean = head.decide(features, first_round=0, rule="greedy").mean[np.arange(len(held)), held_arms]
+            gain = np.square(mean - held_rewards) - np.square(predicted - held_rewards)
+            self.open = clearly_positive(gain, self._keys)
+            self.debug = (round(float(gain.mean()),4), round(float(gain.std()/np.sqrt(len(np.unique(self._keys)))),4), round(float(np.square(mean-held_rewards).mean()),4), len(np.unique(self._keys)))
+            head.learn(features, held_arms, held_rewards)
+        return head
+
+    def grow(self) -> RidgeHead:
+        """The head with one more arm; with shared arms stored rounds have no context for it, and are dropped."""
+        head = copy.deepcopy(self.head)
+        head.add_arm()
+        if self._lead:
+            self._lead = (self._lead[0] + 1,)
+            self._forget_rounds()
+        return head
+
+    def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
+        """Everything needed to continue to the last bit; without ``rounds`` no context is in it."""
+        arrays = {f"head.{name}": array for name, array in self.head.state(rounds=rounds).items()}
+        arrays.update({f"transform.{name}": array for name, array in self.transform.state().items()})
+        arrays["open"] = np.array([self.open])
+        if rounds:
+            arrays["held"] = np.array(list(self._held), np.int64)
+            columns = zip(("contexts", "keys", "arms", "rewards"), (self._contexts, self._keys, *self.rounds[1:]), strict=True)
+            arrays.update({f"rounds.{name}": array for name, array in columns})
+        return arrays
+
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
+        """Restore what ``state`` returned."""
+
+        def below(prefix: str) -> dict[str, AnyArray]:
+            return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+        self.head.restore(below("head."))
+        self.transform.restore(below("transform."))
+        self.open = bool(state["open"][0])
+        self._held = dict.fromkeys(state["held"].tolist()) if "held" in state else {}
+        self._forget_rounds()
+        columns = below("rounds.")
+        if columns:
+            self._contexts, self._keys = columns["contexts"], columns["keys"]
+            self._arms, self._rewards = columns["arms"], columns["rewards"]
+
+    def _forget_rounds(self) -> None:
+        self._contexts: AnyArray = np.empty((0, *self._lead, *self._feature_shape), np.float32)
+        self._keys: IntArray = np.empty(0, np.int64)
+        self._arms: IntArray = np.empty(0, np.int64)
+        self._rewards: FloatArray = np.empty(0)
+
+
+def clearly_positive(gain: FloatArray, groups: IntArray) -> bool:
+    """Whether the mean of ``gain`` (n,) exceeds its standard error; rounds of one context, a group, count once."""
+    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    means = np.bincount(inverse, weights=gain) / counts
+    if len(means) < _FEWEST_CONTEXTS:
+        return False
+    return bool(means.mean() > means.std(ddof=1) / math.sqrt(len(means)))
