@@ -54,6 +54,9 @@ class LearningSettings:
     linear_gate: float = 0.0
     """The share of source contexts, 512 at the most, that no gradient step sees. LinUCB, learned beside the network,
     acts until the network predicts these contexts' rewards clearly better. With 0 there is no LinUCB beside it."""
+    target_statistics: bool = True
+    """Whether batch norms learn the target's statistics also where no term of the objective needs target contexts, as
+    in Neural-LinUCB; without it such a policy normalises the target by the source's."""
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
