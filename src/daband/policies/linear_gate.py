@@ -2,9 +2,11 @@
 
 A network overfits a small table, and the more so the more often it sees the same rounds. Its reward on those rounds
 says nothing about that. So some source contexts, chosen by a hash of their numbers, are kept out of its gradient steps.
-At each refit both heads are fitted without the rounds of these contexts and predict their rewards; the network acts
-only where its squared error is lower by more than a standard error, else LinUCB does. Afterwards both heads learn the
-held-out rounds as well.
+Now and then both regressions are fitted without the rounds of these contexts and predict their rewards. The network
+acts only where its predictions explain these rewards clearly better, else LinUCB does. Both heads learn all rounds.
+
+Predictions are compared after a line was fitted through them and the rewards, for each of the two: ridge regression on
+few rounds predicts rewards that are too small, and yet may rank the arms well.
 """
 
 from __future__ import annotations
@@ -12,22 +14,24 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.learning.replay_buffer import ReplayBuffers
 from daband.linear import ArmModel, Exploration, RidgeHead, Standardise
 
 __all__ = ["LARGEST_INPUT", "LinearGate"]
 
-LARGEST_INPUT = 4096
-"""Numbers of a context beyond which there is no linear part: fitting principal components would take too long."""
-_COMPONENTS = 128
-"""Principal components of contexts that have more numbers: a regression of more would take longer than the network."""
+LARGEST_INPUT = 2048
+"""Numbers of a context beyond which there is no linear part: it would take longer than the network."""
 _MOST_CONTEXTS = 512
 """Contexts held out at the most: more would not make the comparison much sharper."""
 _MOST_ROUNDS = 8 * _MOST_CONTEXTS
+_CLEARLY = 2.0
+"""Standard errors by which the network has to be better."""
 _FEWEST_CONTEXTS = 20
 """Held-out contexts below which the network is not trusted."""
 
@@ -50,9 +54,8 @@ class LinearGate:
         share: float,
         seed: int,
     ) -> None:
-        numbers = math.prod(feature_shape)
         self.share = share
-        self.transform = Standardise(components=None if numbers <= _COMPONENTS else _COMPONENTS)
+        self.transform = Standardise()
         self.head = RidgeHead(
             n_arms=n_arms,
             dim=self.transform.n_features(feature_shape),
@@ -62,7 +65,7 @@ class LinearGate:
                 exploration.rule, min(exploration.alpha, Exploration.alpha), exploration.epsilon
             ),
             seed=seed,
-            form="primal",
+            form="auto",
         )
         self.open = False
         """Whether the network acts."""
@@ -119,8 +122,35 @@ class LinearGate:
         """The held-out rounds: contexts, arms and rewards."""
         return self._contexts, self._arms, self._rewards
 
-    def judged(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, predicted: FloatArray) -> RidgeHead:
-        """Decide who acts, and return the linear head fitted anew.
+    def compare(self, buffers: ReplayBuffers, head: RidgeHead, encode: Callable[[AnyArray], FloatArray]) -> None:
+        """Decide who acts: this linear part, or the network whose ``head`` was just fitted to the stored rounds.
+
+        ``head`` learns the held-out rounds afterwards; ``encode`` gives the latents of source contexts.
+        """
+        stored = [buffer.columns() for buffer in (buffers.source, buffers.target_rounds) if len(buffer)]
+        contexts, arms, rewards = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
+        if not self.transform.fitted:
+            self.fit_transform(contexts, buffers.target.contexts[: len(buffers.target)].cpu().numpy())
+            self.refit(contexts, arms, rewards)
+        held, held_arms, held_rewards = self.rounds
+        if not len(held):
+            return
+        latents = encode(held)
+        mean = head.decide(latents, first_round=0, rule="greedy").mean
+        self.judge(contexts, arms, rewards, mean[np.arange(len(held)), held_arms])
+        head.learn(latents, held_arms, held_rewards)
+
+    def refit(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+        """Fit the head to rounds from before the standardisation was fitted, besides the held-out ones."""
+        head = copy.copy(self.head)  # a decision under way keeps the head it began with
+        held, held_arms, held_rewards = self.rounds
+        features = [self.features(rows) for rows in (contexts, held) if len(rows)]
+        rounds = np.concatenate([arms, held_arms]), np.concatenate([rewards, held_rewards])
+        head.statistics = head.refitted(np.concatenate(features), *rounds)
+        self.head = head
+
+    def judge(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, predicted: FloatArray) -> None:
+        """Decide who acts.
 
         Args:
             contexts: those of the rounds that are not held out, (n, *C).
@@ -128,18 +158,26 @@ class LinearGate:
             rewards: and rewards, (n,).
             predicted: what the network, fitted to the same rounds, predicts for the held-out ones' arms, (h,).
         """
-        head = copy.copy(self.head)  # a decision under way keeps the head it began with
-        head.statistics = head.refitted(self.features(contexts), arms, rewards)
         held, held_arms, held_rewards = self.rounds
-        self.open = False
-        if len(held):
-            features = self.features(held)
-            mean = head.decide(features, first_round=0, rule="greedy").mean[np.arange(len(held)), held_arms]
-            gain = np.square(mean - held_rewards) - np.square(predicted - held_rewards)
-            self.open = clearly_positive(gain, self._keys)
-            self.debug = (round(float(gain.mean()),4), round(float(gain.std()/np.sqrt(len(np.unique(self._keys)))),4), round(float(np.square(mean-held_rewards).mean()),4), len(np.unique(self._keys)))
-            head.learn(features, held_arms, held_rewards)
-        return head
+        own = self._predicted(self.features(contexts), arms, rewards, self.features(held), held_arms)
+        errors = [np.square(calibrated(values, held_rewards) - held_rewards) for values in (own, predicted)]
+        self.open = clearly_positive(errors[0] - errors[1], self._keys)
+        if 1:
+            gain=errors[0]-errors[1]
+            self.debug = (round(float(gain.mean()),4), round(float(gain.std()/np.sqrt(len(np.unique(self._keys)))),4), round(float(errors[0].mean()),4), len(np.unique(self._keys)))
+
+    def _predicted(
+        self, features: FloatArray, arms: IntArray, rewards: FloatArray, held: FloatArray, held_arms: IntArray
+    ) -> FloatArray:
+        """Rewards (h,) of the held-out rounds' arms, as ridge regression on the other rounds predicts them."""
+        if self._lead:
+            features, held = features[np.arange(len(features)), arms], held[np.arange(len(held)), held_arms]
+            arms, held_arms = np.zeros_like(arms), np.zeros_like(held_arms)
+        mean = np.zeros(len(held))
+        for arm in np.unique(held_arms):
+            rows, wanted = arms == arm, held_arms == arm
+            mean[wanted] = held[wanted] @ ridge_coefficients(features[rows], rewards[rows], self.head.ridge)
+        return mean
 
     def grow(self) -> RidgeHead:
         """The head with one more arm; with shared arms stored rounds have no context for it, and are dropped."""
@@ -184,10 +222,28 @@ class LinearGate:
         self._rewards: FloatArray = np.empty(0)
 
 
+def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) -> FloatArray:
+    """Coefficients (d,) of the ridge regression of rewards (n,) on features (n, d), by the smaller system."""
+    n, dim = features.shape
+    if n < dim:
+        dual: FloatArray = features.T @ np.linalg.solve(features @ features.T + ridge * np.eye(n), rewards)
+        return dual
+    primal: FloatArray = np.linalg.solve(features.T @ features + ridge * np.eye(dim), features.T @ rewards)
+    return primal
+
+
+def calibrated(predicted: FloatArray, rewards: FloatArray) -> FloatArray:
+    """Predictions (n,) moved onto the line of least squares through them and the rewards; its slope is not negative."""
+    centred = predicted - predicted.mean()
+    spread = float(centred @ centred)
+    slope = max(0.0, float(centred @ rewards) / spread) if spread > 0 else 0.0
+    return rewards.mean() + slope * centred
+
+
 def clearly_positive(gain: FloatArray, groups: IntArray) -> bool:
-    """Whether the mean of ``gain`` (n,) exceeds its standard error; rounds of one context, a group, count once."""
+    """Whether the mean of ``gain`` (n,) exceeds two standard errors; rounds of one context, a group, count once."""
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     means = np.bincount(inverse, weights=gain) / counts
     if len(means) < _FEWEST_CONTEXTS:
         return False
-    return bool(means.mean() > means.std(ddof=1) / math.sqrt(len(means)))
+    return bool(means.mean() > _CLEARLY * means.std(ddof=1) / math.sqrt(len(means)))

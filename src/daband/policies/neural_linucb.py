@@ -28,7 +28,9 @@ from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
+from daband.policies.arm_prior import FEWEST_ROUNDS, MOST_CONTEXTS, expected_arms
 from daband.policies.contract import Policy, policies
+from daband.policies.devices import device_named
 from daband.policies.input_checks import checked_domain
 from daband.policies.linear_gate import LARGEST_INPUT, LinearGate
 from daband.policies.recipes import resolve_recipe, with_encoder
@@ -160,6 +162,7 @@ class NeuralLinUCB(Policy):
         self._publish(self._learner.acting_copy(), head)
         self._buffers = self._fresh_buffers(self.n_arms)
         self._rate = 0.0
+        self._prior: FloatArray | None = None
         self._refitted_at = 0
         self._warned_no_target = False
         self._warned_large_pixels = False
@@ -332,7 +335,7 @@ class NeuralLinUCB(Policy):
         statistics = self._head.statistics
         assert isinstance(statistics, PrimalRidge)
         alpha = self._head.exploration.alpha
-        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate)
+        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate, prior=self._prior)
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
@@ -348,6 +351,8 @@ class NeuralLinUCB(Policy):
         if self._refit_is_due():
             head = self._refitted(encoder)
             measured["refitted"] = 1.0
+            if self.recipe.learning.prior == "estimated":
+                self._prior = self._expected_arms(encoder, head)
         self._publish(encoder, head)
         measured["recent_reward"] = self._rate
         return measured
@@ -360,6 +365,7 @@ class NeuralLinUCB(Policy):
         head = copy.deepcopy(self._head)
         head.add_arm()
         self._learner.grow()
+        self._prior = None
         if self._gate is not None:
             self._gate.head = self._gate.grow()
         self._publish(self._published.encoder, head)
@@ -371,6 +377,8 @@ class NeuralLinUCB(Policy):
         arrays.update({f"replay.{name}": array for name, array in buffers.state().items()})
         if self._gate is not None:
             arrays.update({f"gate.{name}": array for name, array in self._gate.state(rounds=replay).items()})
+        if self._prior is not None:
+            arrays["prior"] = self._prior
         arrays["rate"] = np.array([self._rate])
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
@@ -395,6 +403,7 @@ class NeuralLinUCB(Policy):
         self._publish(self._learner.acting_copy(), self._head)
         self._buffers.restore(below("replay."))
         self._rate = float(state["rate"][0])
+        self._prior = state.get("prior")
         self._refitted_at = int(state["refitted_at"][0])
 
     # Its own parts.
@@ -450,43 +459,24 @@ class NeuralLinUCB(Policy):
         self._refitted_at = self._buffers.rounds_seen
         head = self._fit_head(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
         if self._gate is not None:
-            self._judge(self._gate, encoder, head, np.concatenate(arms), np.concatenate(rewards))
+            self._gate.compare(self._buffers, head, lambda held: self._encode(encoder, held, "source"))
         return head
 
-    def _judge(
-        self, gate: LinearGate, encoder: InferenceEncoder, head: RidgeHead, arms: IntArray, rewards: FloatArray
-    ) -> None:
-        """Compare the linear part with a network head that has not learned the held-out rounds yet, and learn them."""
-        parts = self._buffers.parts()
-        contexts = [part.contexts[: len(part)].cpu().numpy() for part in parts]
-        if not gate.transform.fitted:
-            gate.fit_transform(*contexts)
-        held, held_arms, held_rewards = gate.rounds
-        predicted = np.empty(0)
-        if len(held):
-            latents = self._encode(encoder, held, "source")
-            mean = head.decide(latents, first_round=0, rule="greedy").mean
-            predicted = mean[np.arange(len(held)), held_arms]
-            head.learn(latents, held_arms, held_rewards)
-        rounds = [contexts[0], contexts[2]] if len(contexts[2]) else contexts[:1]
-        gate.head = gate.judged(np.concatenate(rounds), arms, rewards, predicted)
+    def _expected_arms(self, encoder: InferenceEncoder, head: RidgeHead) -> FloatArray | None:
+        """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells."""
+        source, target = self._buffers.source, self._buffers.target
+        rounds = source.columns(MOST_CONTEXTS) if self._gate is None else self._gate.rounds
+        if len(rounds[0]) < FEWEST_ROUNDS:  # else those that no gradient step has seen
+            rounds = source.columns(MOST_CONTEXTS)
+        contexts = target.contexts[: min(len(target), MOST_CONTEXTS)]
+        return expected_arms(lambda rows, domain: self._predicted(encoder, head, rows, domain), rounds, contexts)
+
+    def _predicted(
+        self, encoder: InferenceEncoder, head: RidgeHead, contexts: AnyArray | torch.Tensor, domain: str
+    ) -> FloatArray:
+        return head.decide(self._encode(encoder, contexts, domain), first_round=0, rule="greedy").mean
 
     def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray) -> RidgeHead:
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
         head.statistics = head.refitted(latents, arms, rewards)
         return head
-
-
-def device_named(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name) if isinstance(name, str) else None
-    except RuntimeError:
-        device = None
-    if device is None or device.type == "meta":  # which holds no numbers
-        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
-    return device

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daband.domains import Pair
-from daband.errors import InvalidInput
 from daband.policies import Policy, policies
 from daband.policies.for_pair import default_transform
 
@@ -27,8 +26,7 @@ class Candidate:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not policies.is_registered(self.method.removesuffix(_PCA_SUFFIX)):
-            raise InvalidInput(f"candidate {self.name!r} names no method: {self.method!r}")
+        policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
 
     def build(self, pair: Pair, *, seed: int, device: str = "auto") -> Policy:
         """The policy for a pair."""
@@ -60,6 +58,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
         # The default alpha of .15 may stay with an arm whose first reward was luck.
         Candidate("constant", "constant", {"alpha": 1.0}),
         Candidate("linucb", "linucb"),
+        Candidate("linucb, ridge 10", "linucb", {"ridge": 10.0, "alpha": 0.5}),
         Candidate("linucb-p", "linucb-p"),
         Candidate("nlinucb", "nlinucb", {"recipe": recipe}),
         Candidate("daband", "daband", {"recipe": recipe}),
