@@ -1,14 +1,14 @@
 """How well `daband.choose` chooses: what every candidate predicts and chooses on all shared pairs, and the rule on it.
 
     python benchmarks/choose.py --export-tables tables.npz                          # warfarin as arrays: needs polars
-    python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu --part 0/15 --commit HASH
-    python benchmarks/choose.py --out scores --pairs images --part 0/2 --commit HASH            # uses a GPU
+    python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu --commit HASH    # as often as there are cores
+    python benchmarks/choose.py --out scores --pairs images --commit HASH                       # uses a GPU
     python benchmarks/choose.py --study scores --record benchmarks/records/choose.json    # the rule, from these files
 
 Training needs numpy, scipy, scikit-learn, torch and safetensors alone. One file per pair and candidate:
 ``PAIR--CANDIDATE.npz``, with the predictions and choices of every seed on held-out source contexts, on target contexts
 and on the evaluator's target contexts, and the expected rewards of both domains. The target's rewards judge the choice
-and have no part in it. A file that is there is not made again.
+and have no part in it. Several processes may share a folder: each takes what nobody has begun (PAIR--CANDIDATE.claim).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import traceback
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -165,6 +166,15 @@ def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int
     return f"{path.name}: {np.mean(about['accuracy']):.3f} in {about['seconds']} s"
 
 
+def claimed(path: Path) -> bool:
+    """Whether this process is the first to begin this file: several share a folder."""
+    try:
+        path.with_suffix(".claim").open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
 def train_all(arguments: argparse.Namespace) -> None:
     """Train what is asked for; this part of it."""
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -174,13 +184,20 @@ def train_all(arguments: argparse.Namespace) -> None:
     index, of = map(int, arguments.part.split("/"))
     wanted = [name for name in arguments.only.split(",") if name]
     for label in labels:
-        pair, episodes = load_pair(label, arguments.tables)
+        try:
+            pair, episodes = load_pair(label, arguments.tables)
+        except ModuleNotFoundError as error:
+            print(f"{label} is left out: {error}; give --tables", flush=True)
+            continue
         for candidate in default_candidates(pair):
             stem = candidate.name.replace(", ", "-").replace(" ", "-")
             mine = zlib.crc32(f"{label} {candidate.name}".encode()) % of == index
             path = arguments.out / f"{label.replace('/', '_')}--{stem}.npz"
-            if mine and not path.exists() and (not wanted or candidate.method in wanted):
-                print(dump(path, label, candidate, pair, episodes, arguments), flush=True)
+            if mine and (not wanted or candidate.method in wanted) and claimed(path):
+                try:
+                    print(dump(path, label, candidate, pair, episodes, arguments), flush=True)
+                except Exception:  # the others go on
+                    traceback.print_exc()
 
 
 def main() -> None:
