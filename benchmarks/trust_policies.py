@@ -7,11 +7,11 @@
 
 Numpy, scipy, scikit-learn, torch and safetensors are enough (image folders need PIL; warfarin needs polars, or the file
 that ``--export-tables`` wrote where polars is). ``vectors`` are synthetic, amazon, office_caltech and warfarin;
-``images`` are handwritten, digit and signs. One file per pair, variant and stage of training: ``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again. It holds, for every
-seed of the committee, what the policy predicts (scaled to [0, 1]) and chooses on held-out source contexts, on target
-contexts, on the evaluator's target contexts and on source contexts under simulated shifts, some latents, and the
-expected rewards of both domains. The rewards of
-the target are for the judgement of an estimate alone; `benchmarks/trust_study.py` reads the files.
+``images`` are handwritten, digit and signs. One file per pair, variant and stage of training,
+``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again. It holds, for every seed of the committee, what
+the policy predicts (scaled to [0, 1]) and chooses on held-out source contexts, on target contexts, on the evaluator's
+target contexts and on source contexts under simulated shifts, some latents, and the expected rewards of both domains.
+The rewards of the target are for the judgement of an estimate alone; ``benchmarks/trust_study.py`` reads the files.
 
 Seeds of a method are trained stacked on a GPU. Half-trained policies are the same runs at an earlier episode.
 """
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 from daband.policies import Policy
 from daband.policies.for_pair import default_transform
 from daband.policies.stacked import can_stack
@@ -84,7 +84,10 @@ def problems() -> dict[str, list[Problem]]:
     few = {"source_test": 0.2}
     found: dict[str, list[Problem]] = {
         "amazon": [
-            Problem(f"amazon/{a}-{b}", f"amazon/{a}-{b}", {"passes": 3, **few}) for a in AMAZON for b in AMAZON if a != b
+            Problem(f"amazon/{a}-{b}", f"amazon/{a}-{b}", {"passes": 3, **few})
+            for a in AMAZON
+            for b in AMAZON
+            if a != b
         ],
         "office_caltech": [
             Problem(f"office_caltech/{a}-{b}", f"office_caltech/{a}-{b}", {"passes": 5, **few})
@@ -104,7 +107,7 @@ def problems() -> dict[str, list[Problem]]:
         "rotation-30": {"shift": {"rotation": 30.0, "frequency": 0.0}},
         "rotation-60": {"shift": {"rotation": 60.0}},
         "rotation-90": {"shift": {"rotation": 90.0, "frequency": 0.0}},
-        "rotation-150": {"shift": {"rotation": 150.0, "frequency": 0.0}},
+        "rotation-75": {"shift": {"rotation": 75.0, "frequency": 0.0}},
         "frequency-3": {"shift": {"rotation": 20.0, "frequency": 3.0}},
         "labels-rotation-45": {"rewards": "labels", "shift": {"rotation": 45.0, "frequency": 1.0}},
         "labels-rotation-75": {"rewards": "labels", "shift": {"rotation": 75.0, "frequency": 0.0}},
@@ -112,7 +115,8 @@ def problems() -> dict[str, list[Problem]]:
         "quadratic-45": {"rewards": "quadratic", "shift": {"rotation": 45.0}},
     }
     found["synthetic"] = [
-        Problem(f"synthetic/{name}", "synthetic", {"n_contexts": 5000, **dial}, episodes=75) for name, dial in dials.items()
+        Problem(f"synthetic/{name}", "synthetic", {"n_contexts": 5000, **dial}, episodes=75)
+        for name, dial in dials.items()
     ]
     found["handwritten"] = [
         Problem(
@@ -140,7 +144,11 @@ GROUPS = {
 
 def variants(image: bool, base: str) -> list[Variant]:
     """Every committee of a problem."""
-    strong = {"base": base, "weights": {"adversarial": 3.0, "target_entropy": 0.3, "target_diversity": 0.1}, "learning": {"gate_exponent": 0.0}}
+    strong = {
+        "base": base,
+        "weights": {"adversarial": 3.0, "target_entropy": 0.3, "target_diversity": 0.1},
+        "learning": {"gate_exponent": 0.0},
+    }
     collapse = {"base": base, "weights": {"predicted_reward_own_choice": 3.0}, "learning": {"gate_exponent": 0.0}}
     neural = [
         Variant("daband", "daband", {"recipe": base}),
@@ -189,7 +197,7 @@ def latents(policy: Policy, contexts: np.ndarray, domain: str) -> np.ndarray:
 
 
 def simulated_shifts(source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-    """Source contexts (N, *C) as other domains might show them: with noise, mixed with target contexts, partly covered."""
+    """Source contexts (N, *C) as other domains might show them: noisy, mixed with target contexts, partly covered."""
     draw = np.random.default_rng(7)
     n = min(MOST_SIMULATED, len(source))
     here = source[:n].astype(np.float64)
@@ -263,7 +271,10 @@ def dump(path: Path, policies: Sequence[Policy], seen: Seen, about: dict[str, An
         arms = [scored(policy, contexts, "source")[1] for contexts in seen.shifted.values()]
         columns.setdefault("simulated_arm", []).append(np.stack(arms))
     arrays = {name: np.stack(parts) for name, parts in columns.items()}
-    arrays |= {"source_expected": seen.source_expected.astype(np.float32), "test_expected": seen.test_expected.astype(np.float32)}
+    arrays |= {
+        "source_expected": seen.source_expected.astype(np.float32),
+        "test_expected": seen.test_expected.astype(np.float32),
+    }
     part = path.with_suffix(".part.npz")
     np.savez_compressed(part, about=json.dumps(about), **arrays)
     part.rename(path)
@@ -376,6 +387,8 @@ def export_tables(path: Path) -> None:
         pair = daband.domains.load(problem.pair, **problem.options)
         every = np.arange(len(pair.source))
         held, test = pair.source_test, pair.require_target_test()
+        assert isinstance(held, EvaluationDomain)
+        assert isinstance(pair.source, RewardDomain)
         values = (
             pair.source.read(every),
             pair.source.read_rewards(every)[0],

@@ -11,6 +11,7 @@ import daband
 
 ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path__) if found.ispkg]
 SURFACE = """
+Assessment
 CheckpointError
 Constant
 DABand
@@ -29,6 +30,7 @@ Recipe
 Run
 Standardise
 TrainingDiverged
+assess
 continue_on_target
 domains
 evaluate

@@ -1,5 +1,6 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
+from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
 from daband.experiments.bench import BenchError, bench, read_results
 from daband.experiments.continued import continue_bench, continue_run, finished_runs
 from daband.experiments.executors import Event, Executor, Listener, WorkerDied
@@ -9,6 +10,7 @@ from daband.experiments.run import execute
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
 
 __all__ = [
+    "AssessedRun",
     "BenchError",
     "Event",
     "Executor",
@@ -17,6 +19,7 @@ __all__ = [
     "Profiled",
     "RunSpec",
     "WorkerDied",
+    "assess_runs",
     "bench",
     "build_policy",
     "continue_bench",
@@ -28,4 +31,5 @@ __all__ = [
     "preset_names",
     "profile_run",
     "read_results",
+    "with_committees",
 ]

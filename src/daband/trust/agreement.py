@@ -66,7 +66,7 @@ def corrected_agreement(scores: Scores) -> FloatArray:
 
 
 def conditional_agreement(scores: Scores) -> FloatArray:
-    """Accuracy where members agree, and where they do not, in the source; weighted as often as they do in the target."""
+    """Accuracy in the source where members agree, and where not, weighted as often as they do in the target, (M,)."""
     found = []
     value = scores.source_value()
     for member in range(scores.members):

@@ -56,7 +56,7 @@ def label_shift(source: FloatArray, target: FloatArray) -> FloatArray:
 
 
 def expected_arm_frequencies(scores: Scores, member: int = 0) -> tuple[FloatArray, FloatArray]:
-    """How often each arm is the best one, in the source and in the target, as one member's predictions say, (K,) each."""
+    """How often each arm is best, in the source and in the target, as one member's predictions say, (K,) each."""
     scale = calibrated_scale(
         scores.source_mean[member], scores.source_arm[member], scores.reward[member], scores.weight[member]
     )

@@ -13,16 +13,16 @@ from daband.domains.readers.arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation.scores import Scores, scores_of
 from daband.policies import Policy
-from daband.trust.agreement import agreement, agreement_by_context
+from daband.trust.agreement import agreement
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.assessment import ArmAssessment, Assessment
 from daband.trust.collapse import collapse_signs
-from daband.trust.estimate import Estimate, estimate_accuracy
+from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.shift import Shift, classifier_two_sample, projected
 from daband.trust.support import outside_support
 from daband.trust.verdict import verdict_of
 
-__all__ = ["assess"]
+__all__ = ["assess", "assess_each"]
 
 FEWEST_ROUNDS = 100
 """With fewer held-out source rounds than this, the assessment says that its interval is wider for it."""
@@ -58,24 +58,55 @@ def assess(
         arm_names: a name per arm for the page, e.g. ``pair.class_names``.
         seed: fixes which contexts of the target are used where there are more.
     """
+    (assessment,) = assess_each(
+        policies,
+        source=source,
+        target=target,
+        required=required,
+        rule=rule,
+        contexts=contexts,
+        arm_names=arm_names,
+        seed=seed,
+        wanted=[0],
+    )
+    return assessment
+
+
+def assess_each(
+    policies: Policy | Sequence[Policy],
+    *,
+    source: EvaluationDomain | RewardDomain | LoggedDomain,
+    target: Contexts | ArrayLike,
+    required: float | None = None,
+    rule: str = "ucb",
+    contexts: int = 2000,
+    arm_names: Sequence[str] | None = None,
+    seed: int = 0,
+    wanted: Sequence[int] | None = None,
+) -> list[Assessment]:
+    """``assess`` for every member of a committee, or for those at some positions; contexts are scored once."""
     members = _checked_policies(policies)
-    first = members[0]
-    unlabelled = _checked_target(target, first)
-    _check_source(source, first)
+    unlabelled = _checked_target(target, members[0])
+    _check_source(source, members[0])
     if rule not in ("ucb", "greedy"):
         raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
     whole("contexts", contexts, least=20)
-    names = _checked_names(arm_names, first.n_arms)
+    names = _checked_names(arm_names, members[0].n_arms)
     if required is not None:
         finite("required", required)
     scores, here, there = scores_of(
         members, source=source, target=unlabelled, contexts=contexts, rule=rule, seed=whole("seed", seed, least=0)
     )
     _check_different(scores)
-    _check_paid(scores)
-    estimate = estimate_accuracy(scores)
-    shift, outside = _shift_and_support(first, here, there)
-    return _written(first, scores, estimate, shift, outside, required, names)
+    found = []
+    for index in range(len(members)) if wanted is None else wanted:
+        order = [index, *(other for other in range(len(members)) if other != index)]
+        first, own = members[index], scores.of(order)
+        _check_paid(own)
+        estimate = estimate_target(own)
+        shift, outside = _shift_and_support(first, here, there)
+        found.append(_written(first, own, estimate, shift, outside, required, names))
+    return found
 
 
 def _written(
@@ -97,7 +128,7 @@ def _written(
     verdict = verdict_of(value=estimate.value, low=estimate.value_low, required=needed, doubts=doubts)
     per_arm = _per_arm(scores, estimate, before, after, lowest, span)
     reasons = [
-        *_reasons_of_estimate(scores, estimate, first),
+        *_reasons_of_estimate(scores, first),
         *_reasons_of_required(required, needed * span + lowest),
         *_reasons_of_shift(shift, outside),
         *_reasons_of_arms(per_arm, names),
@@ -129,15 +160,14 @@ def _written(
 
 
 def _constant_value(scores: Scores, frequencies: FloatArray) -> float:
-    """What the best constant arm is worth in the target, scaled: by frequencies where one arm pays, else as predicted.
+    """What the best constant arm is worth in the target, scaled to [0, 1].
 
-    Where predicted rewards of all arms add up to about 1, one arm pays 1: a constant arm then pays as often as it is
-    the best one.
+    Where rewards are 0 or 1 and the predictions for all arms add up to about 1, one arm pays: a constant arm is worth
+    as much as it is often the best one. Elsewhere it is worth what is predicted of it.
     """
-    predicted = scores.target_mean.mean(axis=(0, 1))
-    if scores.binary and abs(float(scores.source_mean.sum(axis=2).mean()) - 1.0) < 0.25:
+    if scores.binary and 0.5 < float(scores.source_mean.sum(axis=2).mean()) < 1.5:
         return float(frequencies.max())
-    return float(np.clip(predicted.max(), 0.0, 1.0))
+    return float(np.clip(scores.target_mean.mean(axis=(0, 1)).max(), 0.0, 1.0))
 
 
 def _per_arm(
@@ -184,20 +214,20 @@ def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple
     return Shift(before, before_p, after, after_p), outside_support(latents[0], latents[1])
 
 
-def _reasons_of_estimate(scores: Scores, estimate: Estimate, first: Policy) -> list[str]:
+def _reasons_of_estimate(scores: Scores, first: Policy) -> list[str]:
     lowest, highest = first.reward_range
     value = float(scores.source_value()[0]) * (highest - lowest) + lowest
     rounds = f"{scores.source_arm.shape[1]:,}"
     if scores.members > 1:
         reasons = [
             f"{scores.members} policies agree on {float(agreement(scores.target_arm).mean()):.1%} of target contexts, "
-            f"and on {float(agreement(scores.source_arm).mean()):.1%} of held-out source contexts, where the first has a "
-            f"mean reward of {value:.3g} ({rounds} rounds)."
+            f"and on {float(agreement(scores.source_arm).mean()):.1%} of held-out source contexts, where the first has "
+            f"a mean reward of {value:.3g} ({rounds} rounds)."
         ]
     else:
         reasons = [
-            f"One policy alone is judged by its own predictions, which is less reliable than agreement: the interval is "
-            f"wider. Train two more alike, and assess the three together. It has a mean reward of {value:.3g} on "
+            "One policy alone is judged by its own predictions, which is less reliable than agreement: the interval "
+            f"is wider. Train two more alike, and assess the three together. It has a mean reward of {value:.3g} on "
             f"{rounds} held-out source rounds."
         ]
     worth = float(scores.effective_rounds()[0])
@@ -243,8 +273,8 @@ def _checked_policies(policies: Policy | Sequence[Policy]) -> list[Policy]:
             raise InvalidInput(f"policies[{index}] must be a daband policy, got {type(policy).__name__}")
         if any(policy is other for other in members[:index]):
             raise InvalidInput(
-                f"policies[{index}] is there twice: a policy agrees with itself whether it is right or not; train others "
-                "with other seeds, or give it alone"
+                f"policies[{index}] is there twice: a policy agrees with itself whether it is right or not; train "
+                "others with other seeds, or give it alone"
             )
         for what in ("n_arms", "context_shape", "arms"):
             own, wanted = getattr(policy, what), getattr(members[0], what)
@@ -299,15 +329,16 @@ def _check_different(scores: Scores) -> None:
             ):
                 raise InvalidInput(
                     f"policies[{other}] and policies[{one}] predict the same to the last digit: they are one policy, "
-                    "which agrees with itself whether it is right or not; train others with other seeds, or give it alone"
+                    "which agrees with itself whether it is right or not; train others with other seeds, or give it "
+                    "alone"
                 )
 
 
 def _check_paid(scores: Scores) -> None:
     if not (scores.weight[0] > 0).any():
         raise InvalidInput(
-            "source: no logged round has an arm that the policy would choose, so nothing is known of its rewards; give a "
-            "log that holds more rounds or explores more"
+            "source: no logged round has an arm that the policy would choose, so nothing is known of its rewards; give "
+            "a log that holds more rounds or explores more"
         )
 
 

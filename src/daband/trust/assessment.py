@@ -18,11 +18,11 @@ __all__ = ["ASSUMPTIONS", "ArmAssessment", "Assessment", "read_assessment"]
 
 ASSUMPTIONS = (
     "Contexts that are alike to the policy (in its latent space) have the same best arm in both domains. A target that "
-    "was relabelled, in which the same contexts pay for other arms, cannot be seen without rewards from there; a few of "
-    "them, by daband.audit, can show it.",
+    "was relabelled, in which the same contexts pay for other arms, cannot be seen without rewards from there; a few "
+    "of them, by daband.audit, can show it.",
     "The policies were trained alike, and the held-out source rounds were used by none of them.",
-    "The bound was calibrated on other data sets (docs/results/trust.md), each judged by what was fitted on the rest. It "
-    "holds for a policy drawn from problems like those, not for every single one.",
+    "The bound was calibrated on other data sets (docs/results/trust.md), each judged by what was fitted on the rest. "
+    "It holds for a policy drawn from problems like those, not for every single one.",
 )
 _WIDTH = 100
 

@@ -1,7 +1,7 @@
 """How well a fresh classifier tells the domains apart: a two-sample test (Lopez-Paz, Oquab, ICLR 2017).
 
-The classifier is a regularised linear discriminant on a random projection of the contexts and its squares, fitted on one
-half and judged on the other, both ways round. An accuracy near one half is necessary for a good transfer, and not
+The classifier is a regularised linear discriminant on a random projection of the contexts and its squares, fitted on
+one half and judged on the other, both ways round. An accuracy near one half is necessary for a good transfer, and not
 sufficient: domains that look alike may pay differently, and a difference may concern what no arm depends on.
 """
 

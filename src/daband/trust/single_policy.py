@@ -2,11 +2,12 @@
 
 * ``confidence``: mean confidence in the target (Hendrycks, Gimpel, ICLR 2017).
 * ``difference_of_confidences``: source accuracy less the fall in confidence (DoC: Guillory et al., ICCV 2021).
-* ``average_thresholded_confidence``: the share of target contexts whose score is above the threshold that as many source
-  contexts exceed as are right there (ATC: Garg et al., ICLR 2022); by largest probability, negative entropy or margin.
+* ``average_thresholded_confidence``: the share of target contexts whose score is above the threshold that as many
+  source contexts exceed as are right there (ATC: Garg et al., ICLR 2022); by largest probability, negative entropy or
+  margin.
 * ``optimal_transport``: one less the distance between predictions in the target and labels drawn as often as in the
-  source (COT: Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023), with the arms'
-  frequencies as predicted in the source, because bandit rewards tell of no label.
+  source (COT: Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023), with the
+  arms' frequencies as predicted in the source, because bandit rewards tell of no label.
 * ``neighbours``: mean reward of the nearest source predictions of each target context.
 
 Every function takes ``Scores`` and returns an estimate per member, (M,). Probabilities are a softmax of ten times the
@@ -60,9 +61,7 @@ def difference_of_confidences(scores: Scores) -> FloatArray:
     return np.clip(scores.source_value() + confidence(scores) - here, 0.0, 1.0)
 
 
-def average_thresholded_confidence(
-    scores: Scores, by: Literal["max", "entropy", "margin"] = "entropy"
-) -> FloatArray:
+def average_thresholded_confidence(scores: Scores, by: Literal["max", "entropy", "margin"] = "entropy") -> FloatArray:
     """ATC, (M,)."""
     here, there = (_score(probabilities(mean), by) for mean in (scores.source_mean, scores.target_mean))
     found = []

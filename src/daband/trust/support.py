@@ -13,7 +13,7 @@ _QUANTILE = 0.99
 
 
 def outside_support(source: FloatArray, target: FloatArray) -> float:
-    """The share of target features (L, d) farther from the source's (N, d) than 99% of the source's are from each other.
+    """The share of target features (L, d) farther from the source's (N, d) than 99% of the source's are from another.
 
     The distance is that to the fifth nearest of one half of the source; the other half says which distances are usual.
     The 1% that lies outside by construction is taken off.
