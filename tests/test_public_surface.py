@@ -13,6 +13,7 @@ ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path_
 SURFACE = """
 Assessment
 CheckpointError
+Choice
 Constant
 DABand
 DabandError
@@ -31,6 +32,7 @@ Run
 Standardise
 TrainingDiverged
 assess
+choose
 continue_on_target
 domains
 evaluate

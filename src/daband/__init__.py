@@ -15,7 +15,7 @@ from daband.evaluation import Evaluation, evaluate
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
-from daband.trust import Assessment, assess
+from daband.trust import Assessment, Choice, assess, choose
 
 if TYPE_CHECKING:
     from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -26,6 +26,7 @@ __all__ = [
     "PCA",
     "Assessment",
     "CheckpointError",
+    "Choice",
     "Constant",
     "DABand",
     "DabandError",
@@ -43,6 +44,7 @@ __all__ = [
     "Standardise",
     "TrainingDiverged",
     "assess",
+    "choose",
     "continue_on_target",
     "domains",
     "evaluate",

@@ -2,5 +2,17 @@
 
 from daband.trust.assess import assess, assess_each
 from daband.trust.assessment import ArmAssessment, Assessment, read_assessment
+from daband.trust.candidates import Candidate, default_candidates
+from daband.trust.choose import Choice, choose
 
-__all__ = ["ArmAssessment", "Assessment", "assess", "assess_each", "read_assessment"]
+__all__ = [
+    "ArmAssessment",
+    "Assessment",
+    "Candidate",
+    "Choice",
+    "assess",
+    "assess_each",
+    "choose",
+    "default_candidates",
+    "read_assessment",
+]

@@ -24,6 +24,8 @@ class Candidate:
     name: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    components: int = _COMPONENTS
+    """Principal components in front of a method whose name ends in "-p"."""
 
     def __post_init__(self) -> None:
         policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
@@ -33,7 +35,7 @@ class Candidate:
         kind = policies.get(self.method.removesuffix(_PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
         if self.method.endswith(_PCA_SUFFIX):
-            settings["transform"] = default_transform(kind, pair, components=_COMPONENTS)
+            settings["transform"] = default_transform(kind, pair, components=self.components)
         policy: Policy = kind.for_pair(pair, seed=seed, **settings)
         return policy
 
@@ -44,7 +46,8 @@ class Candidate:
 
 
 def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candidate]:
-    """Constant, LinUCB with and without PCA, Neural-LinUCB, DABand and a setting of it, the simplest first.
+    """Constant, LinUCB on few and many principal components and on contexts as they are, with two penalties,
+    Neural-LinUCB, DABand and a setting of it: the simplest first.
 
     For vectors the setting is DABand without the LinUCB beside its network; for images, a third of its alignment.
     """
@@ -57,9 +60,10 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     return (
         # The default alpha of .15 may stay with an arm whose first reward was luck.
         Candidate("constant", "constant", {"alpha": 1.0}),
-        Candidate("linucb", "linucb"),
-        Candidate("linucb, ridge 10", "linucb", {"ridge": 10.0, "alpha": 0.5}),
+        Candidate("linucb-p, 16 components", "linucb-p", components=16),
         Candidate("linucb-p", "linucb-p"),
+        Candidate("linucb, ridge 10", "linucb", {"ridge": 10.0, "alpha": 0.5}),
+        Candidate("linucb", "linucb"),
         Candidate("nlinucb", "nlinucb", {"recipe": recipe}),
         Candidate("daband", "daband", {"recipe": recipe}),
         other,

@@ -45,6 +45,10 @@ class Choice:
     rule: str
     """The name of the rule that chose it."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """The candidate, the rule and the table, as JSON can hold them."""
+        return {"candidate": self.candidate, "rule": self.rule, "table": self.table}
+
 
 def choose(
     pair: Pair,
