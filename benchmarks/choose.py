@@ -52,7 +52,11 @@ FAMILIES: dict[str, dict[str, tuple[str, dict[str, Any], int | None]]] = {
     "warfarin": _ordered("warfarin", RACES, passes=2),
     "synthetic": {"synthetic": ("synthetic", {}, 100)},
     "handwritten": {
-        f"handwritten/{a}-{b}": (f"handwritten/{a}-{b}", {"passes": 8 if a == "semeion" else 2, "target_passes": 16}, 100)
+        f"handwritten/{a}-{b}": (
+            f"handwritten/{a}-{b}",
+            {"passes": 8 if a == "semeion" else 2, "target_passes": 16},
+            100,
+        )
         for a in DIGITS
         for b in DIGITS
         if a != b

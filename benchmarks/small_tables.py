@@ -53,7 +53,7 @@ def tables() -> list[tuple[str, int]]:
 def table_pair(name: str, *, passes: int, seed: int, arrays: Path | None) -> Pair:
     """The pair of a table; ``seed`` draws its rows, or names the feature that splits it."""
     if name.startswith("warfarin"):
-        pair, _ = load_pair(name.split(",")[0], arrays)
+        pair, _ = load_pair(name.split(",", maxsplit=1)[0], arrays)
         return pair if name in FAMILIES["warfarin"] else _subsample(pair, name, passes, seed)
     from sklearn import datasets
 

@@ -61,9 +61,7 @@ class LinearGate:
             dim=self.transform.n_features(feature_shape),
             arms=arms,
             ridge=ridge,
-            exploration=Exploration(
-                exploration.rule, min(exploration.alpha, Exploration.alpha), exploration.epsilon
-            ),
+            exploration=Exploration(exploration.rule, min(exploration.alpha, Exploration.alpha), exploration.epsilon),
             seed=seed,
             form="auto",
         )
@@ -82,7 +80,7 @@ class LinearGate:
 
     def features(self, contexts: AnyArray) -> FloatArray:
         """Standardised contexts: (B, d), or (B, K, d) with shared arms."""
-        lead = contexts.shape[:-len(self._feature_shape)]
+        lead = contexts.shape[: -len(self._feature_shape)]
         return self.transform(contexts.reshape(-1, *self._feature_shape)).reshape(*lead, -1)
 
     def fit_transform(self, *contexts: AnyArray) -> None:
@@ -162,9 +160,6 @@ class LinearGate:
         own = self._predicted(self.features(contexts), arms, rewards, self.features(held), held_arms)
         errors = [np.square(calibrated(values, held_rewards) - held_rewards) for values in (own, predicted)]
         self.open = clearly_positive(errors[0] - errors[1], self._keys)
-        if 1:
-            gain=errors[0]-errors[1]
-            self.debug = (round(float(gain.mean()),4), round(float(gain.std()/np.sqrt(len(np.unique(self._keys)))),4), round(float(errors[0].mean()),4), len(np.unique(self._keys)))
 
     def _predicted(
         self, features: FloatArray, arms: IntArray, rewards: FloatArray, held: FloatArray, held_arms: IntArray
@@ -195,7 +190,9 @@ class LinearGate:
         arrays["open"] = np.array([self.open])
         if rounds:
             arrays["held"] = np.array(list(self._held), np.int64)
-            columns = zip(("contexts", "keys", "arms", "rewards"), (self._contexts, self._keys, *self.rounds[1:]), strict=True)
+            columns = zip(
+                ("contexts", "keys", "arms", "rewards"), (self._contexts, self._keys, *self.rounds[1:]), strict=True
+            )
             arrays.update({f"rounds.{name}": array for name, array in columns})
         return arrays
 

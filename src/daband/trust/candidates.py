@@ -46,16 +46,20 @@ class Candidate:
 
 
 def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candidate]:
-    """Constant, LinUCB on few and many principal components and on contexts as they are, with two penalties,
-    Neural-LinUCB, DABand and a setting of it: the simplest first.
+    """The candidates unless the caller has others, the simplest first.
 
-    For vectors the setting is DABand without the LinUCB beside its network; for images, a third of its alignment.
+    A constant arm, LinUCB on few and on many principal components and on contexts as they are with two penalties,
+    Neural-LinUCB, DABand, and a setting of DABand. For vectors the setting is DABand without the LinUCB beside its network; for images, a third of its alignment.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
     other = (
-        Candidate("daband, a third of the alignment", "daband", {"recipe": {"base": recipe, "weights": {"adversarial": 0.3}}})
+        Candidate(
+            "daband, a third of the alignment", "daband", {"recipe": {"base": recipe, "weights": {"adversarial": 0.3}}}
+        )
         if image
-        else Candidate("daband, network alone", "daband", {"recipe": {"base": recipe, "learning": {"linear_gate": 0.0}}})
+        else Candidate(
+            "daband, network alone", "daband", {"recipe": {"base": recipe, "learning": {"linear_gate": 0.0}}}
+        )
     )
     return (
         # The default alpha of .15 may stay with an arm whose first reward was luck.

@@ -1,8 +1,9 @@
 """Which of several candidates to hand over, from what they choose in both domains and what the source paid for it.
 
-The estimate of a candidate's target accuracy is its reward on held-out source rounds, times how much less it agrees with
-others in the target than in the source: with its own members (other seeds), and with the other candidates. Candidates
-stand from the simplest to the most complex. The best estimate wins, unless a simpler candidate has nearly the same.
+The estimate of a candidate's target accuracy is its reward on held-out source rounds, times how much less it agrees
+with others in the target than in the source: with its own members (other seeds), and with the other candidates.
+Candidates stand from the simplest to the most complex. The best estimate wins, unless a simpler candidate has nearly
+the same.
 """
 
 from __future__ import annotations

@@ -118,7 +118,9 @@ def choose(
     policies = trained[place]
     return Choice(
         policy=policies[0],
-        assessment=assess(_different(policies), source=pair.source_test, target=pair.target, arm_names=pair.class_names),
+        assessment=assess(
+            _different(policies), source=pair.source_test, target=pair.target, arm_names=pair.class_names
+        ),
         table=_table(options, ballots, values, place, policies[0].reward_range),
         candidate=options[place].name,
         rule=RULE,
