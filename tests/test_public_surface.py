@@ -14,6 +14,7 @@ SURFACE = """
 Audit
 Assessment
 CheckpointError
+Choice
 Constant
 DABand
 DabandError
@@ -33,6 +34,7 @@ Standardise
 TrainingDiverged
 audit
 assess
+choose
 continue_on_target
 domains
 evaluate

@@ -15,7 +15,7 @@ from daband.evaluation import Evaluation, evaluate
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
-from daband.trust import Assessment, Audit, assess, audit
+from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 
 if TYPE_CHECKING:
     from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -27,6 +27,7 @@ __all__ = [
     "Assessment",
     "Audit",
     "CheckpointError",
+    "Choice",
     "Constant",
     "DABand",
     "DabandError",
@@ -45,6 +46,7 @@ __all__ = [
     "TrainingDiverged",
     "assess",
     "audit",
+    "choose",
     "continue_on_target",
     "domains",
     "evaluate",

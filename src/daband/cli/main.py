@@ -18,6 +18,7 @@ from daband.cli import data
 from daband.cli.ablate import ablate
 from daband.cli.assess import assess_command, assessed_line
 from daband.cli.audit import audit_command
+from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
@@ -149,6 +150,7 @@ app.command()(ablate)
 app.command()(sweep)
 app.command("continue")(continue_command)
 app.command("audit")(audit_command)
+app.command("choose")(choose_command)
 app.command("assess")(assess_command)
 
 

@@ -264,13 +264,20 @@ class Policy(Saved, ABC):
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""
         with self._write_lock:
-            if self.transform is None:
-                return
-            if self.transform.fitted:
+            if self.transform is not None and self.transform.fitted:
                 raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
+            if self.prepared:
+                return
             checked = [self._checked_contexts(batch) for batch in contexts]
             with self._state_lock:
-                self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
+                if self.transform is not None:
+                    self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
+                self._prepare([self._transformed(batch) for batch in checked])
+
+    @property
+    def prepared(self) -> bool:
+        """Whether there is nothing left for ``prepare`` to do."""
+        return self.transform is None or self.transform.fitted
 
     def observe_target(self, contexts: ArrayLike) -> None:
         """Unlabelled contexts of the target, (B, *context_shape). Policies that do not adapt ignore them."""
@@ -383,6 +390,9 @@ class Policy(Saved, ABC):
             self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain)
             decisions.append(decision)
         return joined(decisions)
+
+    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
+        """Look at batches of unlabelled contexts, behind the transform, before the first round."""
 
     def _observe(self, contexts: AnyArray) -> None:
         """See unlabelled target contexts."""
