@@ -3,6 +3,7 @@
     python benchmarks/attribution.py --out records/            # every study on DIGIT at the paper's budget
     python benchmarks/attribution.py --out records/ --pair signs --studies ablation
     python benchmarks/attribution.py --out records/ --studies leave-one-out,baselines
+    python benchmarks/attribution.py --out records/ --record benchmarks/records/attribution.json
 
 Several processes may be started with one ``--out``: each takes the next study that nobody has begun, and a folder
 that holds finished ones is continued. Numpy, torch and safetensors are enough. Seeds of one variant are trained
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study_queue import work_through
+from study_queue import finished, work_through
 
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
@@ -127,6 +129,7 @@ def studies() -> dict[str, list[Variant]]:
         Variant("default", pair="imbalanced"),
         Variant("no diversity", no_diversity, pair="imbalanced"),
         Variant("no entropy and diversity", without("entropy and diversity"), pair="imbalanced"),
+        Variant("prior of the arms estimated", {"learning": {"prior": "estimated"}}, pair="imbalanced"),
         Variant("no target terms", method="nlinucb", pair="imbalanced"),
     ]
     ceilings = [
@@ -286,8 +289,17 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--scores", type=Path, help="a folder for predictions")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
+    parser.add_argument("--record", type=Path, help="gather what is finished in --out into this file; train nothing")
     parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
     given = parser.parse_args()
+    if given.record is not None:
+        order = [(study, variant.name) for study, some in studies().items() for variant in some]
+        found = finished(given.out)
+        found.sort(
+            key=lambda record: (record["pair"], order.index((record["study"], record["variant"])), record["seed"])
+        )
+        given.record.write_text(json.dumps(found, indent=1) + "\n")
+        return
     options = {"passes": 5} if given.pair == "signs" and not given.tiny else {}
     pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
     available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
