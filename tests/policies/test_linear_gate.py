@@ -5,13 +5,20 @@ import pytest
 
 import daband
 from daband.linear import Exploration
-from daband.policies.linear_gate import LinearGate, calibrated, clearly_positive, ridge_coefficients
+from daband.policies.linear_gate import (
+    LinearGate,
+    calibrated,
+    clearly_positive,
+    ridge_coefficients,
+    values_of_arms,
+)
 
 DIM = 6
 
 
 def _gate(**changes):
     settings = {"feature_shape": (DIM,), "n_arms": 2, "arms": "disjoint", "ridge": 1.0, "share": 0.5, "seed": 3}
+    settings["one_hot"] = False
     return LinearGate(exploration=Exploration("ucb", 1.0), **{**settings, **changes})
 
 
@@ -47,7 +54,9 @@ def test_steps_draw_from_none_of_the_held_out_contexts():
     policy.update(contexts, arms, rewards)
     stored = {row.tobytes() for row in policy.buffers.source.columns()[0].numpy()}
     held = {row.tobytes() for row in policy._gate.rounds[0]}
-    assert stored and held and not stored & held
+    assert stored
+    assert held
+    assert not stored & held
     assert len(stored) + len(held) == 100
     assert policy.counts.sum() == 100  # the heads learn all rounds
 
@@ -65,17 +74,26 @@ def test_closed_it_is_linucb():
 
 
 @pytest.mark.parametrize(("network_knows", "acts"), [(True, "network"), (False, "linear")])
-def test_the_network_acts_where_it_explains_held_out_rewards_clearly_better(network_knows, acts):
-    gate = _gate()
+def test_the_network_acts_where_its_choices_are_worth_clearly_more(network_knows, acts):
+    gate = _gate(one_hot=True)
     contexts, arms, _ = _rounds(400)
-    rewards = (np.sign(contexts[:, 0] * contexts[:, 1]) + 1) / 2  # nothing linear in it
+    best = (contexts[:, 0] * contexts[:, 1] > 0).astype(int)  # nothing linear in it
+    rewards = (arms == best).astype(float)
     gate.fit_transform(contexts)
     held = gate.hold_out(contexts, arms, rewards)
-    noise = np.random.default_rng(9).random(held.sum())
-    predicted = 0.3 * rewards[held] + 0.1 * noise if network_knows else noise
+    predicted = np.random.default_rng(9).random((held.sum(), 2))
+    if network_knows:
+        predicted = 0.2 * predicted + 0.3 * np.eye(2)[best[held]]
     gate.judge(contexts[~held], arms[~held], rewards[~held], predicted)
     assert gate.open == (acts == "network")
     assert gate.acts == (acts == "linear")
+
+
+def test_a_choice_is_worth_what_it_was_paid_or_what_is_predicted():
+    mean = np.array([[0.2, 0.6, 0.2], [0.2, 0.6, 0.2]])
+    arms, rewards = np.array([1, 1]), np.array([1.0, 0.0])
+    np.testing.assert_allclose(values_of_arms(mean, arms, rewards, one_hot=True), [[0, 1, 0], [0.5, 0, 0.5]])
+    np.testing.assert_allclose(values_of_arms(mean, arms, rewards, one_hot=False), [[0.2, 1, 0.2], [0.2, 0, 0.2]])
 
 
 def test_rounds_of_one_context_count_once():
@@ -94,10 +112,10 @@ def test_ridge_coefficients_do_not_depend_on_the_system_that_is_solved():
 
 
 def test_calibration_never_turns_predictions_round():
-    rewards = np.array([0.0, 0.0, 1.0, 1.0])
-    np.testing.assert_allclose(calibrated(rewards * 0.1 + 5, rewards), rewards, atol=1e-12)
-    np.testing.assert_allclose(calibrated(-rewards, rewards), 0.5)
-    np.testing.assert_allclose(calibrated(np.ones(4), rewards), 0.5)
+    rewards, arms = np.array([0.0, 0.0, 1.0, 1.0]), np.zeros(4, int)
+    np.testing.assert_allclose(calibrated(rewards[:, None] * 0.1 + 5, arms, rewards)[:, 0], rewards, atol=1e-12)
+    np.testing.assert_allclose(calibrated(-rewards[:, None], arms, rewards), 0.5)
+    np.testing.assert_allclose(calibrated(np.ones((4, 1)), arms, rewards), 0.5)
 
 
 def test_saved_and_restored_it_continues_alike(tmp_path):
@@ -131,7 +149,8 @@ def test_without_a_share_there_is_no_linear_part():
     policy = _policy(linear_gate=0.0)
     contexts, arms, rewards = _rounds(64)
     policy.update(contexts, arms, rewards)
-    assert policy.prepared and not policy.linear_acts
+    assert policy.prepared
+    assert not policy.linear_acts
     assert len(policy.buffers.source) == 64
     with pytest.raises(daband.InvalidInput, match="linear_gate"):
         _policy(linear_gate=1.0)

@@ -2,11 +2,12 @@
 
 A network overfits a small table, and the more so the more often it sees the same rounds. Its reward on those rounds
 says nothing about that. So some source contexts, chosen by a hash of their numbers, are kept out of its gradient steps.
-Now and then both regressions are fitted without the rounds of these contexts and predict their rewards. The network
-acts only where its predictions explain these rewards clearly better, else LinUCB does. Both heads learn all rounds.
+Now and then both regressions are fitted without the rounds of these contexts, and both say what they would choose there.
+The network acts only where its choices are worth clearly more, else LinUCB does. Both heads learn all rounds.
 
-Predictions are compared after a line was fitted through them and the rewards, for each of the two: ridge regression on
-few rounds predicts rewards that are too small, and yet may rank the arms well.
+A choice that was made is worth what it was paid. Any other is worth what both predict for it on average, after a line
+was fitted through the predictions and rewards of each: ridge regression on few rounds predicts rewards that are too
+small. Where exactly one arm pays, a reward tells more: of 1, that no other arm pays, and of 0, that one of them does.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _FEWEST_CONTEXTS = 20
 class LinearGate:
     """The linear part: its features, its head, the held-out rounds, and who acts.
 
-    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out. ``exploration`` is
-    the network's: the linear head explores by the same rule, with the linear policies' alpha or less.
+    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``, exactly
+    one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the linear policies' alpha or less.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class LinearGate:
         ridge: float,
         exploration: Exploration,
         share: float,
+        one_hot: bool,
         seed: int,
     ) -> None:
         self.share = share
+        self._one_hot = one_hot
         self.transform = Standardise()
         self.head = RidgeHead(
             n_arms=n_arms,
@@ -134,8 +137,7 @@ class LinearGate:
         if not len(held):
             return
         latents = encode(held)
-        mean = head.decide(latents, first_round=0, rule="greedy").mean
-        self.judge(contexts, arms, rewards, mean[np.arange(len(held)), held_arms])
+        self.judge(contexts, arms, rewards, head.decide(latents, first_round=0, rule="greedy").mean)
         head.learn(latents, held_arms, held_rewards)
 
     def refit(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
@@ -154,24 +156,25 @@ class LinearGate:
             contexts: those of the rounds that are not held out, (n, *C).
             arms: their arms, (n,).
             rewards: and rewards, (n,).
-            predicted: what the network, fitted to the same rounds, predicts for the held-out ones' arms, (h,).
+            predicted: what the network, fitted to the same rounds, predicts for the held-out ones, (h, K).
         """
         held, held_arms, held_rewards = self.rounds
-        own = self._predicted(self.features(contexts), arms, rewards, self.features(held), held_arms)
-        errors = [np.square(calibrated(values, held_rewards) - held_rewards) for values in (own, predicted)]
-        self.open = clearly_positive(errors[0] - errors[1], self._keys)
+        own = self._predicted(self.features(contexts), arms, rewards, self.features(held))
+        both = [calibrated(mean, held_arms, held_rewards) for mean in (own, predicted)]
+        worth = values_of_arms(np.mean(both, axis=0), held_arms, held_rewards, one_hot=self._one_hot)
+        rows = np.arange(len(held))
+        gain = worth[rows, predicted.argmax(axis=1)] - worth[rows, own.argmax(axis=1)]
+        self.open = clearly_positive(gain, self._keys)
 
-    def _predicted(
-        self, features: FloatArray, arms: IntArray, rewards: FloatArray, held: FloatArray, held_arms: IntArray
-    ) -> FloatArray:
-        """Rewards (h,) of the held-out rounds' arms, as ridge regression on the other rounds predicts them."""
+    def _predicted(self, features: FloatArray, arms: IntArray, rewards: FloatArray, held: FloatArray) -> FloatArray:
+        """Rewards (h, K) of the held-out contexts, as ridge regression on the other rounds predicts them."""
         if self._lead:
-            features, held = features[np.arange(len(features)), arms], held[np.arange(len(held)), held_arms]
-            arms, held_arms = np.zeros_like(arms), np.zeros_like(held_arms)
-        mean = np.zeros(len(held))
-        for arm in np.unique(held_arms):
-            rows, wanted = arms == arm, held_arms == arm
-            mean[wanted] = held[wanted] @ ridge_coefficients(features[rows], rewards[rows], self.head.ridge)
+            own = features[np.arange(len(features)), arms]
+            return held @ ridge_coefficients(own, rewards, self.head.ridge)
+        mean = np.zeros((len(held), self.head.n_arms))
+        for arm in np.unique(arms):
+            rows = arms == arm
+            mean[:, arm] = held @ ridge_coefficients(features[rows], rewards[rows], self.head.ridge)
         return mean
 
     def grow(self) -> RidgeHead:
@@ -229,12 +232,30 @@ def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) 
     return primal
 
 
-def calibrated(predicted: FloatArray, rewards: FloatArray) -> FloatArray:
-    """Predictions (n,) moved onto the line of least squares through them and the rewards; its slope is not negative."""
-    centred = predicted - predicted.mean()
+def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatArray:
+    """Predictions (n, K) moved onto a line, clipped to [0, 1]: that of least squares through those of ``arms`` and rewards.
+
+    Its slope is not negative.
+    """
+    pulled = mean[np.arange(len(mean)), arms]
+    centred = pulled - pulled.mean()
     spread = float(centred @ centred)
     slope = max(0.0, float(centred @ rewards) / spread) if spread > 0 else 0.0
-    return rewards.mean() + slope * centred
+    return np.clip(rewards.mean() + slope * (mean - pulled.mean()), 0.0, 1.0)
+
+
+def values_of_arms(mean: FloatArray, arms: IntArray, rewards: FloatArray, *, one_hot: bool) -> FloatArray:
+    """What each arm is worth in each round, (n, K): what was paid for the pulled one, what ``mean`` predicts for others.
+
+    With ``one_hot``, exactly one arm pays 1: the others are worth nothing after a reward of 1, and 1 in all after none.
+    """
+    rows = np.arange(len(mean))
+    values = np.maximum(mean, 1e-6) if one_hot else mean.copy()
+    if one_hot:
+        values[rows, arms] = 0.0
+        values *= ((1.0 - rewards) / np.maximum(values.sum(axis=1), 1e-12))[:, None]
+    values[rows, arms] = rewards
+    return values
 
 
 def clearly_positive(gain: FloatArray, groups: IntArray) -> bool:

@@ -157,6 +157,7 @@ class NeuralLinUCB(Policy):
                 ridge=head.ridge,
                 exploration=head.exploration,
                 share=share,
+                one_hot=feedback == "one_hot",
                 seed=self.seed,
             )
         self._publish(self._learner.acting_copy(), head)
