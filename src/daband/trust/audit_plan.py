@@ -20,8 +20,8 @@ __all__ = ["Plan", "plan_draws", "plan_strata"]
 _MOST_STRATA, _PER_STRATUM = 10, 10
 _EVEN = 0.5
 """The part of the questions that is drawn evenly, so that confident mistakes are found."""
-_LEAST_DEVIATION = 0.15
-"""No context counts as more certain than a reward with this deviation, a success of about .977."""
+_LEAST_DEVIATION = 0.05
+"""No context counts as more certain than a reward with this deviation, a success of about .9975."""
 
 
 @dataclass(frozen=True)
