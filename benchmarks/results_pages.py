@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from audit_page import audit_page
 from front_figure import front_figure
 from page_digit import digit
 from page_stand_ins import stand_ins
@@ -169,7 +170,8 @@ def paper_digit(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-PAGE_OF: dict[str, Callable[[Sequence[Record]], str]] = {
+PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "audit": audit_page,
     "paper-digit": paper_digit,
     "digit": lambda records: digit(records, _records("digit-ablation"), _records("digit-continued")),
     "stand-ins": lambda records: stand_ins(
