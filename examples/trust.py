@@ -90,9 +90,13 @@ for market, best in truth.items():
     def reward_of(asked: np.ndarray, arms: np.ndarray, best: np.ndarray = best) -> list[float]:
         return [float(best[place[row.tobytes()]] == arm) for row, arm in zip(asked, arms, strict=True)]
 
-    audits[market] = daband.audit(choice.policy, target=contexts, budget=60, ask=reward_of, assessment=choice.assessment)
+    audits[market] = daband.audit(
+        choice.policy, target=contexts, budget=60, ask=reward_of, assessment=choice.assessment
+    )
     found = audits[market]
-    print(f"{market:18} {found.value:.3f}, 95% interval {found.low:.3f} to {found.high:.3f}, from {found.answered} rewards")
+    print(
+        f"{market:18} {found.value:.3f}, 95% interval {found.low:.3f} to {found.high:.3f}, from {found.answered} rewards"
+    )
 
 # %%
 # Side by side
@@ -108,7 +112,9 @@ for row, (market, best) in enumerate(truth.items()):
     axis.plot([found.low, found.high], [row - 0.15] * 2, color="#e69f00", linewidth=6, solid_capstyle="butt")
     axis.plot(found.value, row - 0.15, "o", color="#d55e00", label="audited, 60 rewards" if row == 0 else None)
     axis.plot(np.mean(chosen == best), row, "|", color="black", markersize=40, label="truth" if row == 0 else None)
-axis.set(yticks=[0, 1], yticklabels=list(truth), xlim=(-0.05, 1.05), ylim=(-0.6, 1.6), xlabel="mean reward in the target")
+axis.set(
+    yticks=[0, 1], yticklabels=list(truth), xlim=(-0.05, 1.05), ylim=(-0.6, 1.6), xlabel="mean reward in the target"
+)
 axis.legend(frameon=False, loc="center")
 plt.show()
 
