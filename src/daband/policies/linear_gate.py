@@ -2,8 +2,8 @@
 
 A network overfits a small table, and the more so the more often it sees the same rounds. Its reward on those rounds
 says nothing about that. So some source contexts, chosen by a hash of their numbers, are kept out of its gradient steps.
-Now and then both regressions are fitted without the rounds of these contexts, and both say what they would choose there.
-The network acts only where its choices are worth clearly more, else LinUCB does. Both heads learn all rounds.
+Now and then both regressions are fitted without the rounds of these contexts, and both say what they would choose
+there. The network acts only where its choices are worth clearly more, else LinUCB does. Both heads learn all rounds.
 
 A choice that was made is worth what it was paid. Any other is worth what both predict for it on average, after a line
 was fitted through the predictions and rewards of each: ridge regression on few rounds predicts rewards that are too
@@ -40,8 +40,9 @@ _FEWEST_CONTEXTS = 20
 class LinearGate:
     """The linear part: its features, its head, the held-out rounds, and who acts.
 
-    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``, exactly
-    one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the linear policies' alpha or less.
+    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``,
+    exactly one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the linear
+    policies' alpha or less.
     """
 
     def __init__(
@@ -233,9 +234,9 @@ def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) 
 
 
 def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatArray:
-    """Predictions (n, K) moved onto a line, clipped to [0, 1]: that of least squares through those of ``arms`` and rewards.
+    """Predictions (n, K) moved onto a line and clipped to [0, 1].
 
-    Its slope is not negative.
+    It is the line of least squares through the predictions for ``arms`` (n,) and the rewards; its slope is not negative.
     """
     pulled = mean[np.arange(len(mean)), arms]
     centred = pulled - pulled.mean()
@@ -245,7 +246,7 @@ def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatAr
 
 
 def values_of_arms(mean: FloatArray, arms: IntArray, rewards: FloatArray, *, one_hot: bool) -> FloatArray:
-    """What each arm is worth in each round, (n, K): what was paid for the pulled one, what ``mean`` predicts for others.
+    """What each arm is worth in each round, (n, K): what was paid for the pulled one, and ``mean`` for the others.
 
     With ``one_hot``, exactly one arm pays 1: the others are worth nothing after a reward of 1, and 1 in all after none.
     """
