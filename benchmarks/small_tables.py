@@ -6,8 +6,8 @@
 
 Numpy, scikit-learn, torch and safetensors are enough. Tables of 300 rows: subsamples of each source of warfarin, and
 scikit-learn's wine and breast cancer, whose rows at or below the median of a feature are the source and whose others
-are the target; the seed draws the subsample, or is the feature's number. Half of the target's rows are seen, the others are
-for the evaluator. Several processes may share a folder: each takes what nobody has begun.
+are the target; the seed draws the subsample, or is the feature's number. Half of the target's rows are seen, the
+others are for the evaluator. Several processes may share a folder: each takes what nobody has begun.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) 
 def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatArray:
     """Predictions (n, K) moved onto a line and clipped to [0, 1].
 
-    It is the line of least squares through the predictions for ``arms`` (n,) and the rewards; its slope is not negative.
+    It is the line of least squares through the predictions for ``arms`` (n,) and the rewards, if its slope is positive.
     """
     pulled = mean[np.arange(len(mean)), arms]
     centred = pulled - pulled.mean()
