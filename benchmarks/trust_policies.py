@@ -165,7 +165,7 @@ def variants(image: bool, base: str) -> list[Variant]:
 
 def build(variant: Variant, pair: Pair, *, seed: int, device: str) -> Policy:
     """The policy of a variant for a pair."""
-    kind = {"daband": daband.DABand, "nlinucb": daband.NeuralLinUCB, "linucb": daband.LinUCB}[variant.method]
+    kind: Any = {"daband": daband.DABand, "nlinucb": daband.NeuralLinUCB, "linucb": daband.LinUCB}[variant.method]
     settings = dict(variant.settings)
     if variant.components is not None:
         settings["transform"] = default_transform(kind, pair, components=variant.components)
@@ -270,7 +270,7 @@ def dump(path: Path, policies: Sequence[Policy], seen: Seen, about: dict[str, An
                     columns[f"{name}_latent"] = [latents(policy, contexts, domain)]
         arms = [scored(policy, contexts, "source")[1] for contexts in seen.shifted.values()]
         columns.setdefault("simulated_arm", []).append(np.stack(arms))
-    arrays = {name: np.stack(parts) for name, parts in columns.items()}
+    arrays: dict[str, Any] = {name: np.stack(parts) for name, parts in columns.items()}
     arrays |= {
         "source_expected": seen.source_expected.astype(np.float32),
         "test_expected": seen.test_expected.astype(np.float32),
@@ -324,8 +324,8 @@ def train_committee(
         dump(paths[episode], policies, seen, about)
         lines.append(f"{paths[episode].name} after {time.perf_counter() - started:.0f} s")
 
-    stackable = arguments.device.startswith("cuda") and can_stack(policies)
-    common = {"source": pair.source, "target": pair.target, "episode_length": EPISODE}
+    stackable = (arguments.device.startswith("cuda") or arguments.stacked) and can_stack(policies)
+    common: dict[str, Any] = {"source": pair.source, "target": pair.target, "episode_length": EPISODE}
     if stackable:
         work = [Training(p, **common, episodes=episodes, progress=after(i)) for i, p in enumerate(policies)]
         for outcome in train_stacked(work):
@@ -382,7 +382,7 @@ def load_pair(problem: Problem, tables: Path | None) -> Pair:
 
 def export_tables(path: Path) -> None:
     """Write warfarin's pairs as arrays."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for problem in problems()["warfarin"]:
         pair = daband.domains.load(problem.pair, **problem.options)
         every = np.arange(len(pair.source))
@@ -414,6 +414,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual episodes")
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th problem and variant")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--stacked", action="store_true", help="train seeds in a stack without a GPU too")
     parser.add_argument("--commit", default="")
     arguments = parser.parse_args()
     if arguments.export_tables:

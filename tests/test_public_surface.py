@@ -11,6 +11,7 @@ import daband
 
 ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path__) if found.ispkg]
 SURFACE = """
+Audit
 Assessment
 CheckpointError
 Choice
@@ -31,6 +32,7 @@ Recipe
 Run
 Standardise
 TrainingDiverged
+audit
 assess
 choose
 continue_on_target

@@ -15,7 +15,7 @@ from daband.evaluation import Evaluation, evaluate
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
-from daband.trust import Assessment, Choice, assess, choose
+from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 
 if TYPE_CHECKING:
     from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -25,6 +25,7 @@ __version__ = "0.2.0"
 __all__ = [
     "PCA",
     "Assessment",
+    "Audit",
     "CheckpointError",
     "Choice",
     "Constant",
@@ -44,6 +45,7 @@ __all__ = [
     "Standardise",
     "TrainingDiverged",
     "assess",
+    "audit",
     "choose",
     "continue_on_target",
     "domains",

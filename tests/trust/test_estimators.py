@@ -74,7 +74,9 @@ def test_agreement_is_what_a_loop_counts():
     table = pairwise_agreement(arms)
     for one in range(4):
         for other in range(4):
-            assert table[one, other] == pytest.approx(np.mean([a == b for a, b in zip(arms[one], arms[other])]))
+            assert table[one, other] == pytest.approx(
+                np.mean([a == b for a, b in zip(arms[one], arms[other], strict=True)])
+            )
     others = [[table[one, other] for other in range(4) if other != one] for one in range(4)]
     np.testing.assert_allclose(agreement(arms), np.mean(others, axis=1))
     np.testing.assert_allclose(agreement_by_context(arms, 2).mean(), agreement(arms)[2])

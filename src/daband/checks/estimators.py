@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from daband.arrays import FloatArray
+from daband.arrays import AnyArray, FloatArray
 from daband.evaluation.scores import Scores
 
 __all__ = ["check_estimator", "made_up_scores"]
@@ -58,7 +58,7 @@ def check_estimator(estimator: Estimator, *, members: int = 3) -> None:
 def made_up_scores(*, members: int, right: float, seed: int, contexts: int = 400, n_arms: int = 4) -> Scores:
     """Scores of policies that are right on about this share of contexts, in both domains, each with its own errors."""
     draw = np.random.default_rng(seed)
-    tables: dict[str, FloatArray] = {}
+    tables: dict[str, AnyArray] = {}
     for domain in ("source", "target"):
         best = draw.integers(n_arms, size=contexts)
         arms = np.tile(best, (members, 1))

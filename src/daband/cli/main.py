@@ -17,6 +17,7 @@ import daband
 from daband.cli import data
 from daband.cli.ablate import ablate
 from daband.cli.assess import assess_command, assessed_line
+from daband.cli.audit import audit_command
 from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
@@ -148,6 +149,7 @@ def bench_command(
 app.command()(ablate)
 app.command()(sweep)
 app.command("continue")(continue_command)
+app.command("audit")(audit_command)
 app.command("choose")(choose_command)
 app.command("assess")(assess_command)
 

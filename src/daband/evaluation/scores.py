@@ -48,7 +48,7 @@ class Scores:
     @property
     def n_arms(self) -> int:
         """How many arms there are, K."""
-        return self.source_mean.shape[2]
+        return int(self.source_mean.shape[2])
 
     @property
     def binary(self) -> bool:

@@ -1,6 +1,7 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
 from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
+from daband.experiments.audited import AUDIT_FOLDER, begin_audit
 from daband.experiments.bench import BenchError, bench, read_results
 from daband.experiments.continued import continue_bench, continue_run, finished_runs
 from daband.experiments.executors import Event, Executor, Listener, WorkerDied
@@ -10,6 +11,7 @@ from daband.experiments.run import execute
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
 
 __all__ = [
+    "AUDIT_FOLDER",
     "AssessedRun",
     "BenchError",
     "Event",
@@ -20,6 +22,7 @@ __all__ = [
     "RunSpec",
     "WorkerDied",
     "assess_runs",
+    "begin_audit",
     "bench",
     "build_policy",
     "continue_bench",

@@ -271,13 +271,14 @@ class Learner:
         self.objective.load_state_dict(below("objective."))
         if self.ema is not None:
             self.ema.load_state_dict(below("average."))
-        for name, tensor in below("optimiser.").items():
-            if tensor.numel() != self.moments[name].numel():
+        saved = below("optimiser.")
+        for name, moments in self.moments.items():
+            if saved[name].numel() != moments.numel():
                 raise InvalidInput(
                     "the file holds another number of optimiser values than its network has: another version of daband "
                     "wrote it, and training cannot go on from it here"
                 )
-            self.moments[name].copy_(tensor.reshape(self.moments[name].shape))
+            moments.copy_(saved[name].reshape(moments.shape))
         self._restore_generator(torch.from_numpy(np.array(state["generator"])))
         self.step_number = int(state["step_number"][0])
         self.faults[1] = float(state["streak"][0])

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
-from daband.encoders.image_layout import channels_first, channels_first_shape, image_layout
 from daband.errors import InvalidInput, TrainingDiverged
+from daband.image_layout import channels_first, channels_first_shape, image_layout
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers

@@ -62,7 +62,8 @@ def target_agreement(scores: Scores) -> FloatArray:
 def corrected_agreement(scores: Scores) -> FloatArray:
     """Target agreement times source accuracy over source agreement, (M,)."""
     here = np.maximum(source_agreement(scores), 1e-9)
-    return np.clip(target_agreement(scores) * scores.source_value() / here, 0.0, 1.0)
+    estimate: FloatArray = np.clip(target_agreement(scores) * scores.source_value() / here, 0.0, 1.0)
+    return estimate
 
 
 def conditional_agreement(scores: Scores) -> FloatArray:
@@ -78,4 +79,5 @@ def conditional_agreement(scores: Scores) -> FloatArray:
         wrong = (weight * (1.0 - here) * reward).sum() / apart if apart > 0 else value[member]
         share = there.mean()
         found.append(share * right + (1.0 - share) * wrong)
-    return np.clip(np.asarray(found), 0.0, 1.0)
+    estimate: FloatArray = np.clip(np.asarray(found), 0.0, 1.0)
+    return estimate

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from daband.arrays import FloatArray
+from daband.arrays import FloatArray, IntArray
 from daband.evaluation.scores import Scores
 
 __all__ = [
@@ -58,7 +58,8 @@ def confidence(scores: Scores) -> FloatArray:
 def difference_of_confidences(scores: Scores) -> FloatArray:
     """DoC, (M,)."""
     here = probabilities(scores.source_mean).max(axis=2).mean(axis=1)
-    return np.clip(scores.source_value() + confidence(scores) - here, 0.0, 1.0)
+    estimate: FloatArray = np.clip(scores.source_value() + confidence(scores) - here, 0.0, 1.0)
+    return estimate
 
 
 def average_thresholded_confidence(scores: Scores, by: Literal["max", "entropy", "margin"] = "entropy") -> FloatArray:
@@ -99,7 +100,7 @@ def optimal_transport(scores: Scores, *, most: int = 500) -> FloatArray:
     return np.asarray(found)
 
 
-def _rounded(shares: FloatArray, total: int) -> FloatArray:
+def _rounded(shares: FloatArray, total: int) -> IntArray:
     """Whole numbers near ``shares`` with this sum."""
     counts = np.floor(shares).astype(np.int64)
     left = total - int(counts.sum())
