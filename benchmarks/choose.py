@@ -3,7 +3,7 @@
     python benchmarks/choose.py --export-tables tables.npz                          # warfarin as arrays: needs polars
     python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu --commit HASH   # per core
     python benchmarks/choose.py --out scores --pairs images --commit HASH                       # uses a GPU
-    python benchmarks/choose.py --study scores --record benchmarks/records/choose.json    # the rule, from these files
+    python benchmarks/choose_study.py --scores scores --record benchmarks/records/choose.json   # the rule on them
 
 Training needs numpy, scipy, scikit-learn, torch and safetensors alone. One file per pair and candidate:
 ``PAIR--CANDIDATE.npz``, with the predictions and choices of every seed on held-out source contexts, on target contexts
