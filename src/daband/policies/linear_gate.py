@@ -45,6 +45,11 @@ class LinearGate:
     policies' alpha or less.
     """
 
+    _contexts: AnyArray
+    _keys: IntArray
+    _arms: IntArray
+    _rewards: FloatArray
+
     def __init__(
         self,
         *,
@@ -217,20 +222,20 @@ class LinearGate:
             self._arms, self._rewards = columns["arms"], columns["rewards"]
 
     def _forget_rounds(self) -> None:
-        self._contexts: AnyArray = np.empty((0, *self._lead, *self._feature_shape), np.float32)
-        self._keys: IntArray = np.empty(0, np.int64)
-        self._arms: IntArray = np.empty(0, np.int64)
-        self._rewards: FloatArray = np.empty(0)
+        self._contexts = np.empty((0, *self._lead, *self._feature_shape), np.float32)
+        self._keys = np.empty(0, np.int64)
+        self._arms = np.empty(0, np.int64)
+        self._rewards = np.empty(0)
 
 
 def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) -> FloatArray:
     """Coefficients (d,) of the ridge regression of rewards (n,) on features (n, d), by the smaller system."""
     n, dim = features.shape
     if n < dim:
-        dual: FloatArray = features.T @ np.linalg.solve(features @ features.T + ridge * np.eye(n), rewards)
-        return dual
-    primal: FloatArray = np.linalg.solve(features.T @ features + ridge * np.eye(dim), features.T @ rewards)
-    return primal
+        of_rounds = np.linalg.solve(features @ features.T + ridge * np.eye(n), rewards)
+        return np.asarray(features.T @ of_rounds, np.float64)
+    solved = np.linalg.solve(features.T @ features + ridge * np.eye(dim), features.T @ rewards)
+    return np.asarray(solved, np.float64)
 
 
 def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatArray:
@@ -242,7 +247,7 @@ def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatAr
     centred = pulled - pulled.mean()
     spread = float(centred @ centred)
     slope = max(0.0, float(centred @ rewards) / spread) if spread > 0 else 0.0
-    return np.clip(rewards.mean() + slope * (mean - pulled.mean()), 0.0, 1.0)
+    return np.asarray(np.clip(rewards.mean() + slope * (mean - pulled.mean()), 0.0, 1.0), np.float64)
 
 
 def values_of_arms(mean: FloatArray, arms: IntArray, rewards: FloatArray, *, one_hot: bool) -> FloatArray:
