@@ -1,4 +1,4 @@
-"""Pages of the studies of small tables, label shift and ``choose``, from their records; ``results_pages.py`` writes them."""
+"""Pages of the studies of small tables, label shift and ``choose``; ``results_pages.py`` writes them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def small_tables(records: Sequence[Record]) -> str:
     lines = [
         *_head("DABand on small tables", "small-tables"),
         _paragraph(
-            "A network overfits a few hundred rows, and LinUCB does not. So for vectors Neural-LinUCB and DABand learn a",
-            "LinUCB beside their network (`linear_gate`): 15% of the source contexts reach no gradient step, and the",
+            "A network overfits a few hundred rows, and LinUCB does not. So for vectors Neural-LinUCB and DABand learn",
+            "a LinUCB beside their network (`linear_gate`): 15% of the source contexts reach no gradient step, and the",
             "network acts only where its choices on them are worth more than LinUCB's by two standard errors. The rule",
             "and its numbers were chosen by held-out source rewards; `network alone` is the same method without it.",
         ),
@@ -86,8 +86,8 @@ def label_shift(records: Sequence[Record]) -> str:
         _paragraph(
             "The term `target_diversity` asks that arms be chosen as often as they are expected to be the best ones in",
             'the target. With `prior="uniform"` that is evenly, with `prior="estimated"` as often as label shift',
-            "estimation says: predictions are calibrated on source rewards, and the EM iteration of Saerens, Latinne and",
-            "Decaestecker (2002) gives the frequencies of highest likelihood in the target. Vectors are run with the",
+            "estimation says: predictions are calibrated on source rewards, and the EM iteration of Saerens, Latinne",
+            "and Decaestecker (2002) gives the frequencies of highest likelihood in the target. Vectors are run with the",
             "network alone and the gate of the target's terms open.",
         ),
         "",
@@ -129,12 +129,12 @@ def choose(records: Sequence[Record]) -> str:
     lines = [
         *_head("What `daband.choose` chooses", "choose"),
         _paragraph(
-            "`daband.choose` trains every candidate with two seeds, estimates each one's accuracy in the target without",
-            f"a target reward, and takes one of them. The rule of these records: *{records[0]['rule']}*. Its",
+            "`daband.choose` trains every candidate with two seeds, estimates each one's accuracy in the target",
+            f"without a target reward, and takes one of them. The rule of these records: *{records[0]['rule']}*. Its",
             "numbers were found on these records with target accuracy in view: an `oracle` choice.",
         ),
         "",
-        "| data set | pairs | `choose` | best single candidate | difference | mean of the best candidate of each pair |",
+        "| data set | pairs | `choose` | best single candidate | difference | mean of each pair's best candidate |",
         "| --- | ---: | ---: | --- | ---: | ---: |",
     ]
     for family, own in families.items():
@@ -147,8 +147,8 @@ def choose(records: Sequence[Record]) -> str:
         lines.append(f"| {family} | {' | '.join(cells)} | {_number(ceiling)} |")
     lines += [
         "",
-        "By pair: the difference to the pair's best candidate, which nobody knows beforehand, is paired by seed, with its",
-        "95% interval (Student's t).",
+        "By pair: the difference to the pair's best candidate, which nobody knows beforehand, is paired by seed, with",
+        "its 95% interval (Student's t).",
         "",
         "| pair | `choose` | best candidate | difference, 95% interval | chosen |",
         "| --- | ---: | --- | ---: | --- |",

@@ -2,8 +2,8 @@
 
     python benchmarks/choose_study.py --scores scores --record benchmarks/records/choose.json
 
-Seed s of a candidate and the seed after it are its two members, as ``choose`` trains them. The target's rewards are read
-after the choice, to judge it.
+Seed s of a candidate and the seed after it are its two members, as ``choose`` trains them. The target's rewards are
+read after the choice, to judge it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ import torch
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.linear import ArmModel, Exploration, RidgeHead, Standardise
+from daband.policies.for_pair import standardised_alpha
 
 __all__ = ["LARGEST_INPUT", "LinearGate"]
 
@@ -41,8 +42,8 @@ class LinearGate:
     """The linear part: its features, its head, the held-out rounds, and who acts.
 
     ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``,
-    exactly one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the linear
-    policies' alpha or less.
+    exactly one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the alpha
+    of ``LinUCB.for_pair`` or less.
     """
 
     _contexts: AnyArray
@@ -65,12 +66,14 @@ class LinearGate:
         self.share = share
         self._one_hot = one_hot
         self.transform = Standardise()
+        dim = self.transform.n_features(feature_shape)
+        alpha = min(exploration.alpha, standardised_alpha(dim))
         self.head = RidgeHead(
             n_arms=n_arms,
-            dim=self.transform.n_features(feature_shape),
+            dim=dim,
             arms=arms,
             ridge=ridge,
-            exploration=Exploration(exploration.rule, min(exploration.alpha, Exploration.alpha), exploration.epsilon),
+            exploration=Exploration(exploration.rule, alpha, exploration.epsilon),
             seed=seed,
             form="auto",
         )
