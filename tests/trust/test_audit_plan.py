@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
+from daband.trust.audit_predictions import certainty
 from daband.trust.confidence_sequence import confidence_sequence
 
 GENERATOR = np.random.default_rng(3)
@@ -89,3 +90,18 @@ def test_the_sequence_shrinks_and_bad_predictions_do_no_harm():
         assert widths == sorted(widths, reverse=True)
         assert widths[0] == 1.0
         assert widths[-1] < 0.5
+
+
+def test_certainty_is_a_reward_and_follows_reward_and_lead():
+    generator = np.random.default_rng(1)
+    paid = generator.random(50)
+    two = np.stack([paid, 1 - paid], axis=1)
+    np.testing.assert_allclose(certainty(two, np.zeros(50, np.int64)), paid)
+    mean = generator.normal(0.5, 2.0, size=(200, 4))
+    found = certainty(mean, mean.argmax(axis=1))
+    assert found.min() >= 0
+    assert found.max() <= 1
+    raised = mean.copy()
+    raised[np.arange(200), mean.argmax(axis=1)] += 0.1
+    assert (certainty(raised, mean.argmax(axis=1)) >= found - 1e-12).all()
+    assert certainty(np.array([[0.3]]), np.array([0])) == pytest.approx(1.3 / 3)
