@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 from audit_page import audit_page
+from front_door_page import front_door
+from page_attribution import attribution
+from page_linear_readings import linear_readings
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -168,7 +171,10 @@ def paper_digit(records: Sequence[Record]) -> str:
 
 
 PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "attribution": attribution,
     "audit": audit_page,
+    "front-door": front_door,
+    "linear-readings": linear_readings,
     "paper-digit": paper_digit,
 }
 
