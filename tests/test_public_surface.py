@@ -32,6 +32,7 @@ TrainingDiverged
 continue_on_target
 domains
 evaluate
+fit_log
 load
 recipe_for
 train

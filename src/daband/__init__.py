@@ -14,7 +14,7 @@ from daband.errors import CheckpointError, DabandError, DataError, InvalidInput,
 from daband.evaluation import Evaluation, evaluate
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
-from daband.training import Run, continue_on_target, train
+from daband.training import Run, continue_on_target, fit_log, train
 
 if TYPE_CHECKING:
     from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -43,6 +43,7 @@ __all__ = [
     "continue_on_target",
     "domains",
     "evaluate",
+    "fit_log",
     "load",
     "recipe_for",
     "train",

@@ -17,6 +17,7 @@ from daband.domains.readers.callables import from_callable
 from daband.domains.readers.image_folder import Reading, from_image_folder
 from daband.domains.readers.images import Framing, imagenet_normalise
 from daband.domains.readers.logs import ArrayLog, from_log
+from daband.domains.readers.parquet_log import ParquetLog
 from daband.domains.readers.table_transform import TableTransform
 from daband.domains.readers.tables import Columns, from_table
 from daband.domains.readers.torch_datasets import from_datasets
@@ -36,6 +37,7 @@ __all__ = [
     "LoggedRounds",
     "Pair",
     "PairEntry",
+    "ParquetLog",
     "Reading",
     "RewardDomain",
     "Rounds",

@@ -225,6 +225,26 @@ class RidgeHead:
         fresh.fit(features, arms, rewards)
         return fresh
 
+    def without_rounds(self) -> RidgeHead:
+        """The same head before its first round."""
+        other = copy.copy(self)
+        other.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        return other
+
+    def check_primal_fits(self) -> None:
+        """Refuse a head whose statistics are too large for sums over rounds."""
+        if not self._primal_fits(self.statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+            raise InvalidInput(
+                f"sums over rounds cannot be had here: with {self.dim} features and {self.statistics.n_heads} "
+                "regressions they take too much memory; put a transform in front, e.g. daband.PCA(64)"
+            )
+
+    def primal_copy(self) -> PrimalRidge:
+        """A copy of the statistics in the space of features."""
+        self.check_primal_fits()
+        statistics = self.statistics
+        return statistics.to_primal() if isinstance(statistics, DualRidge) else copy.deepcopy(statistics)
+
     def with_arms(self, n_arms: int) -> RidgeHead:
         """The same head for another number of shared arms: they have one regression, which both heads use."""
         assert self.arms == "shared"

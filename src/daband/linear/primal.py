@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
+from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 from daband.linear.norm_limit import LARGEST_SQUARE, check_norm, raise_too_large
+from daband.linear.ridge_sums import RidgeSums
 
 __all__ = ["PrimalRidge"]
 
@@ -121,6 +123,21 @@ class PrimalRidge:
             self.inverse[head] = np.eye(self.dim) / self.ridge
             self.theta[head] = 0.0
             self._sum_and_invert(head, z[rows], rewards[rows])
+
+    def add_sums(self, sums: RidgeSums) -> None:
+        """Learn rounds of which the sums are given; where A is too ill-conditioned to invert, nothing changes."""
+        before = self.state()
+        before = {name: array.copy() for name, array in before.items()}
+        for head in np.flatnonzero(sums.counts):
+            self._gram[head] += sums.gram[head]
+            self._moment[head] += sums.moment[head]
+            self.counts[head] += sums.counts[head]
+            if not self._invert(int(head)):
+                self.restore(before)
+                raise InvalidInput(
+                    f"the rounds of regression {head} are too ill-conditioned against ridge={self.ridge:g} to be "
+                    "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
+                )
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""

@@ -108,7 +108,7 @@ def checked_whole(name: str, value: int, *, least: int) -> int:
 
 
 def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> None:
-    flat = contexts.reshape(-1)
+    flat = contexts.ravel(order="K")  # in whatever order they lie: nothing is copied
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
     safe = min(largest_norm * largest_norm, _LARGEST_SUM.get(flat.dtype.char, 0.0))
     if flat.dtype == np.float64:

@@ -13,14 +13,15 @@ from typing import Any, Literal
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.norm_limit import LARGEST_SQUARE
-from daband.policies.contract import Policy, policies
+from daband.policies.contract import policies
 from daband.policies.reward_scale import RewardRange
+from daband.policies.summed import SummedPolicy
 
 __all__ = ["LinUCB"]
 
 
 @policies.register("linucb")
-class LinUCB(Policy):
+class LinUCB(SummedPolicy):
     """LinUCB, exact.
 
     Args:
@@ -103,10 +104,10 @@ class LinUCB(Policy):
         first_round: int,
         rule: str | None,
     ) -> Decision:
-        return self._head.decide(self._flat(contexts), first_round=first_round, available=available, rule=rule)
+        return self._head.decide(self._features(contexts), first_round=first_round, available=available, rule=rule)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
-        self._head.learn(self._flat(contexts), arms, rewards)
+        self._head.learn(self._features(contexts), arms, rewards)
 
     def _play(
         self,
@@ -116,7 +117,7 @@ class LinUCB(Policy):
         available: BoolArray | None,
         first_round: int,
     ) -> Decision:
-        return self._head.play(self._flat(contexts), rewards, first_round=first_round, available=available)
+        return self._head.play(self._features(contexts), rewards, first_round=first_round, available=available)
 
     def _grow(self) -> None:
         self._head.add_arm()
@@ -127,7 +128,7 @@ class LinUCB(Policy):
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
 
-    def _flat(self, contexts: AnyArray) -> AnyArray:
+    def _features(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":
             return contexts
         lead = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]
