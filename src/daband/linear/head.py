@@ -18,6 +18,7 @@ from daband.linear.dual import DualRidge
 from daband.linear.kernels import kernels
 from daband.linear.norm_limit import check_norm
 from daband.linear.primal import PrimalRidge
+from daband.linear.prior_trust import PriorTrust
 from daband.linear.thompson import gaussians, probability_of_best
 
 __all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memory"]
@@ -111,6 +112,8 @@ class RidgeHead:
         self.form = form
         self._key = draw_key(seed)
         self._all_available = np.ones((1, n_arms), np.bool_)
+        self.trust: PriorTrust | None = None
+        """Where prior trust is chosen as rewards arrive, it owns the statistics; ``statistics`` are those that act."""
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
         if form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30))):
@@ -155,11 +158,14 @@ class RidgeHead:
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
         """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward."""
-        if self.arms == "disjoint":
-            self.statistics.update(features, arms, rewards)
-        else:
-            chosen = features[np.arange(len(features)), arms]
-            self.statistics.update(chosen, np.zeros(len(arms), np.int64), rewards)
+        if self.arms == "shared":
+            features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+        if self.trust is not None:
+            check_norm(features, self.ridge)
+            self.trust.update(unit_scale(features), arms, rewards)
+            self.statistics = self.trust.statistics
+            return
+        self.statistics.update(features, arms, rewards)
         self._change_form()
 
     def play(
@@ -177,6 +183,12 @@ class RidgeHead:
             available = np.ones((n, self.n_arms), np.bool_)
         parts = []
         start = 0
+        while start < n and self.trust is not None:  # any round may change which statistics act
+            one = slice(start, start + 1)
+            decision = self.decide(features[one], first_round=first_round + start, available=available[one])
+            self.learn(features[one], decision.arm, rewards[one, decision.arm[0]])
+            parts.append(decision)
+            start += 1
         while start < n:
             stop = start + (_DUAL_BLOCK if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK)
             part = slice(start, stop)
@@ -225,9 +237,15 @@ class RidgeHead:
         fresh.fit(features, arms, rewards)
         return fresh
 
+    def trust_prior(self, discounts: tuple[float, ...]) -> None:
+        """From now on, choose by predictions among these discounts of what was learned so far: see ``PriorTrust``."""
+        self.trust = PriorTrust(self.primal_copy(), discounts)
+        self.statistics = self.trust.statistics
+
     def without_rounds(self) -> RidgeHead:
         """The same head before its first round."""
         other = copy.copy(self)
+        other.trust = None
         other.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
         return other
 
@@ -258,11 +276,13 @@ class RidgeHead:
         self.n_arms += 1
         self._all_available = np.ones((1, self.n_arms), np.bool_)
         if self.arms == "disjoint":
-            self.statistics.add_heads(1)
+            (self.trust or self.statistics).add_heads(1)
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit; without ``rounds``, no context of a single round is in it."""
         statistics = self.statistics
+        if self.trust is not None:
+            return {f"trust.{name}": array for name, array in self.trust.state(rounds=rounds).items()}
         if isinstance(statistics, DualRidge) and rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
         if isinstance(statistics, DualRidge):
@@ -278,8 +298,14 @@ class RidgeHead:
         """Restore what ``state`` returned."""
         dual = any(name.startswith("dual.") for name in state)
         heads = self.n_arms if self.arms == "disjoint" else 1
+        own = {name.split(".", 1)[1]: array for name, array in state.items()}
+        self.trust = None
+        if any(name.startswith("trust.") for name in state):
+            self.trust = PriorTrust.restored(own, PrimalRidge(heads, self.dim, self.ridge))
+            self.statistics = self.trust.statistics
+            return
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
-        self.statistics.restore({name.split(".", 1)[1]: array for name, array in state.items()})
+        self.statistics.restore(own)
 
     def _score(self, statistics: PrimalRidge | DualRidge, features: AnyArray) -> tuple[FloatArray, FloatArray]:
         if self.arms == "disjoint":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
@@ -138,6 +140,24 @@ class PrimalRidge:
                     f"the rounds of regression {head} are too ill-conditioned against ridge={self.ridge:g} to be "
                     "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
                 )
+
+    def discounted(self, discount: float, *, plus: PrimalRidge | None = None) -> PrimalRidge:
+        """A copy whose rounds count ``discount`` times each, and with the rounds of ``plus``, each once."""
+        if discount == 1.0 and plus is None:
+            return copy.deepcopy(self)
+        other = PrimalRidge(self.n_heads, self.dim, self.ridge)
+        for head in range(self.n_heads):
+            penalty = self.ridge * np.eye(self.dim)
+            other._gram[head] = penalty + discount * (self.gram(head) - penalty)
+            other._moment[head] = discount * self._moment[head]
+            other.counts[head] = round(discount * float(self.counts[head]))
+            if plus is not None:
+                other._gram[head] += plus.gram(head) - penalty
+                other._moment[head] += plus._moment[head]
+                other.counts[head] += plus.counts[head]
+            if not other._invert(head):
+                raise InvalidInput("the statistics are too ill-conditioned to be discounted; raise the ridge")
+        return other
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""

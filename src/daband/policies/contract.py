@@ -38,6 +38,7 @@ from daband.policies.input_checks import (
     checked_contexts,
     checked_domain,
     checked_mask,
+    checked_prior_trust,
     checked_rewards,
     checked_shape,
     checked_whole,
@@ -280,6 +281,17 @@ class Policy(Saved, ABC):
         with self._write_lock:
             self.domain = checked
 
+    def trust_prior(self, prior_trust: float | str = "adaptive") -> None:
+        """Say how much what was learned so far counts against the rounds that are learned from now on.
+
+        Args:
+            prior_trust: a factor from 0 (nothing) to 1 (every round as much as a new one), or "adaptive": several
+                factors run beside each other, and the one that predicts rewards best acts.
+        """
+        discounts = checked_prior_trust(prior_trust)
+        with self._write_lock:
+            self._trust_prior(discounts)
+
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
         with self._write_lock, self._state_lock:
@@ -379,6 +391,9 @@ class Policy(Saved, ABC):
 
     def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
         return {}
+
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        """Count what was learned so far by one of these factors; a policy that learns nothing has nothing to do."""
 
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
         """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""

@@ -9,6 +9,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
+from daband.linear.prior_trust import DISCOUNTS
 
 __all__ = [
     "DOMAINS",
@@ -16,6 +17,7 @@ __all__ = [
     "checked_contexts",
     "checked_domain",
     "checked_mask",
+    "checked_prior_trust",
     "checked_rewards",
     "checked_shape",
     "checked_whole",
@@ -79,6 +81,15 @@ def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
         row = int(np.argmax((arms < 0) | (arms >= n_arms)))
         raise InvalidInput(f"arm {int(arms[row])} in row {row} is outside 0..{n_arms - 1}")
     return arms
+
+
+def checked_prior_trust(prior_trust: float | str) -> tuple[float, ...]:
+    """The discounts that are meant: one, or all where the best is to be found."""
+    if prior_trust == "adaptive":
+        return DISCOUNTS
+    if isinstance(prior_trust, bool | str) or not 0.0 <= float(prior_trust) <= 1.0:
+        raise InvalidInput(f"prior_trust must be a number from 0 to 1 or 'adaptive', got {prior_trust!r}")
+    return (float(prior_trust),)
 
 
 def checked_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -20,10 +21,10 @@ from daband.encoders.image_layout import channels_first, channels_first_shape, i
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ReplayBuffers
+from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
-from daband.linear import ArmModel, Decision, Exploration, RidgeHead
+from daband.linear import ArmModel, Decision, DualRidge, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
@@ -38,6 +39,8 @@ _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""
 _STREAK_THAT_STOPS = 3
 _LARGEST_PIXEL = 2.0
+_LEAST_TRUST = 0.0
+"""Where the source counts no more than this (see ``PriorTrust``), gradient steps leave it out as well."""
 
 
 Arguments = ParamSpec("Arguments")
@@ -233,8 +236,14 @@ class NeuralLinUCB(Policy):
         return self.after_steps(self._take_steps(due)) if due else {}
 
     def _take_steps(self, steps: int) -> dict[str, float]:
-        (measured,) = take_steps([self._learner], steps, [self._buffers])
+        (measured,) = take_steps([self._learner], steps, [self.buffers])
         return measured
+
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        with self._state_lock:
+            head = copy.copy(self._head)
+            head.trust_prior(discounts)
+            self._published = self._published._replace(head=head)
 
     def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
         return encoder.encode(contexts, domain)
@@ -255,8 +264,11 @@ class NeuralLinUCB(Policy):
 
     @property
     def buffers(self) -> ReplayBuffers:
-        """The replay buffers that steps draw from."""
-        return self._buffers
+        """The replay buffers that steps draw from: those of the target alone where the source is not trusted."""
+        trust = self._head.trust
+        if trust is None or trust.discount > _LEAST_TRUST or not len(self._buffers.target_rounds):
+            return self._buffers
+        return replace(self._fresh_buffers(self.n_arms), target_rounds=self._buffers.target_rounds)
 
     def before_steps(self, steps: int | None) -> int:
         """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
@@ -371,20 +383,34 @@ class NeuralLinUCB(Policy):
 
     def _refitted(self, encoder: InferenceEncoder) -> RidgeHead:
         """A head fitted to every stored round, each once, with the features of ``encoder``."""
-        latents, arms, rewards = [], [], []
-        for domain, buffer in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):
-            n = len(buffer)
-            if n:
-                latents.append(self._encode(encoder, buffer.contexts[:n], domain))
-                arms.append(buffer.arms[:n].cpu().numpy())
-                rewards.append(buffer.rewards[:n].cpu().numpy())
+        both = [("source", self._buffers.source), ("target", self._buffers.target_rounds)]
+        rounds = [self._encoded_rounds(encoder, domain, buffer) for domain, buffer in both]
         self._refitted_at = self._buffers.rounds_seen
-        return self._fit_head(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
-
-    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray) -> RidgeHead:
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
-        head.statistics = head.refitted(latents, arms, rewards)
+        if head.trust is None:
+            head.statistics = self._fit_head(head, *(np.concatenate(column) for column in zip(*rounds, strict=True)))
+            return head
+        head.trust = copy.copy(head.trust)
+        source, target = (self._fit_head(head, *columns) for columns in rounds)
+        assert isinstance(source, PrimalRidge)
+        assert isinstance(target, PrimalRidge)
+        head.trust.refit(source, target)
+        head.statistics = head.trust.statistics
         return head
+
+    def _encoded_rounds(
+        self, encoder: InferenceEncoder, domain: str, buffer: RoundBuffer
+    ) -> tuple[FloatArray, IntArray, FloatArray]:
+        """Latents, arms and rewards of every round in a buffer."""
+        n = len(buffer)
+        lead = (self.n_arms,) if self.arms == "shared" else ()
+        latents = self._encode(encoder, buffer.contexts[:n], domain) if n else np.zeros((0, *lead, self._head.dim))
+        return latents, buffer.arms[:n].cpu().numpy(), buffer.rewards[:n].cpu().numpy()
+
+    def _fit_head(
+        self, head: RidgeHead, latents: FloatArray, arms: IntArray, rewards: FloatArray
+    ) -> PrimalRidge | DualRidge:
+        return head.refitted(latents, arms, rewards)
 
 
 def device_named(name: str) -> torch.device:

@@ -31,6 +31,10 @@ class SummedPolicy(Policy):
     def _features(self, contexts: AnyArray) -> AnyArray:
         """What the head works on: (B, d), or (B, K, d) with a context per arm."""
 
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        with self._state_lock:
+            self._head.trust_prior(discounts)
+
     def empty_sums(self) -> RidgeSums:
         """Sums without a round."""
         return RidgeSums(self._head.statistics.n_heads, self._head.dim)
@@ -42,6 +46,8 @@ class SummedPolicy(Policy):
                 f"the policy keeps back {len(self._pending)} rounds until reward_range='auto' knows the range; update "
                 "it with more rounds first, or give the range"
             )
+        if self._head.trust is not None:
+            raise InvalidInput("the policy discounts what it learned before (trust_prior): fit it to logs before that")
         self._head.check_primal_fits()
         blank = copy.copy(self)  # which copies all parts
         blank._head = blank._head.without_rounds()
