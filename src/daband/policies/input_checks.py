@@ -16,6 +16,7 @@ __all__ = [
     "checked_contexts",
     "checked_domain",
     "checked_mask",
+    "checked_propensities",
     "checked_rewards",
     "checked_shape",
     "checked_whole",
@@ -79,6 +80,21 @@ def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
         row = int(np.argmax((arms < 0) | (arms >= n_arms)))
         raise InvalidInput(f"arm {int(arms[row])} in row {row} is outside 0..{n_arms - 1}")
     return arms
+
+
+def checked_propensities(propensity: ArrayLike, n: int) -> FloatArray:
+    """Propensities (n,), each in (0, 1]."""
+    array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
+    if array.shape != (n,):
+        raise InvalidInput(f"propensity must have shape ({n},), got {array.shape}")
+    wrong = ~((array > 0) & (array <= 1))  # NaN is not within any bound
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidInput(
+            f"propensity must lie in (0, 1]: it is the probability with which the arm was pulled; row {row} has "
+            f"{array[row]:g}"
+        )
+    return array
 
 
 def checked_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:

@@ -14,6 +14,7 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_num
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.norm_limit import LARGEST_SQUARE
 from daband.policies.contract import Policy, policies
+from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 
 __all__ = ["LinUCB"]
@@ -107,6 +108,29 @@ class LinUCB(Policy):
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
         self._head.learn(self._flat(contexts), arms, rewards)
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        return WEIGHTINGS
+
+    def _learn_weighted(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,  # noqa: ARG002
+        weights: FloatArray,
+    ) -> None:
+        self._head.learn(self._flat(contexts), arms, rewards, weights)
+
+    def _probabilities(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        rule: str | None,
+    ) -> FloatArray:
+        return self._head.probabilities(self._flat(contexts), available=available, rule=rule)
 
     def _play(
         self,

@@ -189,11 +189,7 @@ class NeuralLinUCB(Policy):
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
         encoder, head = self._published  # once: the two belong together
-        # Another thread may have added an arm since the contexts and the mask were checked: it is not offered here.
-        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
-            head = head.with_arms(contexts.shape[1])
-        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
-            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        head, available = self._head_for(head, contexts, available)
         latents = self._encode(encoder, contexts, domain)
         return self._call_head(head.decide, latents, first_round=first_round, available=available, rule=rule)
 
@@ -202,6 +198,27 @@ class NeuralLinUCB(Policy):
         encoder, head = self._published
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards)
         self._remember(contexts, arms, rewards, domain)
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        # Pseudo-rewards leave [0, 1], where the cross-entropy has no minimum. Steps on the latest rounds draw none.
+        return ("importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
+
+    def _learn_weighted(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
+    ) -> None:
+        self._warn_of_large_pixels(contexts)
+        encoder, head = self._published
+        self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards, weights)
+        self._remember(contexts, arms, rewards, domain, weights)
+
+    def _probabilities(
+        self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
+    ) -> FloatArray:
+        encoder, head = self._published
+        head, available = self._head_for(head, contexts, available)
+        latents = self._encode(encoder, contexts, domain)
+        return self._call_head(head.probabilities, latents, available=available, rule=rule)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
@@ -238,6 +255,16 @@ class NeuralLinUCB(Policy):
 
     def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
         return encoder.encode(contexts, domain)
+
+    def _head_for(
+        self, head: RidgeHead, contexts: AnyArray, available: BoolArray | None
+    ) -> tuple[RidgeHead, BoolArray | None]:
+        """The head and the mask for contexts checked before another thread added an arm, which is not offered here."""
+        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
+            head = head.with_arms(contexts.shape[1])
+        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
+            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        return head, available
 
     def _call_head(
         self, method: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
@@ -341,9 +368,16 @@ class NeuralLinUCB(Policy):
             (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
         )
 
-    def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _remember(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,
+        weights: FloatArray | None = None,
+    ) -> None:
         buffer = self._buffers.source if domain == "source" else self._buffers.target_rounds
-        buffer.add_rounds(contexts, arms, rewards)
+        buffer.add_rounds(contexts, arms, rewards, weights)
         if domain == "source":
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
@@ -371,19 +405,28 @@ class NeuralLinUCB(Policy):
 
     def _refitted(self, encoder: InferenceEncoder) -> RidgeHead:
         """A head fitted to every stored round, each once, with the features of ``encoder``."""
-        latents, arms, rewards = [], [], []
+        latents, arms, rewards, weights = [], [], [], []
         for domain, buffer in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):
             n = len(buffer)
             if n:
                 latents.append(self._encode(encoder, buffer.contexts[:n], domain))
                 arms.append(buffer.arms[:n].cpu().numpy())
                 rewards.append(buffer.rewards[:n].cpu().numpy())
+                weights.append(buffer.weights[:n].cpu().numpy())
         self._refitted_at = self._buffers.rounds_seen
-        return self._fit_head(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
+        weighted = self._buffers.source.weighted or self._buffers.target_rounds.weighted
+        return self._fit_head(
+            np.concatenate(latents),
+            np.concatenate(arms),
+            np.concatenate(rewards),
+            np.concatenate(weights) if weighted else None,
+        )
 
-    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray) -> RidgeHead:
+    def _fit_head(
+        self, latents: FloatArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None
+    ) -> RidgeHead:
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
-        head.statistics = head.refitted(latents, arms, rewards)
+        head.statistics = head.refitted(latents, arms, rewards, weights)
         return head
 
 
