@@ -81,6 +81,7 @@ def check_propensities_weigh_rounds(make: MakePolicy) -> None:
         for weighting in even.propensity_weightings:
             policy = fresh(make, arms)
             policy.update(contexts, pulled, paid, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting)
+            policy.observe_target(contexts)
             policy.adapt(steps=2)
             assert policy.rounds_learned == 24, policy.rounds_learned
             assert np.isfinite(policy.decide(contexts).mean).all(), weighting
