@@ -156,10 +156,14 @@ class RidgeHead:
         kernels.choose_batch(mean, variance, multiplier, available, epsilon, draws, arms, chances)
         return self._decision(arms, chances, mean, variance, available, asked, epsilon)
 
-    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward."""
+    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
+        """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward.
+
+        A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
+        """
         if self.arms == "shared":
             features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+        features, rewards = _weighted(features, rewards, weights)
         if self.trust is not None:
             check_norm(features, self.ridge)
             self.trust.update(unit_scale(features), arms, rewards)
@@ -225,8 +229,10 @@ class RidgeHead:
             self.learn(features, arms, paid)
         return self._decision(arms, chances, mean, variance, available, asked, epsilon)
 
-    def refitted(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> PrimalRidge | DualRidge:
-        """New statistics of these rounds alone, each counted once; the present ones stay as they are.
+    def refitted(
+        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
+    ) -> PrimalRidge | DualRidge:
+        """New statistics of these rounds alone, each counted once or by its weight; the present ones stay as they are.
 
         ``head.statistics = head.refitted(...)`` replaces them in one step, while another thread may be deciding.
         """
@@ -234,6 +240,7 @@ class RidgeHead:
             features = features[np.arange(len(features)), arms]
             arms = np.zeros(len(arms), np.int64)
         fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        features, rewards = _weighted(features, rewards, weights)
         fresh.fit(features, arms, rewards)
         return fresh
 
@@ -338,6 +345,29 @@ class RidgeHead:
             chances = epsilon / available.sum(axis=1) + (1.0 - epsilon) * best
         return Decision(arms, chances, mean, width)
 
+    def probabilities(
+        self, features: AnyArray, *, available: BoolArray | None = None, rule: str | None = None
+    ) -> FloatArray:
+        """The probability with which ``decide`` chooses each arm, (B, K)."""
+        asked = rule or self.exploration.rule
+        epsilon = self.exploration.epsilon if rule is None else 0.0
+        mean, variance = self._score(self.statistics, features)
+        if available is None:
+            available = np.ones(mean.shape, np.bool_)
+        if asked == "thompson":
+            best = np.empty_like(mean)
+            for arm in range(self.n_arms):
+                best[:, arm] = probability_of_best(
+                    mean, self.exploration.alpha * np.sqrt(variance), available, np.full(len(mean), arm)
+                )
+            best = np.where(available, best, 0.0)
+            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
+        else:
+            scores = mean + (self.exploration.alpha if asked == "ucb" else 0.0) * np.sqrt(variance)
+            best = shared_evenly(scores, available)
+        probabilities: FloatArray = (1.0 - epsilon) * best + epsilon * available / available.sum(axis=1, keepdims=True)
+        return probabilities
+
     def _primal_fits(self, heads: int, limit: int) -> bool:
         return 2 * heads * self.dim * self.dim * 8 <= limit
 
@@ -348,3 +378,20 @@ class RidgeHead:
         primal_cost = heads * float(self.dim) ** 2
         if self.statistics.cost_per_round() > primal_cost and self._primal_fits(heads, _PRIMAL_LIMIT_BYTES):
             self.statistics = self.statistics.to_primal()
+
+
+def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
+    """One row's probability of 1, shared by the best of the available arms where they are tied; (B, K)."""
+    masked = np.where(available, scores, -np.inf)
+    best = masked.max(axis=1, keepdims=True)
+    tied = available & (masked >= best - kernels.TIE * (1.0 + np.abs(best)))
+    shares: FloatArray = tied / tied.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _weighted(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:
+    """Rounds (B, d) and rewards (B,) whose ridge statistics are those of the given ones, counted by their weights."""
+    if weights is None:
+        return features, rewards
+    root = np.sqrt(weights)
+    return unit_scale(features) * root[:, None], rewards * root

@@ -10,6 +10,7 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import Decision, Exploration, RidgeHead
 from daband.policies.contract import policies
+from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 from daband.policies.summed import SummedPolicy
 
@@ -74,6 +75,29 @@ class Constant(SummedPolicy):
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
         self._head.learn(_ones(contexts), arms, rewards)
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        return WEIGHTINGS
+
+    def _learn_weighted(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,  # noqa: ARG002
+        weights: FloatArray,
+    ) -> None:
+        self._head.learn(_ones(contexts), arms, rewards, weights)
+
+    def _probabilities(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        rule: str | None,
+    ) -> FloatArray:
+        return self._head.probabilities(_ones(contexts), available=available, rule=rule)
 
     def _play(
         self,

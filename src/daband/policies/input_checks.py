@@ -18,6 +18,7 @@ __all__ = [
     "checked_domain",
     "checked_mask",
     "checked_prior_trust",
+    "checked_propensities",
     "checked_rewards",
     "checked_shape",
     "checked_whole",
@@ -90,6 +91,21 @@ def checked_prior_trust(prior_trust: float | str) -> tuple[float, ...]:
     if isinstance(prior_trust, bool | str) or not 0.0 <= float(prior_trust) <= 1.0:
         raise InvalidInput(f"prior_trust must be a number from 0 to 1 or 'adaptive', got {prior_trust!r}")
     return (float(prior_trust),)
+
+
+def checked_propensities(propensity: ArrayLike, n: int) -> FloatArray:
+    """Propensities (n,), each in (0, 1]."""
+    array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
+    if array.shape != (n,):
+        raise InvalidInput(f"propensity must have shape ({n},), got {array.shape}")
+    wrong = ~((array > 0) & (array <= 1))  # NaN is not within any bound
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidInput(
+            f"propensity must lie in (0, 1]: it is the probability with which the arm was pulled; row {row} has "
+            f"{array[row]:g}"
+        )
+    return array
 
 
 def checked_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:

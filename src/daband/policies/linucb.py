@@ -14,6 +14,7 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_num
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.norm_limit import LARGEST_SQUARE
 from daband.policies.contract import policies
+from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 from daband.policies.summed import SummedPolicy
 
@@ -104,10 +105,33 @@ class LinUCB(SummedPolicy):
         first_round: int,
         rule: str | None,
     ) -> Decision:
-        return self._head.decide(self._features(contexts), first_round=first_round, available=available, rule=rule)
+        return self._head.decide(self._flat(contexts), first_round=first_round, available=available, rule=rule)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
-        self._head.learn(self._features(contexts), arms, rewards)
+        self._head.learn(self._flat(contexts), arms, rewards)
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        return WEIGHTINGS
+
+    def _learn_weighted(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,  # noqa: ARG002
+        weights: FloatArray,
+    ) -> None:
+        self._head.learn(self._flat(contexts), arms, rewards, weights)
+
+    def _probabilities(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        rule: str | None,
+    ) -> FloatArray:
+        return self._head.probabilities(self._flat(contexts), available=available, rule=rule)
 
     def _play(
         self,
@@ -117,7 +141,7 @@ class LinUCB(SummedPolicy):
         available: BoolArray | None,
         first_round: int,
     ) -> Decision:
-        return self._head.play(self._features(contexts), rewards, first_round=first_round, available=available)
+        return self._head.play(self._flat(contexts), rewards, first_round=first_round, available=available)
 
     def _grow(self) -> None:
         self._head.add_arm()
@@ -129,6 +153,9 @@ class LinUCB(SummedPolicy):
         self._head.restore(state)
 
     def _features(self, contexts: AnyArray) -> AnyArray:
+        return self._flat(contexts)
+
+    def _flat(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":
             return contexts
         lead = contexts.shape[:2] if self.arms == "shared" else contexts.shape[:1]

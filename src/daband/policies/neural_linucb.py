@@ -24,7 +24,7 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
-from daband.linear import ArmModel, Decision, DualRidge, Exploration, RidgeHead
+from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
@@ -192,11 +192,7 @@ class NeuralLinUCB(Policy):
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
         encoder, head = self._published  # once: the two belong together
-        # Another thread may have added an arm since the contexts and the mask were checked: it is not offered here.
-        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
-            head = head.with_arms(contexts.shape[1])
-        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
-            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        head, available = self._head_for(head, contexts, available)
         latents = self._encode(encoder, contexts, domain)
         return self._call_head(head.decide, latents, first_round=first_round, available=available, rule=rule)
 
@@ -205,6 +201,27 @@ class NeuralLinUCB(Policy):
         encoder, head = self._published
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards)
         self._remember(contexts, arms, rewards, domain)
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        # Pseudo-rewards leave [0, 1], where the cross-entropy has no minimum. Steps on the latest rounds draw none.
+        return ("importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
+
+    def _learn_weighted(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
+    ) -> None:
+        self._warn_of_large_pixels(contexts)
+        encoder, head = self._published
+        self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards, weights)
+        self._remember(contexts, arms, rewards, domain, weights)
+
+    def _probabilities(
+        self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
+    ) -> FloatArray:
+        encoder, head = self._published
+        head, available = self._head_for(head, contexts, available)
+        latents = self._encode(encoder, contexts, domain)
+        return self._call_head(head.probabilities, latents, available=available, rule=rule)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
@@ -247,6 +264,16 @@ class NeuralLinUCB(Policy):
 
     def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
         return encoder.encode(contexts, domain)
+
+    def _head_for(
+        self, head: RidgeHead, contexts: AnyArray, available: BoolArray | None
+    ) -> tuple[RidgeHead, BoolArray | None]:
+        """The head and the mask for contexts checked before another thread added an arm, which is not offered here."""
+        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
+            head = head.with_arms(contexts.shape[1])
+        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
+            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        return head, available
 
     def _call_head(
         self, method: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
@@ -353,9 +380,16 @@ class NeuralLinUCB(Policy):
             (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
         )
 
-    def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _remember(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,
+        weights: FloatArray | None = None,
+    ) -> None:
         buffer = self._buffers.source if domain == "source" else self._buffers.target_rounds
-        buffer.add_rounds(contexts, arms, rewards)
+        buffer.add_rounds(contexts, arms, rewards, weights)
         if domain == "source":
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
@@ -388,29 +422,28 @@ class NeuralLinUCB(Policy):
         self._refitted_at = self._buffers.rounds_seen
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
         if head.trust is None:
-            head.statistics = self._fit_head(head, *(np.concatenate(column) for column in zip(*rounds, strict=True)))
+            head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
             return head
         head.trust = copy.copy(head.trust)
-        source, target = (self._fit_head(head, *columns) for columns in rounds)
-        assert isinstance(source, PrimalRidge)
-        assert isinstance(target, PrimalRidge)
-        head.trust.refit(source, target)
+        head.trust.refit(*(self._fit_head(*columns) for columns in rounds))
         head.statistics = head.trust.statistics
         return head
 
     def _encoded_rounds(
         self, encoder: InferenceEncoder, domain: str, buffer: RoundBuffer
-    ) -> tuple[FloatArray, IntArray, FloatArray]:
-        """Latents, arms and rewards of every round in a buffer."""
+    ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+        """Latents, arms, rewards and weights of every round in a buffer."""
         n = len(buffer)
         lead = (self.n_arms,) if self.arms == "shared" else ()
         latents = self._encode(encoder, buffer.contexts[:n], domain) if n else np.zeros((0, *lead, self._head.dim))
-        return latents, buffer.arms[:n].cpu().numpy(), buffer.rewards[:n].cpu().numpy()
+        arms, rewards, weights = (own[:n].cpu().numpy() for own in (buffer.arms, buffer.rewards, buffer.weights))
+        return latents, arms, rewards, weights
 
-    def _fit_head(
-        self, head: RidgeHead, latents: FloatArray, arms: IntArray, rewards: FloatArray
-    ) -> PrimalRidge | DualRidge:
-        return head.refitted(latents, arms, rewards)
+    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray, weights: FloatArray) -> PrimalRidge:
+        weighted = self._buffers.source.weighted or self._buffers.target_rounds.weighted
+        statistics = self._head.refitted(latents, arms, rewards, weights if weighted else None)
+        assert isinstance(statistics, PrimalRidge)
+        return statistics
 
 
 def device_named(name: str) -> torch.device:

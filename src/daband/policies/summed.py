@@ -16,7 +16,8 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray
 from daband.errors import InvalidInput
 from daband.linear import RidgeHead, RidgeSums
 from daband.policies.contract import Policy
-from daband.policies.input_checks import checked_arms
+from daband.policies.input_checks import checked_arms, checked_propensities
+from daband.policies.propensities import checked_weighting, round_weights
 from daband.policies.round_ids import RoundIds
 
 __all__ = ["SummedPolicy"]
@@ -54,6 +55,11 @@ class SummedPolicy(Policy):
         blank._ids = RoundIds(self.id_window)
         blank.rounds_decided = blank.rounds_learned = 0
         return blank
+
+    @property
+    def needs_sample(self) -> bool:
+        """Whether ``prepare_for_log`` has something to fix."""
+        return not self._scale.known or (self.transform is not None and not self.transform.fitted)
 
     def prepare_for_log(self, contexts: ArrayLike, rewards: ArrayLike) -> None:
         """Fit what must be fixed before rounds can be summed: the transform, and ``reward_range="auto"``.
@@ -101,7 +107,12 @@ class SummedPolicy(Policy):
         sums.add(features, heads, unit, weights)
 
     def _weights_of(self, propensity: ArrayLike | None, n: int, weighting: str | None) -> FloatArray | None:
-        return None if propensity is None or weighting == "none" else np.minimum(1 / (self.n_arms * np.asarray(propensity)), 10)
+        offered = tuple(name for name in self.propensity_weightings if name != "doubly_robust")
+        asked = checked_weighting(weighting, offered, "learning from sums")
+        if propensity is None:
+            return None
+        chance = checked_propensities(propensity, n)
+        return round_weights(chance, self.n_arms) if asked == "importance" else None
 
     def learn_sums(self, sums: RidgeSums, prepared: SummedPolicy) -> None:
         """Learn rounds that were summed; where that cannot be, an error is raised and nothing changes.

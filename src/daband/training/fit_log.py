@@ -137,8 +137,9 @@ class _LogRun:
         blank = policy.without_rounds()
         saved = self.folder.read_policy("prepared")
         if saved is None:
-            first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
-            blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
+            if blank.needs_sample:
+                first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
+                blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
             self.folder.write_policy("prepared", blank)
         else:
             blank.restore(saved)

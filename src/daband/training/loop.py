@@ -12,6 +12,7 @@ from daband.arrays import checked_number
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
+from daband.policies.propensities import checked_weighting
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
 
@@ -26,6 +27,7 @@ def train(
     episodes: int = 300,
     episode_length: int = 64,
     seed: int | None = None,
+    propensity_weighting: str | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
@@ -40,6 +42,7 @@ def train(
         episodes: how many episodes.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
+        propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
         directory: keep the run there. Called again with the same settings, a run that was killed resumes and ends with
             the same result, bit for bit, as one left alone. With more ``episodes`` a finished run is extended, to what
             as many at once would have given (a transform stays as it was fitted). Ctrl-C and SIGTERM wait for the end
@@ -49,7 +52,19 @@ def train(
         progress: called after every episode with its record.
     """
     check_training(policy, source, target, episodes, episode_length)
-    phase = Phase("source", source, target, episodes, episode_length, order_seed(policy, seed))
+    if propensity_weighting is not None:
+        checked_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
+        if not isinstance(source, LoggedDomain):
+            raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
+    phase = Phase(
+        "source",
+        source,
+        target,
+        episodes,
+        episode_length,
+        order_seed(policy, seed),
+        propensity_weighting=propensity_weighting,
+    )
     return _run(policy, phase, directory, config, save_every, progress)
 
 

@@ -65,6 +65,7 @@ class Phase:
     episode_length: int
     seed: int
     rounds: int | None = None
+    propensity_weighting: str | None = None
 
     def bounds(self, episode: int) -> tuple[int, int]:
         """The first round of an episode and the first behind it."""
@@ -86,7 +87,9 @@ class Phase:
 
     def settings(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
+        weighting = {"propensity_weighting": self.propensity_weighting} if self.propensity_weighting else {}
         return {
+            **weighting,
             "domain": self.domain_name,
             "episodes": self.episodes,
             "episode_length": self.episode_length,
@@ -172,7 +175,9 @@ class Trainer:
         self._since, self._beside = self._since if since is None else since, beside
         rounds, self._unlabelled = self._material.take(self.episode)
         in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
-        played = _play_episode(self.policy, rounds, self.phase.domain_name, self.history)
+        played = _play_episode(
+            self.policy, rounds, self.phase.domain_name, self.history, self.phase.propensity_weighting
+        )
         self._played = played if in_units else None
         if self._unlabelled is not None:
             self.policy.observe_target(self._unlabelled)
@@ -250,10 +255,19 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
     )
 
 
-def _play_episode(policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History) -> Played | None:
+def _play_episode(
+    policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History, weighting: str | None
+) -> Played | None:
     played = None
     if isinstance(rounds, LoggedRounds):
-        policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain_name)
+        policy.update(
+            rounds.contexts,
+            rounds.arms,
+            rounds.rewards,
+            domain_name,
+            propensity=rounds.propensities,
+            propensity_weighting=weighting,
+        )
         arm, reward, propensity = rounds.arms, rounds.rewards, rounds.propensities
         regret = np.full(len(arm), np.nan)
     else:
