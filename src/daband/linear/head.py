@@ -18,7 +18,7 @@ from daband.linear.dual import DualRidge
 from daband.linear.kernels import kernels
 from daband.linear.norm_limit import check_norm
 from daband.linear.primal import PrimalRidge
-from daband.linear.prior_trust import PriorTrust
+from daband.linear.prior_trust import DISCOUNTS, PriorTrust
 from daband.linear.thompson import gaussians, probability_of_best
 
 __all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memory"]
@@ -26,6 +26,7 @@ __all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memor
 ArmModel = Literal["disjoint", "shared"]
 
 _PRIMAL_LIMIT_BYTES = 4 << 30
+_DISCOUNTED_LIMIT_BYTES = 1 << 30
 _DUAL_FROM_DIM = 1024
 _PRIMAL_BLOCK = 64
 _DUAL_BLOCK = 256  # each block passes over all stored contexts once, so fewer and longer ones
@@ -243,6 +244,12 @@ class RidgeHead:
         features, rewards = _weighted(features, rewards, weights)
         fresh.fit(features, arms, rewards)
         return fresh
+
+    @property
+    def can_discount(self) -> bool:
+        """Whether the statistics are small enough to be kept once for every discount."""
+        heads = self.statistics.n_heads
+        return self._primal_fits(len(DISCOUNTS) * heads, _DISCOUNTED_LIMIT_BYTES)
 
     def trust_prior(self, discounts: tuple[float, ...]) -> None:
         """From now on, choose by predictions among these discounts of what was learned so far: see ``PriorTrust``."""

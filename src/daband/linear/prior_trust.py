@@ -35,9 +35,7 @@ class PriorTrust:
         margin: see ``MARGIN``.
     """
 
-    def __init__(
-        self, prior: PrimalRidge, discounts: tuple[float, ...] = DISCOUNTS, margin: float = MARGIN
-    ) -> None:
+    def __init__(self, prior: PrimalRidge, discounts: tuple[float, ...] = DISCOUNTS, margin: float = MARGIN) -> None:
         self.discounts = discounts
         self.margin = margin
         self.candidates = [prior.discounted(discount) for discount in discounts]

@@ -327,6 +327,11 @@ class Policy(Saved, ABC):
         """
         discounts = checked_prior_trust(prior_trust)
         with self._write_lock:
+            if not self.can_discount:
+                raise InvalidInput(
+                    f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
+                    "be kept several times; put a transform in front, e.g. daband.PCA(64)"
+                )
             self._trust_prior(discounts)
 
     def add_arm(self) -> int:
@@ -451,8 +456,14 @@ class Policy(Saved, ABC):
     def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
         return {}
 
+    @property
+    def can_discount(self) -> bool:
+        """Whether ``trust_prior`` is offered."""
+        return False
+
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
-        """Count what was learned so far by one of these factors; a policy that learns nothing has nothing to do."""
+        """Count what was learned so far by the best of these factors."""
+        raise NotImplementedError
 
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
         """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""

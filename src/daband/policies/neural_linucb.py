@@ -146,6 +146,7 @@ class NeuralLinUCB(Policy):
         )
         self._published = _Published(self._learner.acting_copy(), head)
         self._buffers = self._fresh_buffers(self.n_arms)
+        self._target_alone: ReplayBuffers | None = None
         self._rate = 0.0
         self._refitted_at = 0
         self._warned_no_target = False
@@ -256,6 +257,10 @@ class NeuralLinUCB(Policy):
         (measured,) = take_steps([self._learner], steps, [self.buffers])
         return measured
 
+    @property
+    def can_discount(self) -> bool:
+        return self._head.can_discount
+
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
         with self._state_lock:
             head = copy.copy(self._head)
@@ -295,7 +300,10 @@ class NeuralLinUCB(Policy):
         trust = self._head.trust
         if trust is None or trust.discount > _LEAST_TRUST or not len(self._buffers.target_rounds):
             return self._buffers
-        return replace(self._fresh_buffers(self.n_arms), target_rounds=self._buffers.target_rounds)
+        if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
+            empty = self._fresh_buffers(self.n_arms)
+            self._target_alone = replace(empty, target_rounds=self._buffers.target_rounds)
+        return self._target_alone
 
     def before_steps(self, steps: int | None) -> int:
         """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""

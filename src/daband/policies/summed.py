@@ -32,6 +32,10 @@ class SummedPolicy(Policy):
     def _features(self, contexts: AnyArray) -> AnyArray:
         """What the head works on: (B, d), or (B, K, d) with a context per arm."""
 
+    @property
+    def can_discount(self) -> bool:
+        return self._head.can_discount
+
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
         with self._state_lock:
             self._head.trust_prior(discounts)
@@ -106,9 +110,13 @@ class SummedPolicy(Policy):
             features = features / np.float32(255.0)
         sums.add(features, heads, unit, weights)
 
-    def _weights_of(self, propensity: ArrayLike | None, n: int, weighting: str | None) -> FloatArray | None:
+    def check_sum_weighting(self, weighting: str | None) -> str:
+        """The weighting to use for sums; pseudo-rewards need predictions, which sums do not give."""
         offered = tuple(name for name in self.propensity_weightings if name != "doubly_robust")
-        asked = checked_weighting(weighting, offered, "learning from sums")
+        return checked_weighting(weighting, offered, "learning from sums")
+
+    def _weights_of(self, propensity: ArrayLike | None, n: int, weighting: str | None) -> FloatArray | None:
+        asked = self.check_sum_weighting(weighting)
         if propensity is None:
             return None
         chance = checked_propensities(propensity, n)

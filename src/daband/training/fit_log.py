@@ -134,6 +134,7 @@ class _LogRun:
 
     def sum_parts(self, policy: SummedPolicy, engine: str, workers: int | None, address: str) -> None:
         """Add up the sums of all parts, and learn them in the end."""
+        policy.check_sum_weighting(self.weighting)
         blank = policy.without_rounds()
         saved = self.folder.read_policy("prepared")
         if saved is None:

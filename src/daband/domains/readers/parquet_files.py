@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daband.arrays import AnyArray
-from daband.domains.readers.tables import Columns
+from daband.domains.readers.columns import Columns
 from daband.errors import DataError, InvalidInput
 from daband.files import checked_path
 from daband.suggestions import did_you_mean
@@ -137,6 +137,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def resolve_columns(columns: Columns | None, schema: dict[str, Any], path: Path) -> Columns:
+    """The columns that are meant: those given, or the usual names with every other column as context."""
     if columns is not None:
         if not isinstance(columns, Columns):
             raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
@@ -167,9 +168,7 @@ def check_schema(path: Path, schema: dict[str, Any], columns: Columns, first: di
             )
         kind = _kind(schema[name])
         if kind != _kind(first[name]) and not {kind, _kind(first[name])} <= {"integer", "float"}:
-            raise UnusableFile(
-                f"{path} has {schema[name]} in column {name!r}, where the first file has {first[name]}"
-            )
+            raise UnusableFile(f"{path} has {schema[name]} in column {name!r}, where the first file has {first[name]}")
         wanted = {"arm": ("integer",), "reward": ("integer", "float"), "propensity": ("integer", "float")}
         for role, allowed in wanted.items():
             if name == getattr(columns, role) and kind not in allowed:
@@ -197,6 +196,7 @@ def _kind(dtype: Any) -> str:
 
 
 def is_list(dtype: Any) -> bool:
+    """Whether a column of this type holds lists."""
     pl = _polars()
     return isinstance(dtype, pl.List | pl.Array)
 
@@ -208,12 +208,11 @@ def lists_as_rows(column: pl.Series, length: int, path: str, at: int) -> AnyArra
         wrong = column.list.len().to_numpy() != length
         if wrong.any():
             row = int(np.argmax(wrong))
+            found = len(column[row])
             raise DataError(
-                f"{path} has {len(column[row])} numbers in row {at + row} of {column.name!r}, where {length} are expected"
+                f"{path} has {found} numbers in row {at + row} of {column.name!r}, where {length} are expected"
             )
-        flat = column.explode()
-    else:
-        flat = column.explode()
+    flat = column.explode()
     if flat.null_count():
         row = int(flat.is_null().arg_max() or 0) // length
         raise DataError(f"{path} has no value in row {at + row} of {column.name!r}; drop or fill such rows")
@@ -222,6 +221,7 @@ def lists_as_rows(column: pl.Series, length: int, path: str, at: int) -> AnyArra
 
 
 def refuse_nulls(frame: pl.DataFrame, names: Sequence[str], path: str, at: int) -> None:
+    """Raise where one of these columns has a gap; ``at`` is the frame's first row in the file."""
     for name in names:
         if frame[name].null_count():
             row = at + int(frame[name].is_null().arg_max() or 0)
@@ -229,6 +229,7 @@ def refuse_nulls(frame: pl.DataFrame, names: Sequence[str], path: str, at: int) 
 
 
 def refuse_where(wrong: AnyArray, values: AnyArray, name: str, rule: str, path: str, at: int) -> None:
+    """Raise where a value breaks ``rule``; ``at`` is the frame's first row in the file."""
     if wrong.any():
         row = int(np.argmax(wrong))
         raise DataError(f"{path} has {values[row]} in row {at + row} of {name!r}: {rule}")

@@ -18,6 +18,7 @@ import numpy as np
 from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import LoggedDomain, LoggedRounds
+from daband.domains.readers.columns import Columns
 from daband.domains.readers.parquet_files import (
     LogFile,
     LogPart,
@@ -33,7 +34,6 @@ from daband.domains.readers.parquet_files import (
     resolve_columns,
 )
 from daband.domains.readers.table_transform import TableTransform
-from daband.domains.readers.tables import Columns
 from daband.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class ParquetLog(LoggedDomain):
         ]
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
-        """The rounds of a part, at most ``rows`` at a time; a ``DataError`` names the file where they cannot be read."""
+        """The rounds of a part, at most ``rows`` at a time; where they cannot be read, a ``DataError`` names the file."""
         at = part.start
         for frame in read_frames(part, self._names, rows):
             yield self._rounds(frame, part.path, at)
@@ -238,7 +238,9 @@ class ParquetLog(LoggedDomain):
         logged = (columns.arm, columns.reward, columns.propensity)
         refuse_nulls(frame, logged if self._transform is not None else self._names, path, at)
         arms = frame[columns.arm].to_numpy().astype(np.int64)
-        refuse_where((arms < 0) | (arms >= self.n_arms), arms, columns.arm, f"arms lie in 0..{self.n_arms - 1}", path, at)
+        refuse_where(
+            (arms < 0) | (arms >= self.n_arms), arms, columns.arm, f"arms lie in 0..{self.n_arms - 1}", path, at
+        )
         rewards = frame[columns.reward].to_numpy().astype(np.float64)
         refuse_where(~np.isfinite(rewards), rewards, columns.reward, "rewards are finite numbers", path, at)
         chances = frame[columns.propensity].to_numpy().astype(np.float64)
