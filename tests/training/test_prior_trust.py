@@ -1,4 +1,4 @@
-"""Continued training with prior trust: a bad hand-over recovers, a good one keeps its head start, a killed one resumes."""
+"""Continued training with prior trust: a bad hand-over recovers, a good one keeps its start, a killed one resumes."""
 
 import numpy as np
 import pytest

@@ -138,7 +138,7 @@ class ParquetLog(LoggedDomain):
         ]
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
-        """The rounds of a part, at most ``rows`` at a time; where they cannot be read, a ``DataError`` names the file."""
+        """The rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
         at = part.start
         for frame in read_frames(part, self._names, rows):
             yield self._rounds(frame, part.path, at)
