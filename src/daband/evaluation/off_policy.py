@@ -90,6 +90,8 @@ class _Fitted(NamedTuple):
     """Rewards that it expects of the policy: (n,), or (m,) on the target's contexts."""
     ratio: FloatArray
     """Target density over source density of the logged contexts, (n,); 1 without a target."""
+    model_error: float
+    """The standard error of the mean of ``direct`` that comes from the rewards which the model was fitted to."""
 
 
 def evaluate_log(
@@ -175,7 +177,7 @@ def _estimate(
     """The estimate, and the weights (n,) that it uses."""
     predicted, direct = fitted.predicted, fitted.direct
     if estimator == "dm":
-        return direct_method(direct), weights
+        return direct_method(direct, fitted.model_error), weights
     if estimator == "ips":
         return inverse_propensity(rewards, weights), weights
     if estimator == "snips":
@@ -199,10 +201,10 @@ def _cross_fit(
 ) -> _Fitted:
     n, n_arms = shares.shape
     models = estimator in ("dm", "dr", "switch-dr")
-    predicted, ratio = np.zeros(n), np.ones(n)
+    predicted, ratio, influence = np.zeros(n), np.ones(n), np.zeros(n)
     direct = np.zeros(n if other is None else len(other))
     if not models and other is None:
-        return _Fitted(predicted, direct, ratio)
+        return _Fitted(predicted, direct, ratio, 0.0)
     batches = flat_features(rounds.contexts, *([] if other is None else [other]), lead=2 if shared_arms else 1)
     features = batches[0]
     if min(n, n if other is None else len(batches[1])) < 2 * _FOLDS:
@@ -220,7 +222,9 @@ def _cross_fit(
             model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms)
             predicted[held] = model.predict(features[held])[np.arange(len(held)), rounds.arms[held]]
             direct[places] = (at * model.predict(valued)).sum(axis=1)
-    return _Fitted(predicted, direct, ratio)
+            if estimator == "dm" and isinstance(model, RewardModel):
+                influence[fit] += model.influence(valued, at)
+    return _Fitted(predicted, direct, ratio, float(np.linalg.norm(influence)) / len(direct))
 
 
 class _PerArm:

@@ -37,9 +37,13 @@ def importance_weights(probabilities: FloatArray, arms: IntArray, propensities: 
     return weights
 
 
-def direct_method(direct: FloatArray) -> Estimate:
-    """What the reward model expects; biased as far as the model is wrong, and the error does not show that."""
-    return mean_estimate(direct)
+def direct_method(direct: FloatArray, model_error: float = 0.0) -> Estimate:
+    """What the reward model expects; biased as far as the model is wrong, and the error does not show that.
+
+    ``model_error`` is the part of the standard error that comes from the rewards which the model was fitted to.
+    """
+    estimate = mean_estimate(direct)
+    return Estimate(estimate.value, math.hypot(estimate.error, model_error))
 
 
 def inverse_propensity(rewards: FloatArray, weights: FloatArray) -> Estimate:

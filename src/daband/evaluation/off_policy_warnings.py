@@ -47,7 +47,7 @@ def log_warnings(
             "nothing is known of what that pays"
         )
     if estimator == "dm":
-        found.append("the interval of 'dm' leaves out the error of its reward model; 'dr' corrects for it")
+        found.append("'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it")
         return tuple(found)
     size = effective_sample_size(kept)
     if size < _FEWEST:
