@@ -74,7 +74,8 @@ def source_contexts(rng: np.random.Generator, n: int) -> AnyArray:
 def target_contexts(rng: np.random.Generator, n: int, shift: str) -> AnyArray:
     """Contexts of the target; with shift "product" those whose first two features agree in sign are more frequent."""
     if shift == "normal":
-        return rng.normal(size=(n, FEATURES)) * SCALE + SHIFT
+        moved: FloatArray = rng.normal(size=(n, FEATURES)) * SCALE + SHIFT
+        return moved
     found = rng.normal(size=(3 * n, FEATURES))
     kept = rng.random(3 * n) < 1 / (1 + np.exp(-2 * found[:, 0] * found[:, 1]))
     some: FloatArray = found[kept][:n]

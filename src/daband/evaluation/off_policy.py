@@ -89,7 +89,9 @@ class _Fitted(NamedTuple):
     direct: FloatArray
     """Rewards that it expects of the policy: (n,), or (m,) on the target's contexts."""
     ratio: FloatArray
-    """Target density over source density of the logged contexts, (n,); 1 without a target."""
+    """Target density over source density of the logged contexts, (n,), scaled to a mean of 1; 1 without a target."""
+    mass: float
+    """The mean of that ratio before it was scaled: below 1 where the target has contexts that the log has not."""
     model_error: float
     """The standard error of the mean of ``direct`` that comes from the rewards which the model was fitted to."""
 
@@ -154,6 +156,7 @@ def evaluate_log(
         weights=weights,
         kept=kept,
         ratio=None if other is None else fitted.ratio,
+        mass=fitted.mass,
         shares=shares if other_shares is None else other_shares,
         arms=rounds.arms,
     )
@@ -202,9 +205,9 @@ def _cross_fit(
     n, n_arms = shares.shape
     models = estimator in ("dm", "dr", "switch-dr")
     predicted, ratio, influence = np.zeros(n), np.ones(n), np.zeros(n)
-    direct = np.zeros(n if other is None else len(other))
+    direct, mass = np.zeros(n if other is None else len(other)), 0.0
     if not models and other is None:
-        return _Fitted(predicted, direct, ratio, 0.0)
+        return _Fitted(predicted, direct, ratio, 1.0, 0.0)
     batches = flat_features(rounds.contexts, *([] if other is None else [other]), lead=2 if shared_arms else 1)
     features = batches[0]
     if min(n, n if other is None else len(batches[1])) < 2 * _FOLDS:
@@ -218,13 +221,14 @@ def _cross_fit(
             density = DensityRatio(_rows(features[fit]), _rows(batches[1][target_fit]))
             found = density(_rows(features[held]))
             ratio[held] = found / found.mean()  # a density ratio averages to 1 over the source
+            mass += float(found.sum()) / n
         if models:
             model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms)
             predicted[held] = model.predict(features[held])[np.arange(len(held)), rounds.arms[held]]
             direct[places] = (at * model.predict(valued)).sum(axis=1)
             if estimator == "dm" and isinstance(model, RewardModel):
                 influence[fit] += model.influence(valued, at)
-    return _Fitted(predicted, direct, ratio, float(np.linalg.norm(influence)) / len(direct))
+    return _Fitted(predicted, direct, ratio, mass, float(np.linalg.norm(influence)) / len(direct))
 
 
 class _PerArm:

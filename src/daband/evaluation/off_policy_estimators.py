@@ -90,15 +90,18 @@ def choose_threshold(
 ) -> float:
     """The threshold of ``switch_doubly_robust`` with the smallest bound on its mean squared error.
 
-    That is its squared error plus the square of the largest bias that the corrections left out can have, over twenty
-    quantiles of the weights and infinity.
+    That is its squared error plus the square of the largest bias that the corrections left out can have: their mean
+    size, and at most the largest residual, as their weights are those of some share of the policy's rounds. Candidates
+    are infinity and twenty quantiles of the weights.
     """
     candidates = np.unique(np.quantile(weights, np.linspace(0.5, 1.0, _THRESHOLDS)))[:-1]
-    sizes = weights * np.abs(rewards - predicted)
+    residuals = np.abs(rewards - predicted)
+    sizes = weights * residuals
     best, lowest = math.inf, math.inf
     for threshold in [math.inf, *candidates[::-1].tolist()]:
         estimate = switch_doubly_robust(rewards, weights, predicted, direct, threshold=threshold, paired=paired)
-        bound = estimate.error**2 + float(sizes[weights > threshold].sum() / len(sizes)) ** 2
+        bias = min(float(sizes[weights > threshold].sum() / len(sizes)), float(residuals.max()))
+        bound = estimate.error**2 + bias**2
         if bound < lowest:
             best, lowest = threshold, bound
     return best

@@ -14,6 +14,7 @@ _FEWEST = 100
 _LARGEST_SHARE = 0.1
 _NEGLIGIBLE = 1e-3
 _DEVIATIONS = 4.0
+_LEAST_MASS = 0.5
 
 
 def log_warnings(
@@ -22,6 +23,7 @@ def log_warnings(
     weights: FloatArray,
     kept: FloatArray,
     ratio: FloatArray | None,
+    mass: float,
     shares: FloatArray,
     arms: IntArray,
 ) -> tuple[str, ...]:
@@ -32,6 +34,7 @@ def log_warnings(
         weights: of the rounds, (n,).
         kept: the same with those that the estimator leaves out at 0.
         ratio: target density over source density of the log's contexts, (n,); None without a target.
+        mass: the mean of that ratio before it was scaled to 1.
         shares: the policy's probability of every arm, (m, K).
         arms: the logged arms, (n,).
     """
@@ -46,6 +49,9 @@ def log_warnings(
             f"support is missing: the log never pulled arm {names}, which the policy takes in {share:.1%} of rounds; "
             "nothing is known of what that pays"
         )
+    unlike = "" if ratio is None else _of_the_target(ratio, mass)
+    if unlike:
+        found.append(unlike)
     if estimator == "dm":
         found.append("'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it")
         return tuple(found)
@@ -70,9 +76,18 @@ def log_warnings(
             f"'switch-dr' leaves {dropped / float(weights.sum()):.1%} of the weight to its reward model, whose error "
             "the interval does not include"
         )
-    if ratio is not None and effective_sample_size(ratio) < max(_FEWEST, _LARGEST_SHARE * n):
-        found.append(
-            f"the log has few contexts like the target's: their ratio of densities leaves "
-            f"{effective_sample_size(ratio):.0f} of {n} rounds"
-        )
     return tuple(found)
+
+
+def _of_the_target(ratio: FloatArray, mass: float) -> str:
+    """Whether the log has contexts like the target's; an empty text where it has."""
+    size = effective_sample_size(ratio)
+    if size < max(_FEWEST, _LARGEST_SHARE * len(ratio)):
+        left = f"{size:.0f} of {len(ratio)} rounds"
+        return f"the log has few contexts like the target's: the ratio of densities leaves {left}"
+    if not _LEAST_MASS < mass < 1.0 / _LEAST_MASS:
+        return (
+            f"the log has few contexts like the target's: the ratio of densities averages {mass:.2g} over the log "
+            "instead of 1, so most of the target lies where the log has nothing"
+        )
+    return ""
