@@ -35,6 +35,16 @@ class Halves:
         self.offset, self.fitted = state["offset"], True
 
 
+class Doubled:
+    """A transform with nothing to fit and no attribute that says so."""
+
+    def fit(self, contexts):
+        return self
+
+    def transform(self, contexts):
+        return contexts * 2
+
+
 def policy(transform):
     made = daband.LinUCB(context_shape=(5,), n_arms=3, transform=transform)
     if not made.transform.fitted:
@@ -44,7 +54,7 @@ def policy(transform):
 
 
 @pytest.mark.parametrize(
-    "given", [daband.PCA(2), daband.Standardise(), StandardScaler(), TruncatedSVD(n_components=2), Halves()]
+    "given", [daband.PCA(2), daband.Standardise(), StandardScaler(), TruncatedSVD(n_components=2), Halves(), Doubled()]
 )
 def test_every_transform_is_one_and_is_the_policys_own_copy(given):
     made = policy(given)

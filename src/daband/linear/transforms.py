@@ -83,6 +83,7 @@ class CustomTransform:
                 )
         self.inner = copy.deepcopy(inner)
         self._n_features: int | None = None
+        self._was_fitted = False
 
     def __repr__(self) -> str:
         return f"CustomTransform({self.inner!r})"
@@ -94,7 +95,9 @@ class CustomTransform:
 
     @property
     def fitted(self) -> bool:
-        """Whether the wrapped object is fitted, by its own word or by scikit-learn's convention of names in "_"."""
+        """Whether it is fitted: by ``fit``, by its own word, or by scikit-learn's convention of names in "_"."""
+        if self._was_fitted:
+            return True
         told = getattr(self.inner, "__sklearn_is_fitted__", None)
         if callable(told):
             return bool(told())
@@ -114,6 +117,7 @@ class CustomTransform:
                 "fit it before you give it to the policy"
             )
         self.inner = fitted
+        self._was_fitted = True
         return self
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
