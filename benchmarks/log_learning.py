@@ -15,7 +15,6 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +75,8 @@ def learned(policy: str, weighting: str, log: tuple[AnyArray, ...], seed: int, s
     return made
 
 
-def study(policy: str, reward: str, kind: str, seed: int, *, rounds: int, steps: int) -> Iterator[dict[str, Any]]:
-    """One record for each weighting that the policy offers."""
+def study(policy: str, reward: str, kind: str, seed: int, *, rounds: int, steps: int) -> dict[str, Any]:
+    """What the policy's greedy choices are worth with each weighting that it offers."""
     rng = np.random.default_rng([seed, 3])
 
     def with_one(n: int) -> AnyArray:
@@ -92,23 +91,29 @@ def study(policy: str, reward: str, kind: str, seed: int, *, rounds: int, steps:
     arms = (rng.random(rounds)[:, None] > shares.cumsum(axis=1)).sum(axis=1).clip(max=ARMS - 1)
     paid = (rng.random(rounds) < expected[rows, arms]).astype(np.float64)
     fresh_expected = expected_rewards(fresh, reward, seed)
+    values = {}
     for weighting in ("none", "flattened", "importance", "doubly_robust"):
         if policy == "nlinucb" and weighting == "doubly_robust":
             continue  # which it does not offer
         made = learned(policy, weighting, (contexts, arms, paid, shares[rows, arms]), seed, steps)
         chosen = made.decide(fresh, rule="greedy").arm
-        yield {
-            "policy": policy,
-            "rewards": reward,
-            "log": kind,
-            "weighting": weighting,
-            "rounds": rounds,
-            "seed": seed,
-            "value": float(fresh_expected[np.arange(FRESH), chosen].mean()),
-            "best_value": float(fresh_expected.max(axis=1).mean()),
-            "even_value": float(fresh_expected.mean()),
-            "logged_value": float((shares * expected).sum(axis=1).mean()),
-        }
+        values[weighting] = round(float(fresh_expected[np.arange(FRESH), chosen].mean()), 6)
+    return {
+        "policy": policy,
+        "rewards": reward,
+        "log": kind,
+        "rounds": rounds,
+        "seed": seed,
+        "best": round(float(fresh_expected.max(axis=1).mean()), 6),
+        "even": round(float(fresh_expected.mean()), 6),
+        "values": values,
+    }
+
+
+def write(path: Path, runs: list[dict[str, Any]], records: list[dict[str, Any]]) -> None:
+    """A line per record."""
+    lines = ",\n".join(json.dumps(record) for record in records)
+    path.write_text(f'{{"runs": {json.dumps(runs, indent=1)},\n"records": [\n{lines}\n]}}\n')
 
 
 def main() -> None:
@@ -120,7 +125,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="gradient steps after an episode")
     parser.add_argument("--part", default="0/1", help="I/N: of N processes the I-th")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--join", nargs="+", type=Path, help="write the records of these files to --out, and stop")
     given = parser.parse_args()
+    if given.join:
+        parts_of_it = [json.loads(path.read_text()) for path in given.join]
+        runs, found = ([one for some in parts_of_it for one in some[name]] for name in ("runs", "records"))
+        write(given.out, runs, found)
+        return
     part, parts = (int(number) for number in given.part.split("/"))
     records: list[dict[str, Any]] = []
     work = [
@@ -134,17 +145,16 @@ def main() -> None:
     for number, (policy, reward, kind, rounds, seed) in enumerate(work):
         if number % parts != part:
             continue
-        records += study(policy, reward, kind, seed, rounds=rounds, steps=given.steps)
-        document = {
+        records.append(study(policy, reward, kind, seed, rounds=rounds, steps=given.steps))
+        run = {
             "command": "python benchmarks/log_learning.py " + " ".join(sys.argv[1:]),
             "commit": given.commit,
             "machine": platform.machine(),
             "numpy": np.__version__,
             "arms": ARMS,
             "features": FEATURES,
-            "records": records,
         }
-        given.out.write_text(json.dumps(document, indent=1) + "\n")
+        write(given.out, [run], records)
 
 
 if __name__ == "__main__":

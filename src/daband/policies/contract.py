@@ -212,10 +212,13 @@ class Policy(Saved, ABC):
             where = self._resolved_domain(domain)
             pulled = checked_arms(arm, len(checked), self.n_arms)
             paid = self._checked_rewards(reward, (len(checked),))
-            weighting = checked_weighting(propensity_weighting, self.propensity_weightings, self.name)
-            chance = None if propensity is None else checked_propensities(propensity, len(checked))
-            if chance is None and propensity_weighting not in (None, "none"):
-                raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
+            weighting, chance = "none", None
+            if propensity is not None or propensity_weighting is not None:
+                weighting = checked_weighting(propensity_weighting, self.propensity_weightings, self.name)
+                if propensity is not None:
+                    chance = checked_propensities(propensity, len(checked))
+                elif weighting != "none":
+                    raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
             skipped: list[int | str] = []
             if ids is not None:
                 names = self._ids.checked(ids, len(checked))
