@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from page_off_policy import off_policy
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -166,7 +167,7 @@ def paper_digit(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-PAGE_OF: dict[str, Callable[[Sequence[Record]], str]] = {"paper-digit": paper_digit}
+PAGE_OF: dict[str, Callable[[Any], str]] = {"paper-digit": paper_digit, "off-policy": off_policy}
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:

@@ -121,3 +121,20 @@ def test_training_of_visda_shape_runs_and_says_how_busy_the_machine_is(tmp_path:
     assert found["decoded_images_per_second_at_best"] > 0
     assert set(found["shares"]) >= {"step"}
     assert all(0 <= share < 1 for share in found["shares"].values())
+
+
+def test_studies_of_logs(tmp_path: Path) -> None:
+    path = tmp_path / "coverage.json"
+    run("off_policy.py", "--studies", "coverage", "--logs", "2", "--part", "3/7", "--out", str(path))
+    (row,) = json.loads(path.read_text())["coverage"]
+    assert row["shift"] == "normal"
+    assert row["estimators"]["dr"]["rmse"] < 0.2
+    path = tmp_path / "learning.json"
+    run("log_learning.py", "--policies", "linucb", "--seeds", "1", "--rounds", "200", "--out", str(path))
+    run("log_learning.py", "--join", str(path), str(path), "--out", str(tmp_path / "joined.json"))
+    joined = json.loads((tmp_path / "joined.json").read_text())
+    assert len(joined["runs"]) == 2
+    assert len(joined["records"]) == 2 * 8
+    for record in joined["records"]:
+        assert len(record["values"]) == 4
+        assert max(record["values"].values()) <= record["best"]

@@ -20,6 +20,7 @@ Decision
 Evaluation
 InvalidInput
 LinUCB
+LogEstimate
 NeuralLinUCB
 NotFitted
 PCA
@@ -32,6 +33,7 @@ TrainingDiverged
 continue_on_target
 domains
 evaluate
+evaluate_log
 fit_log
 load
 recipe_for

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
-from daband.evaluation import Evaluation, evaluate
+from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, fit_log, train
@@ -32,6 +32,7 @@ __all__ = [
     "Evaluation",
     "InvalidInput",
     "LinUCB",
+    "LogEstimate",
     "NeuralLinUCB",
     "NotFitted",
     "Policy",
@@ -43,6 +44,7 @@ __all__ = [
     "continue_on_target",
     "domains",
     "evaluate",
+    "evaluate_log",
     "fit_log",
     "load",
     "recipe_for",

@@ -28,8 +28,10 @@ def linucb(**settings):
 
 
 def test_weights_are_those_of_multi_task_regression():
-    np.testing.assert_allclose(round_weights(np.array([0.25, 0.5, 1.0]), 4), [1.0, 0.5, 0.25])
-    assert round_weights(np.array([1e-6]), 4).tolist() == [LARGEST_WEIGHT]
+    chances = np.array([0.25, 0.5, 1.0, 1 / 64])
+    np.testing.assert_allclose(round_weights(chances, 4, weighting="importance"), [1.0, 0.5, 0.25, LARGEST_WEIGHT])
+    np.testing.assert_allclose(round_weights(chances, 4, weighting="flattened"), [1.0, 0.5**0.25, 0.25**0.25, 2.0])
+    assert round_weights(chances, 4, weighting="none") is None
 
 
 def test_pseudo_rewards_average_to_the_truth_by_either_part():
@@ -40,17 +42,18 @@ def test_pseudo_rewards_average_to_the_truth_by_either_part():
         np.testing.assert_allclose(filled.mean(axis=0), mean.mean(axis=0), atol=0.03)
 
 
+@pytest.mark.parametrize("weighting", ["importance", "flattened"])
 @pytest.mark.parametrize("form", ["primal", "dual"])
 @pytest.mark.parametrize("arms", ["disjoint", "shared"])
-def test_importance_is_weighted_ridge_regression(form, arms):
+def test_weights_make_a_weighted_ridge_regression(form, arms, weighting):
     """Against the closed form, with the batch in parts and one round alone."""
     x, arm, reward, p, _ = logged(60)
     if arms == "shared":
         x = np.random.default_rng(1).normal(size=(60, K, D))
     policy = linucb(arms=arms, form=form)
     for part in (slice(0, 40), slice(40, 41), slice(41, 60)):
-        policy.update(x[part], arm[part], reward[part], propensity=p[part])
-    w = round_weights(p, K)
+        policy.update(x[part], arm[part], reward[part], propensity=p[part], propensity_weighting=weighting)
+    w = round_weights(p, K, weighting=weighting)
     probe = np.random.default_rng(2).normal(size=(5, K, D) if arms == "shared" else (5, D))
     got = policy.decide(probe)
     for k in range(K):
@@ -181,8 +184,8 @@ class TestNeural:
     def test_the_head_weighs_rounds(self):
         x, arm, reward, p, _ = logged(64)
         policy = self.policy()
-        policy.update(x, arm, reward, propensity=p)
-        z, w = policy.latent(x), round_weights(p, K)
+        policy.update(x, arm, reward, propensity=p, propensity_weighting="importance")
+        z, w = policy.latent(x), round_weights(p, K, weighting="importance")
         for k in range(K):
             rows = arm == k
             gram = np.eye(z.shape[1]) + (z[rows].T * w[rows]) @ z[rows]
@@ -193,14 +196,16 @@ class TestNeural:
         x, arm, reward, p, _ = logged(300)
         policy = self.policy()
         policy.update(x[:200], arm[:200], reward[:200])
-        policy.update(x[200:], arm[200:], reward[200:], propensity=p[200:])
+        policy.update(x[200:], arm[200:], reward[200:], propensity=p[200:], propensity_weighting="importance")
         policy.save(tmp_path / "p.safetensors")
         loaded = daband.load(tmp_path / "p.safetensors")
         for one in (policy, loaded):
             assert one.adapt(steps=2)["refitted"] == 1.0
         np.testing.assert_array_equal(policy.decide(x).mean, loaded.decide(x).mean)
         weights = policy.buffers.source.weights[:300].numpy()
-        np.testing.assert_allclose(weights, np.concatenate([np.ones(200), round_weights(p[200:], K)]))
+        np.testing.assert_allclose(
+            weights, np.concatenate([np.ones(200), round_weights(p[200:], K, weighting="importance")])
+        )
 
     def test_a_file_without_weights_is_as_before(self):
         x, arm, reward, _, _ = logged(10)
@@ -227,11 +232,11 @@ class TestTraining:
     def test_train_uses_the_propensities_of_a_log(self):
         pair, _ = self.pair()
         policies = [linucb() for _ in range(3)]
-        for policy, weighting in zip(policies, (None, "importance", "none"), strict=True):
+        for policy, weighting in zip(policies, (None, "flattened", "none"), strict=True):
             daband.train(policy, source=pair.source, episodes=4, propensity_weighting=weighting)
         probe = np.eye(D)
-        default, importance, none = (policy.decide(probe).mean for policy in policies)
-        np.testing.assert_array_equal(default, importance)
+        default, flattened, none = (policy.decide(probe).mean for policy in policies)
+        np.testing.assert_array_equal(default, flattened)
         assert np.abs(default - none).max() > 1e-3
 
     def test_a_source_that_is_no_log_has_none(self):

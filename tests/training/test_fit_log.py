@@ -65,7 +65,7 @@ def damage(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("weighting", ["none", "importance", None])
+@pytest.mark.parametrize("weighting", ["none", "importance", "flattened", None])
 def test_it_is_what_update_gives(log, whole, weighting):
     x, arm, reward, propensity = whole
     expected = linucb()

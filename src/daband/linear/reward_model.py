@@ -50,10 +50,15 @@ class RewardModel:
         size = design.shape[1]
         self.coefficients = np.zeros((1 if shared else n_arms, size))
         """(heads, 1 + d)."""
+        self._fitted: list[tuple[AnyArray, AnyArray, AnyArray]] = []
         for head in np.unique(heads):
-            rows = design[heads == head]
-            gram = rows.T @ rows + ridge * np.eye(size)
-            self.coefficients[head] = np.linalg.solve(gram, rows.T @ (rewards[heads == head] - self._middle))
+            which = np.flatnonzero(heads == head)
+            rows, paid = design[which], rewards[which] - self._middle
+            smoother = np.linalg.solve(rows.T @ rows + ridge * np.eye(size), rows.T)
+            self.coefficients[head] = smoother @ paid
+            self._fitted.append((which, smoother, paid - rows @ self.coefficients[head]))
+        self._heads = np.unique(heads)
+        self._n = len(arms)
 
     def predict(self, features: FloatArray) -> FloatArray:
         """Rewards of every arm, (n, K)."""
@@ -65,6 +70,22 @@ class RewardModel:
         else:
             predicted = self._design(features) @ self.coefficients.T
         return predicted + self._middle
+
+    def influence(self, features: FloatArray, shares: FloatArray) -> FloatArray:
+        """How much each round it was fitted to moves the sum of predictions, (n,): weight times residual.
+
+        The sum is over contexts with these features, (m, d) or (m, K, d), and arms by their ``shares`` (m, K). The sum
+        of squares of influences is the variance of that sum that comes from the fitted rewards.
+        """
+        if features.ndim == 3:
+            flat = self._design(features.reshape(-1, features.shape[-1]))
+            gradients = (shares.reshape(-1) @ flat)[None]
+        else:
+            gradients = shares.T @ self._design(features)
+        influence = np.zeros(self._n)
+        for head, (which, smoother, residuals) in zip(self._heads, self._fitted, strict=True):
+            influence[which] = (gradients[head] @ smoother) * residuals
+        return influence
 
     def _design(self, features: FloatArray) -> FloatArray:
         return np.concatenate([np.ones((len(features), 1)), (features - self._centre) / self._scale], axis=1)

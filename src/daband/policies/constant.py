@@ -78,7 +78,8 @@ class Constant(SummedPolicy):
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
-        return WEIGHTINGS
+        # A mean over the rounds of an arm is as misspecified as a regression can be: it needs the weights in full.
+        return ("importance", *[name for name in WEIGHTINGS if name != "importance"])
 
     def _learn_weighted(
         self,

@@ -199,8 +199,9 @@ class Policy(Saved, ABC):
                 (0, 1]; it is used as ``propensity_weighting`` says. Rounds that this policy chose itself need none.
             on_duplicate: "refuse" the whole batch with an error, or "skip" the duplicates and learn the rest.
             propensity_weighting: "importance" (rounds weighted by ``1 / (n_arms * propensity)``, at most 10),
-                "doubly_robust" (linear policies: every arm learns a pseudo-reward of every round) or "none" (they are
-                not used). By default "importance", where the policy can weigh rounds.
+                "flattened" (by the fourth root of that), "doubly_robust" (linear policies: every arm learns a
+                pseudo-reward of every round) or "none" (they are not used). By default the first of the policy's
+                ``propensity_weightings``, which was the best by measurement (docs/logs.md).
 
         Returns:
             The ids that were skipped.
@@ -212,10 +213,13 @@ class Policy(Saved, ABC):
             where = self._resolved_domain(domain)
             pulled = checked_arms(arm, len(checked), self.n_arms)
             paid = self._checked_rewards(reward, (len(checked),))
-            weighting = checked_weighting(propensity_weighting, self.propensity_weightings, self.name)
-            chance = None if propensity is None else checked_propensities(propensity, len(checked))
-            if chance is None and propensity_weighting not in (None, "none"):
-                raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
+            weighting, chance = "none", None
+            if propensity is not None or propensity_weighting is not None:
+                weighting = checked_weighting(propensity_weighting, self.propensity_weightings, self.name)
+                if propensity is not None:
+                    chance = checked_propensities(propensity, len(checked))
+                elif weighting != "none":
+                    raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
             skipped: list[int | str] = []
             if ids is not None:
                 names = self._ids.checked(ids, len(checked))
@@ -232,9 +236,7 @@ class Policy(Saved, ABC):
             if len(checked) and chance is not None and weighting == "doubly_robust":
                 self._learn_doubly_robust(checked, pulled, paid, chance, where)
             elif len(checked):
-                weights = None
-                if chance is not None and weighting == "importance":
-                    weights = round_weights(chance, self.n_arms)
+                weights = None if chance is None else round_weights(chance, self.n_arms, weighting=weighting)
                 self._absorb(checked, pulled, paid, where, weights)
             if ids is not None:
                 self._ids.add(name for name, is_new in zip(names, new, strict=True) if is_new)
@@ -406,7 +408,10 @@ class Policy(Saved, ABC):
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
-        """Which values of ``propensity_weighting`` the policy offers; "importance" takes ``_learn_weighted``."""
+        """Which values of ``propensity_weighting`` the policy offers, the default first.
+
+        All but "none" take ``_learn_weighted``.
+        """
         return ("none",)
 
     def _learn_weighted(

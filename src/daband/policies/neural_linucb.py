@@ -206,7 +206,7 @@ class NeuralLinUCB(Policy):
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
         # Pseudo-rewards leave [0, 1], where the cross-entropy has no minimum. Steps on the latest rounds draw none.
-        return ("importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
+        return ("flattened", "importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
 
     def _learn_weighted(
         self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray

@@ -120,7 +120,7 @@ class SummedPolicy(Policy):
         if propensity is None:
             return None
         chance = checked_propensities(propensity, n)
-        return round_weights(chance, self.n_arms) if asked == "importance" else None
+        return round_weights(chance, self.n_arms, weighting=asked)
 
     def learn_sums(self, sums: RidgeSums, prepared: SummedPolicy) -> None:
         """Learn rounds that were summed; where that cannot be, an error is raised and nothing changes.
