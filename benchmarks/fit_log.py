@@ -4,7 +4,7 @@
 
 writes 64 Parquet files of 32 float32 features (1.4 GB for 10,000,000 rows), and then, each in a process of its own:
 reads all files and computes X'X, in single and in double precision; fits LinUCB with ``fit_log``, which takes the sums
-of ten arms, with importance weights and all checks; fits it again on two Ray workers, and once more with one of them
+of ten arms, with flattened weights and all checks; fits it again on two Ray workers, and once more with one of them
 killed in the middle. The coefficients of all fits are compared. Files that are there already are used.
 """
 

@@ -30,7 +30,7 @@ from daband.policies import Policy
 from daband.training import continue_on_target
 
 ROUNDS, EPISODE = 1920, 64
-MODES = {"full": 1.0, "adaptive": "adaptive", "none": 0.0}
+MODES: dict[str, float | str] = {"full": 1.0, "adaptive": "adaptive", "none": 0.0}
 # Pair, its options, source episodes, seeds, methods. The recipe of neural policies is --recipe.
 STUDIES: dict[str, tuple[str, dict[str, Any], int, int, tuple[str, ...]]] = {
     "digit": ("digit", {}, 300, 5, ("linucb-p", "daband")),

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from page_fit_log import fit_log_page
 from page_off_policy import off_policy
+from page_prior_trust import prior_trust_page
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -167,7 +169,12 @@ def paper_digit(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-PAGE_OF: dict[str, Callable[[Any], str]] = {"paper-digit": paper_digit, "off-policy": off_policy}
+PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "fit-log": fit_log_page,
+    "off-policy": off_policy,
+    "paper-digit": paper_digit,
+    "prior-trust": prior_trust_page,
+}
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:

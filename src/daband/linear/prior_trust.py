@@ -21,7 +21,7 @@ __all__ = ["DISCOUNTS", "MARGIN", "PriorTrust"]
 
 DISCOUNTS = (1.0, 0.1, 0.01, 0.0)
 """From full trust in the source to none."""
-MARGIN = 2.0
+MARGIN = 1.0
 """By how much the acting regression's squared errors must exceed another's before that takes over: rewards lie in
 [0, 1], so these are a few rounds in which it was certain and wrong. Without a margin luck would decide at first."""
 

@@ -220,7 +220,8 @@ class ParquetLog(LoggedDomain):
     def _layout(self, schema: dict[str, Any], path: Path) -> tuple[list[str], int]:
         """The columns to read, and how many numbers of context a row has."""
         columns = self.columns
-        names = list(dict.fromkeys([*columns.context, columns.arm, columns.reward, columns.propensity]))
+        logged = [name for name in (columns.arm, columns.reward, columns.propensity) if name is not None]
+        names = list(dict.fromkeys([*columns.context, *logged]))
         if self._transform is not None:
             return names, len(self._transform.feature_names)
         if len(columns.context) > 1 or not is_list(schema[columns.context[0]]):
