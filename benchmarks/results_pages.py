@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page_fit_log import fit_log_page
 from page_off_policy import off_policy
-from page_prior_trust import prior_trust_page
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -170,10 +168,8 @@ def paper_digit(records: Sequence[Record]) -> str:
 
 
 PAGE_OF: dict[str, Callable[[Any], str]] = {
-    "fit-log": fit_log_page,
     "off-policy": off_policy,
     "paper-digit": paper_digit,
-    "prior-trust": prior_trust_page,
 }
 
 
