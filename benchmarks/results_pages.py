@@ -19,6 +19,7 @@ from audit_page import audit_page
 from front_door_page import front_door
 from page_attribution import attribution
 from page_linear_readings import linear_readings
+from page_off_policy import off_policy
 from trust_page import trust_figure, trust_page
 
 from daband.evaluation import compare_paired, holm
@@ -176,6 +177,7 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "audit": audit_page,
     "front-door": front_door,
     "linear-readings": linear_readings,
+    "off-policy": off_policy,
     "paper-digit": paper_digit,
     "trust": trust_page,
 }

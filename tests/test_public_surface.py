@@ -23,6 +23,7 @@ Decision
 Evaluation
 InvalidInput
 LinUCB
+LogEstimate
 NeuralLinUCB
 NotFitted
 PCA
@@ -38,6 +39,8 @@ choose
 continue_on_target
 domains
 evaluate
+evaluate_log
+fit_log
 load
 recipe_for
 train
