@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
-from daband.encoders.image_layout import channels_first, channels_first_shape, image_layout
+from daband.encoders.image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
@@ -156,6 +156,16 @@ class NeuralLinUCB(Policy):
     @property
     def _head(self) -> RidgeHead:
         return self._published.head
+
+    @property
+    def acting_encoder(self) -> InferenceEncoder:
+        """The encoder that decisions rest on now; nothing changes it, ``adapt`` replaces it."""
+        return self._published.encoder
+
+    @property
+    def image_layout(self) -> ImageLayout | None:
+        """How the pixels of contexts lie, where the network takes images with the channels first; else None."""
+        return self._layout
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the head works on: (B, d), or (B, K, d) with shared arms."""

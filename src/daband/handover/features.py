@@ -1,0 +1,98 @@
+"""From contexts to what the head works on: the policy's transform, the layout of images, the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, unit_scale
+from daband.handover.networks import Network
+
+__all__ = ["Features", "PcaStep", "StandardiseStep", "Step", "step_from"]
+
+
+class Step(Protocol):
+    """Flattened contexts (n, d) to features (n, f)."""
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        """Features of rows."""
+        ...
+
+
+class StandardiseStep:
+    """What a fitted ``daband.Standardise`` does; values far outside are clipped as there, without a warning."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        self._mean, self._deviation = arrays["mean"], arrays["deviation"]
+        self._axes = arrays.get("axes")
+        self._clip, self._scale = float(settings["clip"]), float(settings["scale"])
+        if self._mean.shape != self._deviation.shape or not (self._deviation > 0).all():
+            raise ValueError("the standardisation has no deviation for every mean")
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        out = np.ones((len(rows), rows.shape[1] + 1))
+        inner = out[:, :-1]
+        np.subtract(rows, self._mean, out=inner)
+        inner /= self._deviation
+        np.maximum(inner, -self._clip, out=inner)
+        np.minimum(inner, self._clip, out=inner)
+        inner *= self._scale
+        if self._axes is None:
+            return out
+        return np.concatenate([inner @ self._axes.T, out[:, -1:]], axis=1)
+
+
+class PcaStep:
+    """What a fitted ``daband.PCA`` does."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:  # noqa: ARG002
+        self._centre, self._axes = arrays["centre"], np.ascontiguousarray(arrays["axes"].T)
+        if self._axes.shape[:1] != self._centre.shape:
+            raise ValueError("the axes have other dimensions than the centre")
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        features: FloatArray = (rows - self._centre) @ self._axes
+        return features
+
+
+def step_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Step:
+    """The transform that a file describes."""
+    kinds: dict[str, type[StandardiseStep] | type[PcaStep]] = {"standardise": StandardiseStep, "pca": PcaStep}
+    return kinds[settings["kind"]](settings, arrays)
+
+
+class Features:
+    """Contexts (n, *C), or (n, K, *C) with one per arm, to features (n, d) or (n, K, d), float64."""
+
+    def __init__(
+        self, *, step: Step | None, layout: str | None, network: Network | None, constant: bool, per_arm: bool
+    ) -> None:
+        self._step = step
+        self._layout = layout
+        self._network = network
+        self._constant = constant
+        self._per_arm = per_arm
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The features of one row, (d,) or (K, d)."""
+        if self._network is None and self._step is None and not (self._constant or self._per_arm):
+            return unit_scale(context).reshape(-1)
+        return self.many(context[None])[0]
+
+    def many(self, contexts: AnyArray) -> FloatArray:
+        """The features of several rows."""
+        if self._constant:
+            return np.ones((len(contexts), 1))
+        lead = contexts.shape[: 2 if self._per_arm else 1]
+        rows = contexts.reshape(-1, *contexts.shape[len(lead) :])
+        if self._step is not None:
+            rows = self._step(unit_scale(rows.reshape(len(rows), -1)))
+        if self._network is None:
+            return unit_scale(rows).reshape(*lead, -1)
+        if self._layout == "channels_last":
+            rows = np.moveaxis(rows, -1, -3)
+        elif self._layout == "grey":
+            rows = rows[:, None]
+        return self._network(rows).reshape(*lead, -1)
