@@ -32,7 +32,9 @@ TrainingDiverged
 continue_on_target
 domains
 evaluate
+export
 load
+load_deployed
 recipe_for
 train
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
 from daband.evaluation import Evaluation, evaluate
+from daband.handover import export, load_deployed
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
@@ -43,7 +44,9 @@ __all__ = [
     "continue_on_target",
     "domains",
     "evaluate",
+    "export",
     "load",
+    "load_deployed",
     "recipe_for",
     "train",
 ]

@@ -17,6 +17,7 @@ import daband
 from daband.cli import data
 from daband.cli.ablate import ablate
 from daband.cli.continued import continue_command
+from daband.cli.export import export_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
@@ -133,6 +134,7 @@ def bench_command(
 app.command()(ablate)
 app.command()(sweep)
 app.command("continue")(continue_command)
+app.command("export")(export_command)
 
 
 @app.command()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Deployed", "DeployedDecision", "load_deployed"]
 
 
-@dataclass(frozen=True, slots=True)
-class DeployedDecision:
+class DeployedDecision(NamedTuple):
     """What ``decide`` returns. For a batch of n rows every field has a leading n, and ``warnings`` one tuple a row."""
 
     arm: int | IntArray
@@ -118,6 +118,12 @@ class Deployed:
         A column that a row lacks, a value of the wrong type, numbers that are not finite, arrays of another shape and
         damaged images are errors in any case.
         """
+        return self.decide_with(row, available, round_number=round_number, strict=strict)[0]
+
+    def decide_with(
+        self, row: Any, available: Any = None, *, round_number: int | None = None, strict: bool = False
+    ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
+        """``decide``; besides, what was read, and means and widths on the policy's own scale, for the monitor."""
         read = self.reader.read(row)
         if strict:
             _refuse_odd(read)
@@ -128,10 +134,8 @@ class Deployed:
         mean, width = self.head.one(self.features.one(read.contexts))
         allowed = None if available is None else self._open_arms(available)
         arm, chance = self.choice.one(mean, width, allowed, round_number)
-        low, high = self.reward_range
-        if low != 0.0 or high != 1.0:
-            mean, width = low + (high - low) * mean, (high - low) * width
-        return DeployedDecision(arm, self.arm_names[arm], chance, mean, width, read.warnings[0])
+        decision = DeployedDecision(arm, self.arm_names[arm], chance, *self._in_units(mean, width), read.warnings[0])
+        return decision, read, mean, width
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
         """A monitor that decides through this policy and tells when contexts or arms have left what training saw.
@@ -144,12 +148,15 @@ class Deployed:
 
     def summary(self, contexts: AnyArray) -> tuple[FloatArray, IntArray]:
         """Summary scores (n, J) of contexts (n, ...) and preferred arms (n,), which the monitor watches."""
-        mean, width = self.head.many(self.features.many(contexts))
+        return self.summary_of(contexts, *self.head.many(self.features.many(contexts)))
+
+    def summary_of(self, contexts: AnyArray, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, IntArray]:
+        """``summary``, where means and widths (n, K) on the policy's own scale are known."""
         return summary_scores(
             contexts,
             mean,
             width,
-            dimensions=int(np.prod(self.context_shape)),
+            dimensions=math.prod(self.context_shape),
             image=self.reader.images is not None,
             multiplier=self.choice.multiplier,
         )
@@ -158,15 +165,21 @@ class Deployed:
         takes = f"context_shape={self.context_shape}" if self.columns is None else f"columns={list(self.columns)}"
         return f"<Deployed({self.policy!r}, {takes}, arms={list(self.arm_names)}, acts in the {self.domain})>"
 
-    def _decide_batch(self, read: ReadRows, available: Any, round_number: int | None) -> DeployedDecision:
+    def _in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
+        low, high = self.reward_range
+        if low == 0.0 and high == 1.0:
+            return mean, width
+        return low + (high - low) * mean, (high - low) * width
+
+    def _decide_batch(
+        self, read: ReadRows, available: Any, round_number: int | None
+    ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
         mean, width = self.head.many(self.features.many(read.contexts))
         mask = None if available is None else self._mask(available, len(mean))
         arms, chances = self.choice.many(mean, width, mask, round_number)
-        low, high = self.reward_range
-        if low != 0.0 or high != 1.0:
-            mean, width = low + (high - low) * mean, (high - low) * width
         names = tuple(self.arm_names[arm] for arm in arms)
-        return DeployedDecision(arms, names, chances, mean, width, tuple(read.warnings))
+        shown = self._in_units(mean, width)
+        return DeployedDecision(arms, names, chances, *shown, tuple(read.warnings)), read, mean, width
 
     def _mask(self, available: Any, n: int) -> BoolArray:
         if isinstance(available, np.ndarray) and available.ndim == 2:

@@ -301,7 +301,11 @@ def _reference_contexts(policy: Policy, reference: Any, domain: str) -> AnyArray
 
 def _replayed(policy: Any, domain: str) -> AnyArray | None:
     """Contexts that the policy keeps for replay, where they are as they came."""
-    if not policy.learns_by_gradients or policy.transform is not None or policy.image_layout not in (None, "channels_first"):
+    if (
+        not policy.learns_by_gradients
+        or policy.transform is not None
+        or policy.image_layout not in (None, "channels_first")
+    ):
         return None
     buffer = policy.buffers.target if domain == "target" else policy.buffers.source
     n = min(len(buffer), MOST_CONTEXTS)
@@ -334,9 +338,7 @@ def _reference(deployed: Deployed, contexts: AnyArray, arrays: dict[str, AnyArra
         feature_names=deployed.feature_names,
         n_arms=deployed.n_arms,
     )
-    found = build_reference(
-        names, scores, preferred, n_arms=deployed.n_arms, count_arms=not deployed.per_arm
-    )
+    found = build_reference(names, scores, preferred, n_arms=deployed.n_arms, count_arms=not deployed.per_arm)
     if found is None:
         return None
     arrays["reference/edges"], arrays["reference/counts"] = found.edges, found.counts

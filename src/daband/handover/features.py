@@ -25,20 +25,21 @@ class StandardiseStep:
     """What a fitted ``daband.Standardise`` does; values far outside are clipped as there, without a warning."""
 
     def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
-        self._mean, self._deviation = arrays["mean"], arrays["deviation"]
-        self._axes = arrays.get("axes")
-        self._clip, self._scale = float(settings["clip"]), float(settings["scale"])
-        if self._mean.shape != self._deviation.shape or not (self._deviation > 0).all():
+        self._mean, deviation = arrays["mean"], arrays["deviation"]
+        if self._mean.shape != deviation.shape or not (deviation > 0).all():
             raise ValueError("the standardisation has no deviation for every mean")
+        self._axes = arrays.get("axes")
+        self._factor = float(settings["scale"]) / deviation
+        self._most = float(settings["clip"]) * float(settings["scale"])
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        out = np.ones((len(rows), rows.shape[1] + 1))
+        out = np.empty((len(rows), rows.shape[1] + 1))
+        out[:, -1] = 1.0
         inner = out[:, :-1]
         np.subtract(rows, self._mean, out=inner)
-        inner /= self._deviation
-        np.maximum(inner, -self._clip, out=inner)
-        np.minimum(inner, self._clip, out=inner)
-        inner *= self._scale
+        inner *= self._factor
+        np.maximum(inner, -self._most, out=inner)
+        np.minimum(inner, self._most, out=inner)
         if self._axes is None:
             return out
         return np.concatenate([inner @ self._axes.T, out[:, -1:]], axis=1)
@@ -95,4 +96,5 @@ class Features:
             rows = np.moveaxis(rows, -1, -3)
         elif self._layout == "grey":
             rows = rows[:, None]
-        return self._network(rows).reshape(*lead, -1)
+        latents: FloatArray = self._network(rows).reshape(*lead, -1)
+        return latents

@@ -70,9 +70,8 @@ def summary_scores(
         flat = flat / 255.0 if contexts.dtype == np.uint8 else flat
         parts = [flat.mean(axis=1, keepdims=True), flat.std(axis=1, keepdims=True)]
     elif dimensions <= _MOST_NUMBERS:
-        flat = contexts.reshape(n, -1, dimensions).astype(np.float64)
-        flat = flat / 255.0 if contexts.dtype == np.uint8 else flat
-        parts = [flat.mean(axis=1)]  # over the arms, where each has a context
+        per_arm = contexts.reshape(n, -1, dimensions).astype(np.float64)
+        parts = [per_arm.mean(axis=1) / (255.0 if contexts.dtype == np.uint8 else 1.0)]
     scores = mean + multiplier * width
     preferred: IntArray = scores.argmax(axis=1)
     rows = np.arange(n)

@@ -1,4 +1,4 @@
-"""Raw rows of a table as contexts: the fitted transform of the columns, for one row at a time, and what is odd in it."""
+"""Raw rows of a table as contexts: the fitted transform of the columns, one row at a time, and what is odd in it."""
 
 from __future__ import annotations
 
