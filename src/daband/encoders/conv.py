@@ -26,7 +26,8 @@ _ENOUGH_CHANNELS = 8
 class ConvFeatures(Features):
     """Convolution, norm, ReLU and 2x2 pooling, once per entry of ``channels``, over images (channels, height, width).
 
-    ``normalise=False`` leaves out the batch norms. ``pixels`` says how pixels are normalised: "unit" leaves them in
+    ``normalise=False`` leaves out the batch norms; ``statistics`` says by what they normalise the target
+    (``DomainNorm``). ``pixels`` says how pixels are normalised: "unit" leaves them in
     [0, 1], "symmetric" maps them to [-1, 1], "imagenet" subtracts ImageNet's mean and divides by its deviation, channel
     by channel. ``normalise_image`` subtracts each image's own mean and divides by its spread, which takes brightness
     and contrast out before anything is learned.
@@ -42,6 +43,7 @@ class ConvFeatures(Features):
         context_shape: tuple[int, ...],
         channels: tuple[int, ...] = (64, 48),
         normalise: bool = True,
+        statistics: str = "own",
         pixels: str = "unit",
         normalise_image: bool = False,
         pooled_side: int = 8,
@@ -70,7 +72,7 @@ class ConvFeatures(Features):
         for outputs in channels:
             # The norm that follows has a shift of its own; without it the convolution needs one.
             self.layers.append(nn.Conv2d(inputs, outputs, kernel_size=5, bias=not normalise))
-            self.norms.append(DomainNorm(channels=outputs) if normalise else nn.Identity())
+            self.norms.append(DomainNorm(channels=outputs, statistics=statistics) if normalise else nn.Identity())
             inputs, height, width = outputs, (height - 4) // 2, (width - 4) // 2
             if min(height, width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")

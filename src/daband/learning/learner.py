@@ -126,6 +126,13 @@ class Learner:
         return self.n_arms if self.shared else 1
 
     @property
+    def uses_target(self) -> bool:
+        """Whether steps look at unlabelled target contexts: for a term, or for the statistics of norms."""
+        norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
+        wanted = self.recipe.learning.target_statistics and any(norm.statistics != "source" for norm in norms)
+        return self.objective.needs_target or wanted
+
+    @property
     def stackable(self) -> bool:
         """Whether learners of this shape can be stacked: if all that the encoder holds is trained, or a norm's."""
         frozen = any(not parameter.requires_grad for parameter in self.encoder.parameters())

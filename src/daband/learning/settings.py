@@ -51,6 +51,9 @@ class LearningSettings:
     gate_exponent: float = 0.0
     """The weights of the target's terms and of R are multiplied with a gate, ``rate ** gate_exponent``, where rate is
     the recent mean reward on the source: at full weight from the start they prevent the learning they depend on."""
+    target_statistics: bool = True
+    """Whether batch norms learn the target's statistics also where no term of the objective needs target contexts, as
+    in Neural-LinUCB; without it such a policy normalises the target by the source's."""
 
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:

@@ -48,7 +48,7 @@ class Stepper:
             context_shape=first.encoder.context_shape,
             augmentation_draws=learning.augmentation.draws(first.encoder.context_shape),
             latest=first.recipe.replay.sampling == "last",
-            uses_target=first.objective.needs_target,
+            uses_target=first.uses_target,
         )
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph

@@ -235,7 +235,7 @@ class NeuralLinUCB(Policy):
 
     def _observe(self, contexts: AnyArray) -> None:
         self._warn_of_large_pixels(contexts)
-        if self._learner.objective.needs_target:
+        if self._learner.uses_target:
             self._buffers.target.add(contexts)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:

@@ -1,0 +1,302 @@
+"""What each ingredient of DABand's default is worth, beside fair baselines and ceilings.
+
+    python benchmarks/attribution.py --out records/            # every study on DIGIT at the paper's budget
+    python benchmarks/attribution.py --out records/ --pair signs --studies ablation
+    python benchmarks/attribution.py --out records/ --studies leave-one-out,baselines
+
+Several processes may be started with one ``--out``: each takes the next study that nobody has begun, and a folder
+that holds finished ones is continued. Numpy, torch and safetensors are enough. Seeds of one variant are trained
+stacked. ``--commit`` names the commit where there is no git directory. ``--scores`` also writes what each policy
+predicts for held-out source contexts and for target contexts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from study_queue import work_through
+
+import daband
+from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
+from daband.domains.data_paths import need
+from daband.policies import Policy
+from daband.training import Training, train_stacked
+
+FIVE, THREE = tuple(range(5)), tuple(range(3))
+EPISODE = 64
+CONTINUED_ROUNDS = 1920
+NO_TARGET_TERMS = {"adversarial": 0.0, "target_entropy": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
+LETTERS = {"R": {"regression_error": 0.5}, "P": {"predicted_reward": 1.0}}
+COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A policy's settings, what it learns from, and how many seeds of it are trained."""
+
+    name: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    method: str = "daband"
+    seeds: tuple[int, ...] = FIVE
+    feedback: str | None = None
+    """What rewards tell; the pair's own unless given."""
+    pair: str = ""
+    """"imbalanced": classes 0 to 4 of the target four times as frequent as the others."""
+    labels: str = ""
+    """"source": every source label is revealed; "target": the same, and the source is the target."""
+    continued: bool = False
+    """Whether training continues on target rewards afterwards."""
+
+
+def without(*ingredients: str) -> dict[str, Any]:
+    """The default recipe without some ingredients."""
+    options: dict[str, dict[str, Any]] = {
+        "discriminator": {"weights": {"adversarial": 0.0}},
+        "pseudo-labels": {"weights": {"pseudo_labels": 0.0}},
+        "entropy and diversity": {"weights": {"target_entropy": 0.0, "target_diversity": 0.0}},
+        "statistics per domain": {"encoder": {"options": {"statistics": "source"}}},
+        "batch norm": {"encoder": {"options": {"normalise": False}}},
+        "augmentation": {"learning": {"augmentation": {"shift": 0, "contrast": 0.0}}},
+        "EMA": {"learning": {"ema_decay": 0.0}},
+        "gate": {"learning": {"gate_exponent": 0.0}},
+        "replay": {"replay": {"sampling": "last"}},
+        "refit": {"replay": {"refit": False}},
+    }
+    changes: dict[str, Any] = {}
+    for ingredient in ingredients:
+        _merge(changes, options[ingredient])
+    return changes
+
+
+def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            _merge(into.setdefault(name, {}), value)
+        else:
+            into[name] = value
+
+
+INGREDIENTS = (
+    "discriminator",
+    "pseudo-labels",
+    "entropy and diversity",
+    "statistics per domain",
+    "augmentation",
+    "EMA",
+    "gate",
+    "replay",
+    "refit",
+)
+
+
+def studies() -> dict[str, list[Variant]]:
+    """By study, its variants; the first study is the most important."""
+    leave_one_out = [Variant("default", continued=True)]
+    leave_one_out += [Variant(f"no {one}", without(one)) for one in (*INGREDIENTS, "batch norm")]
+    leave_one_out.append(
+        Variant("discriminator alone of the target's terms", without("pseudo-labels", "entropy and diversity"))
+    )
+    add_one_in = [Variant("none", without(*INGREDIENTS), seeds=THREE)]
+    for one in INGREDIENTS:
+        if one != "gate":  # which has nothing to act on alone
+            rest = [other for other in INGREDIENTS if other != one]
+            add_one_in.append(Variant(f"{one} alone", without(*rest), seeds=THREE))
+    gated = [other for other in INGREDIENTS if other not in ("discriminator", "gate")]
+    add_one_in.append(Variant("discriminator and gate alone", without(*gated), seeds=THREE))
+    for letter, weights in LETTERS.items():
+        recipe = without(*INGREDIENTS)
+        recipe["weights"] = {**recipe["weights"], **weights}
+        add_one_in.append(Variant(f"{letter} alone", recipe, seeds=THREE))
+    source = {"learning": {"target_statistics": False}}
+    baselines = [
+        Variant("statistics of the target", method="nlinucb", continued=True),
+        Variant("statistics of the source", source, method="nlinucb"),
+        Variant("no batch norm", without("batch norm"), method="nlinucb"),
+        Variant("statistics of the target, bandit feedback", method="nlinucb", feedback="bandit"),
+        Variant("bandit feedback", feedback="bandit"),
+    ]
+    no_diversity = {"weights": {"target_diversity": 0.0}}
+    label_shift = [
+        Variant("default", pair="imbalanced"),
+        Variant("no diversity", no_diversity, pair="imbalanced"),
+        Variant("no entropy and diversity", without("entropy and diversity"), pair="imbalanced"),
+        Variant("no target terms", method="nlinucb", pair="imbalanced"),
+    ]
+    ceilings = [
+        Variant("every source label", labels="source", seeds=THREE),
+        Variant("target labels", {"weights": NO_TARGET_TERMS}, labels="target", seeds=THREE),
+    ]
+    weights_of_p = [
+        Variant(f"P at {value:g}", {"base": "default-rpd", "weights": {"predicted_reward": value}}, seeds=THREE)
+        for value in (0.03, 0.1, 0.3, 3.0)
+    ]
+    return {
+        "leave-one-out": leave_one_out,
+        "baselines": baselines,
+        "ablation": [Variant(letters, _ablated(letters)) for letters in COMBINATIONS],
+        "add-one-in": add_one_in,
+        "ceilings": ceilings,
+        "label shift": label_shift,
+        "weight of P": weights_of_p,
+    }
+
+
+def _ablated(letters: str) -> dict[str, Any]:
+    weights = {} if "D" in letters else dict(NO_TARGET_TERMS)
+    for letter, on in LETTERS.items():
+        if letter in letters:
+            weights |= on
+    return {"weights": weights}
+
+
+def imbalanced(pair: Pair) -> Pair:
+    """DIGIT whose target shows classes 0 to 4 four times as often as the others, in training and in the test."""
+    with np.load(need(("mnist_m/mnist_m_28.npz",), pair="digit")) as packed:
+        x, y, x_test, y_test = (packed[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+
+    def kept(labels: np.ndarray, seed: int) -> np.ndarray:
+        draws = np.random.default_rng(seed).random(len(labels))
+        return np.flatnonzero((labels <= 4) | (draws < 0.25))
+
+    shown, judged = kept(y, 20260801), kept(y_test, 20260802)
+    return from_arrays(
+        source=_labelled(pair.source),
+        target=x[shown],
+        target_test=(x_test[judged], y_test[judged].astype(np.int64)),
+        n_arms=10,
+        source_test=None,
+        target_passes=2,
+        name="digit, imbalanced",
+    )
+
+
+def _labelled(domain: RewardDomain) -> tuple[np.ndarray, np.ndarray]:
+    """All contexts of a domain, and the arm that pays best in each."""
+    every = np.arange(len(domain))
+    rewards, _ = domain.read_rewards(every)
+    return domain.read(every), rewards.argmax(axis=1)
+
+
+def with_labels(pair: Pair, labels: str) -> Pair:
+    """The pair with a source that reveals every label: a log of the best arm; or with the target as the source."""
+    domain = pair.source if labels == "source" else pair.require_target_labelled()
+    assert isinstance(domain, RewardDomain)
+    contexts, best = _labelled(domain)
+    made = from_log(
+        source=(contexts, best, np.ones(len(best)), np.ones(len(best))),
+        source_test=None,
+        target=contexts[:1],
+        n_arms=pair.n_arms,
+        feedback="one_hot",
+    )
+    return replace(made, target=pair.target, target_test=pair.target_test)
+
+
+def run_variant(
+    study: str, variant: Variant, pair: Pair, *, episodes: int, scores: Path | None
+) -> list[dict[str, Any]]:
+    """Train a variant's seeds stacked, and judge each of them."""
+    if variant.pair:
+        pair = imbalanced(pair)
+    if variant.labels:
+        pair = with_labels(pair, variant.labels)
+    kind = daband.NeuralLinUCB if variant.method == "nlinucb" else daband.DABand
+    more = {} if variant.feedback is None else {"feedback": variant.feedback}
+    made = [kind.for_pair(pair, recipe=variant.recipe, seed=seed, **more) for seed in variant.seeds]
+    started = time.perf_counter()
+    runs = train_stacked([Training(policy, pair.source, pair.target, episodes) for policy in made])
+    seconds = (time.perf_counter() - started) / len(made)
+    records = []
+    for seed, policy, run in zip(variant.seeds, made, runs, strict=True):
+        if isinstance(run, Exception):
+            raise run
+        found = daband.evaluate(policy, pair.require_target_test())
+        record = {
+            "study": study,
+            "variant": variant.name,
+            "method": variant.method,
+            "seed": seed,
+            "recipe": variant.recipe,
+            "feedback": variant.feedback or pair.feedback,
+            "target_accuracy": found.accuracy,
+            "target_accuracy_macro": found.accuracy_macro,
+            "source_regret": run.total_regret if not variant.labels else None,
+            "rounds": run.rounds,
+            "seconds": round(seconds, 2),
+            "pair": pair.about.summary or pair.name,
+        }
+        if variant.continued:
+            record["continued_regret"] = continued(policy, pair)
+        records.append(record)
+    if scores is not None and not variant.pair and not variant.labels:
+        write_scores(scores, made, pair, f"{study} {variant.method} {variant.name}")
+    return records
+
+
+def continued(policy: Policy, pair: Pair) -> dict[str, float]:
+    """Regret of continued training on target contexts that the policy has seen, and on fresh ones."""
+    test = pair.require_target_test()
+    fresh = from_arrays(
+        source=(test.read(0, CONTINUED_ROUNDS), test.read_expected(0, CONTINUED_ROUNDS).argmax(axis=1)),
+        source_test=None,
+        target=test.read(0, 1),
+        n_arms=pair.n_arms,
+    ).source
+    found = {}
+    for name, domain in (("seen contexts", pair.require_target_labelled()), ("fresh contexts", fresh)):
+        run = daband.continue_on_target(copy.deepcopy(policy), target=domain, rounds=CONTINUED_ROUNDS)
+        found[name] = float(run.total_regret)
+    return found
+
+
+def write_scores(folder: Path, made: list[Policy], pair: Pair, name: str) -> None:
+    """What each policy predicts for held-out source contexts and for target contexts, with the labels of both."""
+    held, test = pair.source_test, pair.require_target_test()
+    assert isinstance(held, EvaluationDomain)
+    n_source, n_target = min(2000, len(held)), min(3000, len(test))
+    source, target = held.read(0, n_source), test.read(0, n_target)
+    np.savez_compressed(
+        folder / (f"{pair.name} {name}".replace(" ", "_").replace(",", "") + ".npz"),
+        variant=np.array([name] * len(made)),
+        seed=np.array([policy.seed for policy in made]),
+        source_mean=np.stack([p.select(source, domain="source").mean for p in made]).astype(np.float16),
+        target_mean=np.stack([p.select(target, domain="target").mean for p in made]).astype(np.float16),
+        source_label=held.read_expected(0, n_source).argmax(axis=1),
+        target_label=test.read_expected(0, n_target).argmax(axis=1),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a folder with a JSON file per variant")
+    parser.add_argument("--pair", default="digit")
+    parser.add_argument("--studies", default=",".join(studies()))
+    parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--scores", type=Path, help="a folder for predictions")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
+    parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
+    given = parser.parse_args()
+    options = {"passes": 5} if given.pair == "signs" and not given.tiny else {}
+    pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
+    available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
+    episodes = given.episodes or min(300, available)
+    if given.scores is not None:
+        given.scores.mkdir(parents=True, exist_ok=True)
+    units = []
+    for study in given.studies.split(","):
+        for variant in studies()[study]:
+            name = f"{pair.name} {study} {variant.method} {variant.name}"
+            units.append((name, partial(run_variant, study, variant, pair, episodes=episodes, scores=given.scores)))
+    work_through(units, out=given.out, commit=given.commit, seconds=given.seconds)
+
+
+if __name__ == "__main__":
+    main()
