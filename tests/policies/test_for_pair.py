@@ -1,12 +1,14 @@
 """``Policy.for_pair``: what follows from a pair, for every policy alike."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import daband
 from daband.domains import from_arrays, from_callable, load
 from daband.errors import InvalidInput
-from daband.experiments.methods import build_policy
+from daband.experiments.methods import build_policy, policy_settings
 from daband.policies import policies
 
 PAIR = load("amazon", tiny=True)
@@ -85,3 +87,23 @@ def test_a_row_of_enormous_size_does_not_destroy_a_policy():
     with pytest.warns(daband.linear.OutlierWarning):
         daband.train(policy, source=pair.source, target=pair.target, episodes=30)
     assert daband.evaluate(policy, pair.source_test, as_domain="source").accuracy == 1.0
+
+
+def test_a_class_whose_constructor_hands_settings_on():
+    class Bold(daband.LinUCB):
+        def __init__(self, *, boldness: float = 2.0, **rest: Any) -> None:
+            super().__init__(**rest)
+            self.boldness = boldness
+
+    made = Bold.for_pair(PAIR, boldness=3.0, ridge=2.0, device="cpu", seed=4)
+    assert (made.boldness, made.settings()["ridge"], made.seed) == (3.0, 2.0, 4)
+    assert (made.context_shape, made.n_arms) == (PAIR.context_shape, PAIR.n_arms)
+    assert isinstance(made.transform, daband.Standardise)
+    assert "ridge=2.0" in repr(made)
+    assert "alpha=" not in repr(made)  # it is the default
+    with pytest.raises(InvalidInput, match="Bold has no setting 'boldnes'; did you mean 'boldness'"):
+        Bold.for_pair(PAIR, boldnes=1.0)
+    with policies.temporarily("bold", Bold):
+        assert {"boldness", "ridge", "alpha"} <= set(policy_settings("bold"))
+        by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, components=8)
+        assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)

@@ -15,7 +15,6 @@ and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits f
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
 from daband.linear.kernels import kernels
 from daband.policies.decisions import Played, joined
-from daband.policies.for_pair import policy_for_pair
+from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
     DOMAINS,
     LARGEST_NORM,
@@ -324,7 +323,7 @@ class Policy(Saved, ABC):
         return []
 
     def __repr__(self) -> str:
-        defaults = {name: own.default for name, own in inspect.signature(type(self)).parameters.items()}
+        defaults = setting_defaults(type(self))
         settings = {name: value for name, value in self.settings().items() if name != "reward_range"}
         shown = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
         given = [f"{name}={value!r}" for name, value in shown.items() if value != defaults.get(name)]

@@ -14,11 +14,12 @@ import numpy as np
 
 from daband.errors import InvalidInput
 from daband.linear import PCA, Standardise
+from daband.policies.saving import Saved
 from daband.suggestions import did_you_mean
 
-__all__ = ["default_transform", "policy_for_pair"]
+__all__ = ["default_transform", "policy_for_pair", "setting_defaults"]
 
-_P = TypeVar("_P")
+_P = TypeVar("_P", bound=Saved)
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
 _OF_SOME = ("alpha", "device", "feedback")
 """Settings that some policies have no use for; they are dropped there."""
@@ -28,7 +29,7 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
     """A policy of class ``kind`` for ``pair``; ``settings`` are keyword arguments of that class."""
     if not all(hasattr(pair, name) for name in (*_OF_THE_PAIR, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
-    known = inspect.signature(kind).parameters
+    known = setting_defaults(kind)
     unknown = next((name for name in settings if name not in known and name not in _OF_SOME), None)
     if unknown is not None:
         own = [name for name in known if name not in _OF_THE_PAIR]
@@ -38,7 +39,28 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
     if "transform" not in settings:
         arguments["transform"] = default_transform(kind, pair)
     arguments |= settings
-    return kind(**{name: value for name, value in arguments.items() if name in known})
+    policy = kind(**{name: value for name, value in arguments.items() if name in known})
+    table = getattr(pair, "table", None)
+    if table is not None:
+        policy.table = table
+    return policy
+
+
+def setting_defaults(kind: type) -> dict[str, Any]:
+    """The keyword arguments of a class's constructor, with their defaults (``inspect.Parameter.empty`` where none).
+
+    Where a constructor takes ``**kwargs``, those of the next class in the method resolution order belong to it.
+    """
+    found: dict[str, Any] = {}
+    for own in kind.__mro__:
+        if "__init__" not in vars(own) or own is object:
+            continue
+        parameters = list(inspect.signature(vars(own)["__init__"]).parameters.values())[1:]
+        named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        found = {one.name: one.default for one in parameters if one.kind in named} | found
+        if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
+            break
+    return found
 
 
 def default_transform(kind: type, pair: Any, *, components: int | None = None) -> Any:

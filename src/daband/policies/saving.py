@@ -18,6 +18,7 @@ from daband.policies.pending_rounds import PendingRounds
 from daband.policies.reward_scale import RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.policies.thread_locks import ThreadSafe
+from daband.table_transform import TableTransform
 
 __all__ = ["Saved"]
 
@@ -26,6 +27,7 @@ class Saved(ThreadSafe):
     """The part of a policy that writes it to a file and restores it from the arrays of one."""
 
     name: ClassVar[str]
+    context_shape: tuple[int, ...]
     transform: Transform | None
     domain: str
     rounds_decided: int
@@ -33,6 +35,27 @@ class Saved(ThreadSafe):
     _scale: RewardScale
     _ids: RoundIds
     _pending: PendingRounds
+    _table: TableTransform | None = None
+
+    @property
+    def table(self) -> TableTransform | None:
+        """What turns a raw row into a context: ``policy.select(policy.table.contexts({"age": 41, "city": "Oslo"}))``.
+
+        ``for_pair`` sets it where the pair is made of tables; for a policy built by hand set ``policy.table =
+        pair.table``. A saved file holds it.
+        """
+        return self._table
+
+    @table.setter
+    def table(self, table: TableTransform | None) -> None:
+        if table is not None and not isinstance(table, TableTransform):
+            raise InvalidInput(f"table must be a daband.domains.TableTransform, e.g. pair.table, got {table!r}")
+        if table is not None and (len(table.feature_names),) != self.context_shape:
+            raise InvalidInput(
+                f"table makes contexts of shape ({len(table.feature_names)},), the policy takes {self.context_shape}"
+            )
+        with self._write_lock:
+            self._table = table
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
         """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
@@ -52,6 +75,8 @@ class Saved(ThreadSafe):
                     "rewards to learn from them yet; update with more rounds first, or give the range"
                 )
             settings = {**self.settings(), "policy": self.name}
+            if self._table is not None:
+                settings["table"] = self._table.state()
             state = self._state(replay=replay)
             ids = self._ids if replay else RoundIds(self._ids.window)
             arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in state.items()}

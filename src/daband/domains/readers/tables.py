@@ -15,9 +15,9 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair, RewardRange
 from daband.domains.readers.arrays import from_arrays
 from daband.domains.readers.logs import from_log
-from daband.domains.readers.table_transform import TableTransform, numbers
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
+from daband.table_transform import TableTransform, numbers
 
 if TYPE_CHECKING:
     import polars as pl
