@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband.domains.readers.table_transform import TableTransform
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.handover.features import Features, step_from
 from daband.handover.format import read_deployed_file
@@ -22,6 +21,7 @@ from daband.handover.rows import ImageRule, ReadRows, RowReader
 from daband.handover.table_rows import RowWarning, TableRows
 from daband.linear.draws import draw_key
 from daband.suggestions import did_you_mean
+from daband.table_transform import TableTransform
 
 if TYPE_CHECKING:
     from daband.handover.monitor import Monitor

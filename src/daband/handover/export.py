@@ -17,7 +17,6 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband.domains import Contexts, Pair
 from daband.domains.readers.images import Framing
-from daband.domains.readers.table_transform import TableTransform
 from daband.errors import InvalidInput, NotFitted
 from daband.handover.deployed import Deployed, deployed_from
 from daband.handover.format import FORMAT_VERSION, write_deployed_file
@@ -27,6 +26,7 @@ from daband.linear import PCA, RidgeHead, Standardise
 from daband.linear.standardise import CLIP, feature_scale
 from daband.policies import Constant, LinUCB, Policy, Random
 from daband.policies.input_checks import LARGEST_RAW_NORM, checked_domain
+from daband.table_transform import TableTransform
 
 __all__ = ["ExportWarning", "export"]
 
@@ -59,7 +59,8 @@ def export(
         pair: the pair it was trained on. What follows from it: arm names, table, images and reference.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
         arm_names: a name per arm; by default those of the pair, else "0", "1", ...
-        table: the fitted transform that makes contexts of raw rows (``pair.table``), where rows of a table will come.
+        table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
+            pair's, else the policy's own.
         images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
         reference: contexts of the domain it will act in, (n, *C). Ranges and counts of them go into the file, for
             warnings and for ``Deployed.monitor``. By default those of the pair, else the contexts that the policy
@@ -97,6 +98,7 @@ def exported(
         _check_pair(policy, pair)
         arm_names = pair.class_names if arm_names is None else arm_names
         table = pair.table if table is None else table
+    table = policy.table if table is None else table
     if not policy.knows_reward_range:
         raise InvalidInput(
             "policy: reward_range='auto' has not seen enough rewards to know the range; update with more rounds first"

@@ -79,7 +79,8 @@ class Features:
     def one(self, context: AnyArray) -> FloatArray:
         """The features of one row, (d,) or (K, d)."""
         if self._network is None and self._step is None and not (self._constant or self._per_arm):
-            return unit_scale(context).reshape(-1)
+            flat: FloatArray = unit_scale(context).reshape(-1)
+            return flat
         return self.many(context[None])[0]
 
     def many(self, contexts: AnyArray) -> FloatArray:

@@ -130,9 +130,7 @@ class RowReader:
         if single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
             return ReadRows(array, [self._checked(array)], True)
         if not single and array.shape[1:] != self.shape:
-            raise InvalidInput(
-                f"a row must have shape {self.shape}, or (n, *{self.shape}) for n rows, got {array.shape}"
-            )
+            raise InvalidInput(f"a row must have shape {self.shape}, n rows (n, *{self.shape}); got {array.shape}")
         if array.dtype == np.uint8:
             rows = 1 if single else len(array)
             if not rows:

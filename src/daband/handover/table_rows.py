@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import FloatArray
-from daband.domains.readers.table_transform import CategoricalColumn, NumericColumn, TableTransform
 from daband.errors import InvalidInput
 from daband.suggestions import did_you_mean
+from daband.table_transform import CategoricalColumn, NumericColumn, TableTransform
 
 __all__ = ["FAR", "RowWarning", "TableRows"]
 
