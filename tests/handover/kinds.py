@@ -7,8 +7,9 @@ import numpy as np
 import daband
 
 VECTOR, IMAGE, ARMS = (6,), (3, 16, 16), 3
-SMALL = {"base": "small", "learning": {"steps": 2, "batch": 8}}
-SMALL_IMAGES = {**SMALL, "encoder": {"name": "conv", "options": {"channels": [4, 5]}}}
+LATENT = {"dimension": 8, "hidden": 10}
+STEPS = {"base": "small", "learning": {"steps": 2, "batch": 8}}
+SMALL = {**STEPS, "encoder": {"name": "mlp", "options": {"widths": [12, 9], "statistics": "gated"}, "latent": LATENT}}
 
 
 def _vector(**settings):
@@ -16,8 +17,12 @@ def _vector(**settings):
 
 
 def _conv(**options):
-    encoder = {"name": "conv", "options": {"channels": [4, 5], **options}}
-    return {"context_shape": IMAGE, "n_arms": ARMS, "seed": 3, "recipe": {**SMALL, "encoder": encoder}}
+    encoder = {
+        "name": "conv",
+        "options": {"channels": [4, 5], **options},
+        "latent": {**LATENT, "normalise_hidden": True},
+    }
+    return {"context_shape": IMAGE, "n_arms": ARMS, "seed": 3, "recipe": {**STEPS, "encoder": encoder}}
 
 
 KINDS = {

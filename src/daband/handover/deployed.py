@@ -6,59 +6,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.handover.decision import DeployedDecision
 from daband.handover.features import Features, step_from
 from daband.handover.format import read_deployed_file
 from daband.handover.heads import Choice, EvenHead, LinearHead
+from daband.handover.monitor import Monitor
 from daband.handover.networks import Network, network_from
 from daband.handover.reference import Reference, reference_from, summary_scores
 from daband.handover.rows import ImageRule, ReadRows, RowReader
-from daband.handover.table_rows import RowWarning, TableRows
+from daband.handover.table_rows import TableRows
 from daband.linear.draws import draw_key
 from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
 
-if TYPE_CHECKING:
-    from daband.handover.monitor import Monitor
-
-__all__ = ["Deployed", "DeployedDecision", "load_deployed"]
-
-
-class DeployedDecision(NamedTuple):
-    """What ``decide`` returns. For a batch of n rows every field has a leading n, and ``warnings`` one tuple a row."""
-
-    arm: int | IntArray
-    """The chosen arm, 0..K-1."""
-    arm_name: str | tuple[str, ...]
-    """Its name."""
-    propensity: float | FloatArray
-    """The probability with which that arm was chosen."""
-    mean: FloatArray
-    """Predicted rewards of all arms, (K,), in the user's units."""
-    width: FloatArray
-    """Their uncertainty, (K,), before ``alpha`` scales it."""
-    warnings: tuple[Any, ...]
-    """What was odd about the row: a ``RowWarning`` each."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The decision on one row as JSON can hold it."""
-        return {
-            "arm": self.arm,
-            "arm_name": self.arm_name,
-            "propensity": self.propensity,
-            "mean": self.mean.tolist(),
-            "width": self.width.tolist(),
-            "warnings": [
-                {"kind": odd.kind, "column": odd.column, "message": odd.message}
-                for odd in self.warnings
-                if isinstance(odd, RowWarning)
-            ],
-        }
+__all__ = ["Deployed", "deployed_from", "load_deployed"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,8 +109,6 @@ class Deployed:
 
         ``false_alarms`` bounds the probability that it ever raises an alarm while nothing has changed.
         """
-        from daband.handover.monitor import Monitor
-
         return Monitor(self, false_alarms=false_alarms)
 
     def summary(self, contexts: AnyArray) -> tuple[FloatArray, IntArray]:

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
-from daband.handover.deployed import Deployed, DeployedDecision
-from daband.handover.reference import bins_of
+from daband.handover.decision import DeployedDecision
+from daband.handover.reference import Reference, bins_of
+from daband.handover.rows import ReadRows, RowReader
 
 __all__ = ["Monitor", "MonitorReport", "ScoreReport"]
 
@@ -72,13 +73,46 @@ class MonitorReport:
         return self.contexts_left or self.arms_left
 
 
+class Watched(Protocol):
+    """What a monitor asks of a deployed policy; see ``daband.handover.Deployed``."""
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """A name per arm."""
+        ...
+
+    @property
+    def reader(self) -> RowReader:
+        """What reads rows."""
+        ...
+
+    @property
+    def reference(self) -> Reference | None:
+        """What training saw."""
+        ...
+
+    def decide_with(
+        self, row: Any, available: Any = None, *, round_number: int | None = None, strict: bool = False
+    ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
+        """A decision, what was read for it, means and widths."""
+        ...
+
+    def summary(self, contexts: AnyArray) -> tuple[FloatArray, IntArray]:
+        """Summary scores and preferred arms."""
+        ...
+
+    def summary_of(self, contexts: AnyArray, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, IntArray]:
+        """The same, where means and widths are known."""
+        ...
+
+
 class Monitor:
     """Decides through a deployed policy and watches what it decides on: ``deployed.monitor()``.
 
     It may be shared by threads. Each process has its own, and each of these keeps its promise on false alarms alone.
     """
 
-    def __init__(self, deployed: Deployed, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
+    def __init__(self, deployed: Watched, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
         if not 0.0 < false_alarms < 1.0:
             raise InvalidInput(f"false_alarms must lie between 0 and 1, got {false_alarms}")
         if deployed.reference is None:
@@ -112,7 +146,7 @@ class Monitor:
         self._bets: IntArray = np.zeros((1, len(names), _BINS), np.int64)
         self._capital: FloatArray = np.zeros((1, len(names)))  # logarithms
         self._largest: FloatArray = np.zeros(len(names))
-        self._arm_counts: IntArray = np.zeros(deployed.n_arms, np.int64)
+        self._arm_counts: IntArray = np.zeros(len(deployed.arm_names), np.int64)
         self._warnings: dict[str, int] = {}
 
     def decide(

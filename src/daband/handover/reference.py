@@ -23,6 +23,7 @@ MOST_CONTEXTS = 4096
 LEAST_CONTEXTS = 64
 """With fewer there is nothing to compare with."""
 _BINS = 10
+_BESIDE = 1e-9
 _MOST_NUMBERS = 256
 """Vectors of more numbers are watched by what the policy predicts alone."""
 
@@ -97,11 +98,11 @@ def build_reference(
         return None
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
     first, second = order[: n // 2], order[n // 2 :]
-    edges = np.full((scores.shape[1], _BINS - 1), np.inf)
-    for score in range(scores.shape[1]):
-        cuts = _cuts(scores[first, score])
-        edges[score, : len(cuts)] = cuts
-    counts = np.zeros((scores.shape[1], _BINS), np.int64)
+    cuts = [_cuts(column) for column in scores[first].T]
+    edges = np.full((len(cuts), max(len(own) for own in cuts)), np.inf)
+    for score, own in enumerate(cuts):
+        edges[score, : len(own)] = own
+    counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
     for row in bins_of(scores[second], edges):
         counts[np.arange(len(row)), row] += 1
     arms = np.bincount(preferred[second], minlength=n_arms) if count_arms else np.zeros(0, np.int64)
@@ -116,8 +117,20 @@ def reference_from(header: Mapping[str, Any] | None, arrays: Mapping[str, AnyArr
 
 
 def _cuts(values: FloatArray) -> FloatArray:
-    """Edges of bins of about equal counts, halfway between neighbouring values."""
+    """Edges of bins of about equal counts, halfway between neighbouring values and never at one.
+
+    A value that many contexts share has an edge on both sides, so that whatever differs from it falls elsewhere.
+    """
+    distinct = np.unique(values)
     ordered = np.sort(values)
     below = (np.arange(1, _BINS) * len(ordered)) // _BINS
-    cuts: FloatArray = np.unique(0.5 * (ordered[below - 1] + ordered[below]))
-    return cuts
+    cuts = []
+    for lower, upper in zip(ordered[below - 1], ordered[below], strict=True):
+        if lower < upper:
+            cuts.append(0.5 * (lower + upper))
+            continue
+        at = int(np.searchsorted(distinct, lower))
+        beside = _BESIDE * (1.0 + abs(float(lower)))
+        cuts.append(0.5 * (lower + distinct[at - 1]) if at > 0 else lower - beside)
+        cuts.append(0.5 * (lower + distinct[at + 1]) if at + 1 < len(distinct) else lower + beside)
+    return np.unique(np.array(cuts))

@@ -110,7 +110,11 @@ class RowReader:
             )
         if not isinstance(row, Mapping):
             raise InvalidInput(f"a row of a batch of mappings is {type(row).__name__}")
-        return self.table.one(row)
+        context, odd = self.table.one(row)
+        if odd:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._check_size(context)
+        return context, odd
 
     def _frame(self, frame: Any, package: str) -> ReadRows:
         if package == "pandas" and type(frame).__name__ == "Series":
@@ -147,22 +151,25 @@ class RowReader:
     def _checked(self, context: AnyArray) -> tuple[RowWarning, ...]:
         """The warnings for one context of floating-point numbers."""
         flat: AnyArray = context.reshape(-1)
-        if self._ranges is None or self._inverse is None:
-            if not float(flat @ flat) <= self._safe:
-                self._refuse(flat)
-            return ()
-        if self._settles:
-            apart = flat - self._ranges[0]
-            apart *= self._inverse
-            # In nearly every case all of them together are not as far out as one number may be.
-            if apart.dot(apart) <= _FAR_SQUARE:
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the checks
+            if self._settles and self._ranges is not None and self._inverse is not None:
+                apart = flat - self._ranges[0]
+                apart *= self._inverse
+                # In nearly every case all of them together are not as far out as one number may be.
+                if apart.dot(apart) <= _FAR_SQUARE:
+                    return ()
+            self._check_size(flat)
+            if self._ranges is None or self._inverse is None:
                 return ()
-        if not float(flat @ flat) <= self._safe:
-            self._refuse(flat)
-        if len(flat) != len(self._inverse):  # one context per arm
-            flat = flat.reshape(-1, len(self._inverse))
-        outside = np.abs(flat - self._ranges[0]) * self._inverse > FAR
+            if len(flat) != len(self._inverse):  # one context per arm
+                flat = flat.reshape(-1, len(self._inverse))
+            outside = np.abs(flat - self._ranges[0]) * self._inverse > FAR
         return self._far(flat, outside) if outside.any() else ()
+
+    def _check_size(self, flat: AnyArray) -> None:
+        """Refuse numbers (d,) that are not finite, or larger together than the policy accepts."""
+        if not float(flat.dot(flat)) <= self._safe:
+            self._refuse(flat)
 
     def _refuse(self, flat: AnyArray) -> None:
         wrong = np.flatnonzero(~np.isfinite(flat))

@@ -104,7 +104,8 @@ class TableRows:
             context[at] = 1.0
         if values:
             try:
-                scaled = (np.array(values, np.float64) - self._mean) / self._deviation
+                with np.errstate(over="ignore"):  # what overflows is far outside
+                    scaled = (np.array(values, np.float64) - self._mean) / self._deviation
             except OverflowError:
                 raise InvalidInput("a number of the row is too large for double precision") from None
             if self._contiguous:
