@@ -57,7 +57,7 @@ def test_masks_by_row(pair_of):
 
 
 def test_the_domain_that_was_asked_for(tmp_path):
-    policy, contexts, *_ = trained("daband")
+    policy, *_ = trained("daband")
     new = contexts_of(KINDS["daband"][1], 8, seed=9)
     for domain in ("source", "target"):
         daband.export(policy, tmp_path / "p", domain=domain)

@@ -52,7 +52,7 @@ def test_a_small_reference_makes_no_false_alarms(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(lambda rows: rows + [1.0, 0.0, 0.0], "number 0"), (lambda rows: rows * [1.0, 2.5, 1.0], "number 1"),
+    [(lambda rows: rows + np.array([1.0, 0.0, 0.0]), "number 0"), (lambda rows: rows * [1.0, 2.5, 1.0], "number 1"),
      (lambda rows: np.where(np.arange(3) == 2, np.roll(rows[:, ::-1] > 0.2, 1, axis=0), rows), "number 2"),
      (lambda rows: rows * [3.0, 1.0, 1.0], "number 0")],
     ids=["offset", "scale", "rare value", "spread"],
@@ -81,7 +81,7 @@ def test_a_late_change_is_found_soon(deployed):
     rng = np.random.default_rng(4)
     monitor.see(reference(rng, 3000))
     assert not monitor.alarm
-    monitor.see(reference(rng, 500) + [1.5, 0.0, 0.0])
+    monitor.see(reference(rng, 500) + np.array([1.5, 0.0, 0.0]))
     assert monitor.report().reasons[0] == "number 0"
 
 

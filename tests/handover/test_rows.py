@@ -52,8 +52,8 @@ class TestKinds:
         deployed, pair, policy = on_tables
         expected = policy.decide(pair.table.contexts(FULL))
         series = pd.Series(FULL, dtype=object)
-        forms = [FULL, series, pd.DataFrame([FULL]).iloc[0], pair.table.contexts(FULL)[0], {**FULL, "age": np.int32(41)},
-                 pair.table.contexts(FULL)[0].tolist(), torch.tensor(pair.table.contexts(FULL)[0]),
+        forms = [FULL, series, pd.DataFrame([FULL]).iloc[0], pair.table.contexts(FULL)[0],
+                 {**FULL, "age": np.int32(41)}, pair.table.contexts(FULL)[0].tolist(), torch.tensor(pair.table.contexts(FULL)[0]),
                  pl.DataFrame([FULL]).row(0, named=True), {**FULL, "age": 41.0}, {**FULL, "city": np.str_("Oslo")},
                  {**FULL, "member": np.bool_(True)}, {**FULL, "member": "true"}]  # fmt: skip
         for form in forms:
@@ -156,9 +156,10 @@ class TestWrong:
          ({**{k: v for k, v in FULL.items() if k != "income"}, "incone": 3.0}, "no 'income'.*did you mean 'incone'"),
          ({}, "no 'age'"), ({**FULL, "age": "41"}, r"'age' must be a number or None, got '41' \(str\)"),
          ({**FULL, "age": [41]}, "'age' must be a number"), ({**FULL, "age": float("inf")}, "'age' must be a finite"),
-         ({**FULL, "age": 10**400}, "too large"), ({**FULL, "age": 1e300}, "norm"), ({**FULL, "city": ["Oslo"]}, "'city' must be a text or a number"),
+         ({**FULL, "age": 10**400}, "too large"), ({**FULL, "age": 1e300}, "norm"),
+         ({**FULL, "city": ["Oslo"]}, "'city' must be a text or a number"),
          ({**FULL, "city": {"name": "Oslo"}}, "'city'")],
-        ids=["missing", "misspelt", "empty", "mistyped", "list", "infinite", "huge", "large", "list of text", "mapping"],
+        ids=["missing", "misspelt", "empty", "mistyped", "list", "infinite", "huge", "large", "texts", "mapping"],
     )  # fmt: skip
     def test_columns(self, row, told, on_tables):
         deployed, *_ = on_tables

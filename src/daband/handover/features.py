@@ -81,7 +81,8 @@ class Features:
         if self._network is None and self._step is None and not (self._constant or self._per_arm):
             flat: FloatArray = unit_scale(context).reshape(-1)
             return flat
-        return self.many(context[None])[0]
+        row: FloatArray = self.many(context[None])[0]
+        return row
 
     def many(self, contexts: AnyArray) -> FloatArray:
         """The features of several rows."""
