@@ -7,6 +7,8 @@ patches. Nothing here is trained, and torch is not imported.
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +21,7 @@ __all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "network_from"
 
 Float32Array = npt.NDArray[np.float32]
 
+_LOCAL = threading.local()
 _BYTE = np.float32(255.0)
 _PATCH_NUMBERS = 1 << 19
 """How many numbers of patches are made at a time: 2 MB, which stay in the cache."""
@@ -151,15 +154,28 @@ def _pooled_convolution(maps: Float32Array, side: int, weight: Float32Array) -> 
         (strides[0], strides[1], strides[0], strides[2]),
         writeable=False,
     )
-    at_once = max(1, _PATCH_NUMBERS // (4 * columns * side * side * channels))
+    at_once = min(rows, max(1, _PATCH_NUMBERS // (4 * columns * side * side * channels)))
     for start in range(0, rows, at_once):
         part = patches[2 * start : 2 * (start + at_once)]
-        products = part.reshape(-1, side * side * channels) @ weight
+        cut = _scratch("patches", part.shape)
+        np.copyto(cut, part)
+        flat = cut.reshape(-1, len(weight))
+        products = np.matmul(flat, weight, out=_scratch("products", (len(flat), weight.shape[1])))
         four = products.reshape(len(part) // 2, 2, columns, 2, -1)
         np.maximum(four[:, 0, :, 0], four[:, 0, :, 1], out=out[start : start + at_once])
         lower = np.maximum(four[:, 1, :, 0], four[:, 1, :, 1])
         np.maximum(out[start : start + at_once], lower, out=out[start : start + at_once])
     return out
+
+
+def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:
+    """An array to calculate in, of this thread alone: fetching fresh pages for every image would take as long."""
+    size = math.prod(shape)
+    flat: Float32Array | None = getattr(_LOCAL, name, None)
+    if flat is None or flat.size < size:
+        flat = np.empty(size, np.float32)
+        setattr(_LOCAL, name, flat)
+    return flat[:size].reshape(shape)
 
 
 def _averaged(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
