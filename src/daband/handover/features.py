@@ -20,6 +20,10 @@ class Step(Protocol):
         """Features of rows."""
         ...
 
+    def one(self, row: FloatArray) -> FloatArray:
+        """The features (f,) of one row (d,)."""
+        ...
+
 
 class StandardiseStep:
     """What a fitted ``daband.Standardise`` does; values far outside are clipped as there, without a warning."""
@@ -44,6 +48,17 @@ class StandardiseStep:
             return out
         return np.concatenate([inner @ self._axes.T, out[:, -1:]], axis=1)
 
+    def one(self, row: FloatArray) -> FloatArray:
+        """The features of one row, in fewer calls."""
+        out = np.empty(len(row) + 1)
+        out[-1] = 1.0
+        inner = out[:-1]
+        np.subtract(row, self._mean, inner)
+        np.multiply(inner, self._factor, inner)
+        np.maximum(inner, -self._most, inner)
+        np.minimum(inner, self._most, inner)
+        return out if self._axes is None else np.append(self._axes @ inner, 1.0)
+
 
 class PcaStep:
     """What a fitted ``daband.PCA`` does."""
@@ -56,6 +71,10 @@ class PcaStep:
     def __call__(self, rows: FloatArray) -> FloatArray:
         features: FloatArray = (rows - self._centre) @ self._axes
         return features
+
+    def one(self, row: FloatArray) -> FloatArray:
+        """The features of one row."""
+        return self(row)
 
 
 def step_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Step:
@@ -78,11 +97,19 @@ class Features:
 
     def one(self, context: AnyArray) -> FloatArray:
         """The features of one row, (d,) or (K, d)."""
-        if self._network is None and self._step is None and not (self._constant or self._per_arm):
+        if self._constant or self._per_arm:
+            row: FloatArray = self.many(context[None])[0]
+            return row
+        if self._step is not None:
+            context = self._step.one(unit_scale(context).reshape(-1))
+        if self._network is None:
             flat: FloatArray = unit_scale(context).reshape(-1)
             return flat
-        row: FloatArray = self.many(context[None])[0]
-        return row
+        if self._layout == "channels_last":
+            context = np.moveaxis(context, -1, -3)
+        elif self._layout == "grey":
+            context = context[None]
+        return self._network.one(context)
 
     def many(self, contexts: AnyArray) -> FloatArray:
         """The features of several rows."""

@@ -22,7 +22,7 @@ __all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "network_from"
 Float32Array = npt.NDArray[np.float32]
 
 _LOCAL = threading.local()
-_BYTE = np.float32(255.0)
+_BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
 _PATCH_NUMBERS = 1 << 19
 """How many numbers of patches are made at a time: 2 MB, which stay in the cache."""
 _SPREAD_FLOOR = np.float32(0.1)
@@ -35,6 +35,10 @@ class Network(Protocol):
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Latents of contexts, float64."""
+        ...
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The latent (d,) of one context."""
         ...
 
 
@@ -60,10 +64,22 @@ class DenseLayers:
         for weight, bias in self._layers[:-1]:
             hidden = hidden @ weight
             hidden += bias
-            np.maximum(hidden, 0.0, out=hidden)
+            np.maximum(hidden, _ZERO, out=hidden)
         weight, bias = self._layers[-1]
         latent: FloatArray = (hidden @ weight + bias).astype(np.float64)
         latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
+        return latent
+
+    def one(self, row: Float32Array) -> FloatArray:
+        """The same for one row (inputs,), in fewer calls."""
+        hidden = row
+        for weight, bias in self._layers[:-1]:
+            hidden = hidden @ weight
+            hidden += bias
+            np.maximum(hidden, _ZERO, out=hidden)
+        weight, bias = self._layers[-1]
+        latent: FloatArray = (hidden @ weight + bias).astype(np.float64)
+        latent *= 1.0 / max(math.sqrt(latent.dot(latent)), 1e-12)
         return latent
 
 
@@ -85,6 +101,16 @@ class MlpNetwork:
         if self._scale is not None and self._shift is not None:
             rows = rows * self._scale + self._shift  # in double precision: raw columns may have large offsets
         return self._dense(rows.astype(np.float32))
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The latent of one context."""
+        row = context.reshape(-1)
+        if row.dtype == np.uint8:
+            row = row / _BYTE
+        if self._scale is not None and self._shift is not None:
+            row = row * self._scale
+            row += self._shift
+        return self._dense.one(row.astype(np.float32))
 
 
 class ConvNetwork:
@@ -111,6 +137,10 @@ class ConvNetwork:
         maps = np.stack([self._maps(image) for image in contexts])
         return self._dense(maps)
 
+    def one(self, context: AnyArray) -> FloatArray:
+        """The latent of one image."""
+        return self._dense.one(self._maps(context))
+
     def _maps(self, image: AnyArray) -> Float32Array:
         """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
         maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
@@ -122,7 +152,7 @@ class ConvNetwork:
         for side, weight, bias in self._kernels:
             maps = _pooled_convolution(maps, side, weight)
             maps += bias  # the same for the four that were pooled
-            np.maximum(maps, 0.0, out=maps)
+            np.maximum(maps, _ZERO, out=maps)
         if self._pooled is not None:
             maps = _averaged(maps, self._pooled)
         return maps.reshape(-1)

@@ -53,3 +53,8 @@ class TorchNetwork:
         latents: FloatArray = latent.numpy().astype(np.float64)
         latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
         return latents
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The latent of one context."""
+        latent: FloatArray = self(context[None])[0]
+        return latent
