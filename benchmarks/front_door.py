@@ -4,10 +4,11 @@
     python benchmarks/front_door.py --out part0.json --part 0/2                     # half of the pairs
     python benchmarks/front_door.py --join part0.json part1.json --out all.json     # parts to one record
 
-By its side: alpha .05, .3 and 1, and the default on contexts multiplied by 1,000 and on contexts shifted by ten
-deviations of each number, source and target alike. Pairs are played as their presets say. Every record has the target
-accuracy (by labels that only the evaluator has), the accuracy on the source's held-out rounds, and the source regret.
-Numpy is enough; ``warfarin`` is read with polars. ``--commit`` names the commit where there is no git directory.
+By its side: alpha .05, .3 and 1, and .15, the earlier default; the default on contexts multiplied by 1,000 and on
+contexts shifted by ten deviations of each number, source and target alike; and half and twice the default alpha. Pairs
+are played as their presets say. Every record has the target accuracy (by labels that only the evaluator has), the
+accuracy on the source's held-out rounds, and the source regret. What ``--out`` has already is not run again. Numpy is
+enough; ``warfarin`` is read with polars. ``--commit`` names the commit where there is no git directory.
 """
 
 from __future__ import annotations
@@ -35,10 +36,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "synthetic": {},
 }
 """By family, the options of its pairs, as in the presets."""
+ABOUT = ("commit", "numpy", "machine")
 EPISODES = {"synthetic": 100}
 """Of 64 rounds; all there are where a pair is not listed."""
 ALPHAS = (0.05, 0.3, 1.0)
-VARIANTS = ("default", *(f"alpha {alpha:g}" for alpha in ALPHAS), "times 1000", "shifted")
+EARLIER = 0.15
+"""The default of every dimension before."""
+FACTORS = (0.5, 2.0)
+"""Of the default alpha, for its choice by source regret."""
+CHANGED = ("times 1000", "shifted")
+"""Variants with other contexts."""
+VARIANTS = (
+    "default",
+    *(f"alpha {alpha:g}" for alpha in ALPHAS),
+    *CHANGED,
+    *(f"default x {factor:g}" for factor in FACTORS),
+    f"alpha {EARLIER:g}",
+)
 
 
 def pair_names() -> list[str]:
@@ -88,7 +102,15 @@ def variant_of(name: str, pair: Pair) -> tuple[Pair, dict[str, float]]:
     if name == "shifted":
         shift = shift_of(pair)
         return changed(pair, lambda contexts: contexts + shift), {}
+    if name.startswith("default x "):
+        return pair, {"alpha": float(name.removeprefix("default x ")) * default_alpha(pair)}
     return pair, {} if name == "default" else {"alpha": float(name.removeprefix("alpha "))}
+
+
+def default_alpha(pair: Pair) -> float:
+    """What ``for_pair`` chooses."""
+    alpha: float = daband.LinUCB.for_pair(pair).settings()["alpha"]
+    return alpha
 
 
 def one_run(pair: Pair, settings: dict[str, Any], seed: int, episodes: int) -> dict[str, Any]:
@@ -127,18 +149,35 @@ def main() -> None:
         given.out.write_text(json.dumps(records, indent=1) + "\n")
         return
     part, parts = (int(number) for number in given.part.split("/"))
-    about = {"commit": given.commit or _commit(), "numpy": np.__version__, "machine": platform.machine()}
-    records = []
+    about = dict(zip(ABOUT, (given.commit or _commit(), np.__version__, platform.machine()), strict=True))
+    records = json.loads(given.out.read_text()) if given.out.is_file() else []
+    known = {(record["pair"], record["variant"], record["seed"]) for record in records}
     for name in names[part::parts]:
         pair = daband.domains.load(name, tiny=given.tiny, **OPTIONS[_family(name)])
         episodes = min(EPISODES.get(name, 10**9), pair.source.rounds_available // 64)
         for variant in given.variants.split(","):
             meant, settings = variant_of(variant, pair)
-            own = [one_run(meant, settings, seed, episodes) for seed in range(given.seeds)]
-            records += [{"pair": name, "variant": variant, **record, **about} for record in own]
-            accuracies = [record["target_accuracy"] for record in own]
-            print(f"{name:<32} {variant:<11} {np.mean(accuracies):.4f}  {np.round(accuracies, 4)}", flush=True)
-        given.out.write_text(json.dumps(records, indent=1) + "\n")
+            for seed in range(given.seeds):
+                if (name, variant, seed) in known:
+                    continue
+                same = _same_run(records, name, variant, seed, settings.get("alpha", default_alpha(meant)))
+                record = one_run(meant, settings, seed, episodes) if same is None else same
+                records.append({"pair": name, "variant": variant, **record, **about})
+            given.out.write_text(json.dumps(records, indent=1) + "\n")
+            own = [r["target_accuracy"] for r in records if (r["pair"], r["variant"]) == (name, variant)]
+            print(f"{name:<32} {variant:<13} {np.mean(own):.4f}  {np.round(own, 4)}", flush=True)
+
+
+def _same_run(records: list[dict[str, Any]], name: str, variant: str, seed: int, alpha: float) -> dict[str, Any] | None:
+    """What has run already with the same contexts, seed and alpha under another name."""
+    if variant in CHANGED:
+        return None
+    for record in records:
+        if (record["pair"], record["seed"], record["alpha"]) == (name, seed, alpha) and record[
+            "variant"
+        ] not in CHANGED:
+            return {key: value for key, value in record.items() if key not in ("pair", "variant", *ABOUT)}
+    return None
 
 
 def _commit() -> str:

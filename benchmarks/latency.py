@@ -197,7 +197,7 @@ def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
 
 def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
     """The convolutions and dense layers in torch, with the norms folded in, and the head in numpy."""
-    encoder = policy.acting_encoder.network
+    encoder = policy._published.encoder.network
     folded = []
     for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
         scale, shift = norm.folded(1)

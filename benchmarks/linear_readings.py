@@ -29,7 +29,7 @@ _DEVIATION = np.array((0.229, 0.224, 0.225), np.float32)
 
 
 class Pixels:
-    """Images (B, 3, height, width) of uint8 as flat contexts, normalised."""
+    """Images of uint8, channels first, as flat contexts (B, 3 * height * width), normalised."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -38,11 +38,11 @@ class Pixels:
         return self
 
     def transform(self, contexts: np.ndarray) -> np.ndarray:
-        unit = contexts.astype(np.float32) / 255
+        unit = contexts.reshape(len(contexts), len(_MEAN), -1).astype(np.float32) / 255
         if self.how == "symmetric":
             unit = 2 * unit - 1
         elif self.how == "imagenet":
-            unit = (unit - _MEAN[:, None, None]) / _DEVIATION[:, None, None]
+            unit = (unit - _MEAN[:, None]) / _DEVIATION[:, None]
         return unit.reshape(len(unit), -1)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from audit_page import audit_page
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -166,7 +167,10 @@ def paper_digit(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-PAGE_OF: dict[str, Callable[[Sequence[Record]], str]] = {"paper-digit": paper_digit}
+PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "audit": audit_page,
+    "paper-digit": paper_digit,
+}
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:

@@ -18,7 +18,7 @@ from tests.handover.kinds import KINDS, contexts_of, trained
 
 FILES = Path(__file__).with_name("files")
 KEPT = ["constant", "random", "linucb", "linucb-shared", "linucb-pca", "linucb-standardise", "nlinucb", "daband",
-        "daband-images"]  # fmt: skip
+        "daband-images", "daband-linear"]  # fmt: skip
 
 
 def table_pair():

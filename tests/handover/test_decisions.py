@@ -29,6 +29,14 @@ def test_every_registered_policy_is_among_the_kinds():
     assert {kind.name for kind, _ in KINDS.values()} >= {name for name in policies.names() if "." not in name}
 
 
+def test_kinds_whose_linear_part_acts():
+    assert {kind for kind in KINDS if getattr(trained(kind)[0], "linear_acts", False)} == {
+        "daband-linear",
+        "daband-linear-shared",
+        "daband-linear-images",
+    }
+
+
 def agree(expected, found):
     np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.width, expected.width, rtol=1e-4, atol=1e-5)

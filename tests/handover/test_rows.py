@@ -53,8 +53,8 @@ class TestKinds:
         expected = policy.decide(pair.table.contexts(FULL))
         series = pd.Series(FULL, dtype=object)
         forms = [FULL, series, pd.DataFrame([FULL]).iloc[0], pair.table.contexts(FULL)[0],
-                 {**FULL, "age": np.int32(41)}, pair.table.contexts(FULL)[0].tolist(), torch.tensor(pair.table.contexts(FULL)[0]),
-                 pl.DataFrame([FULL]).row(0, named=True), {**FULL, "age": 41.0}, {**FULL, "city": np.str_("Oslo")},
+                 {**FULL, "age": np.int32(41)}, pair.table.contexts(FULL)[0].tolist(),
+                 torch.tensor(pair.table.contexts(FULL)[0]), pl.DataFrame([FULL]).row(0, named=True), {**FULL, "age": 41.0}, {**FULL, "city": np.str_("Oslo")},
                  {**FULL, "member": np.bool_(True)}, {**FULL, "member": "true"}]  # fmt: skip
         for form in forms:
             decision = deployed.decide(form)

@@ -35,6 +35,16 @@ class Halves:
         self.offset, self.fitted = state["offset"], True
 
 
+class Doubled:
+    """A transform with nothing to fit and no attribute that says so."""
+
+    def fit(self, contexts):
+        return self
+
+    def transform(self, contexts):
+        return contexts * 2
+
+
 def policy(transform):
     made = daband.LinUCB(context_shape=(5,), n_arms=3, transform=transform)
     if not made.transform.fitted:
@@ -44,7 +54,7 @@ def policy(transform):
 
 
 @pytest.mark.parametrize(
-    "given", [daband.PCA(2), daband.Standardise(), StandardScaler(), TruncatedSVD(n_components=2), Halves()]
+    "given", [daband.PCA(2), daband.Standardise(), StandardScaler(), TruncatedSVD(n_components=2), Halves(), Doubled()]
 )
 def test_every_transform_is_one_and_is_the_policys_own_copy(given):
     made = policy(given)
@@ -127,3 +137,28 @@ def test_nothing_stays_nothing(tmp_path):
     plain.save(tmp_path / "p")
     with pytest.raises(CheckpointError, match="the saved policy has none"):
         daband.load(tmp_path / "p", transform=StandardScaler())
+
+
+class Doubled(daband.Standardise):
+    """A user's own change of one of ours."""
+
+    def __call__(self, contexts):
+        return 2.0 * super().__call__(contexts)
+
+
+def test_a_subclass_of_ours_is_saved_and_given_again(tmp_path):
+    contexts = np.random.default_rng(0).normal(size=(40, 3))
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2, transform=Doubled())
+    policy.prepare(contexts)
+    policy.update(contexts, np.arange(40) % 2, np.arange(40) % 3 == 0)
+    path = tmp_path / "p.safetensors"
+    policy.save(path)
+    with pytest.raises(CheckpointError, match=r"transform of its own, .*Doubled"):
+        daband.load(path)
+    with pytest.raises(
+        CheckpointError, match=r"transform must be a .*Doubled, as in the saved policy, got .*Standardise"
+    ):
+        daband.load(path, transform=daband.Standardise())
+    loaded = daband.load(path, transform=Doubled())
+    np.testing.assert_array_equal(loaded.decide(contexts).mean, policy.decide(contexts).mean)
+    assert isinstance(loaded.transform, Doubled)

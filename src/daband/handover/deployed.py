@@ -13,13 +13,14 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.handover.decision import DeployedDecision
-from daband.handover.features import Features, step_from
+from daband.handover.features import Features
 from daband.handover.format import read_deployed_file
 from daband.handover.heads import Choice, EvenHead, LinearHead
 from daband.handover.monitor import Monitor
 from daband.handover.networks import Network, network_from
 from daband.handover.reference import Reference, reference_from, summary_scores
 from daband.handover.rows import ImageRule, ReadRows, RowReader
+from daband.handover.steps import step_from
 from daband.handover.table_rows import TableRows
 from daband.linear.draws import draw_key
 from daband.suggestions import did_you_mean

@@ -22,6 +22,7 @@ from daband.handover.deployed import Deployed, deployed_from
 from daband.handover.format import FORMAT_VERSION, write_deployed_file
 from daband.handover.reference import MOST_CONTEXTS, build_reference, summary_names
 from daband.handover.table_rows import TableRows
+from daband.image_layout import image_layout
 from daband.linear import PCA, RidgeHead, Standardise
 from daband.linear.standardise import CLIP, feature_scale
 from daband.policies import Constant, LinUCB, Policy, Random
@@ -139,7 +140,7 @@ def exported(
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     encoder = None
     if header["network"] is not None and header["network"].get("name") == "custom":
-        encoder = policy.acting_encoder.network.features.module  # type: ignore[attr-defined]
+        encoder = policy._published.encoder.network.features.module  # type: ignore[attr-defined]
     copies = {name: np.array(array) for name, array in arrays.items()}
     deployed = deployed_from({"version": FORMAT_VERSION, **_through_json(header)}, copies, encoder=encoder)
     if contexts is not None:
@@ -217,11 +218,7 @@ def _feature_names(table: TableTransform | None, pair: Pair | None) -> list[str]
 
 
 def _layout(shape: tuple[int, ...]) -> str | None:
-    if len(shape) not in (2, 3):
-        return None
-    from daband.encoders.image_layout import image_layout  # brings torch
-
-    return image_layout(shape)
+    return image_layout(shape) if len(shape) in (2, 3) else None
 
 
 def _image_rule(
@@ -254,18 +251,17 @@ def _transform(policy: Policy, arrays: dict[str, AnyArray]) -> dict[str, Any] | 
         )
     if not transform.fitted:
         raise NotFitted(f"the policy's {transform!r} is not fitted: train the policy, or call policy.prepare(...)")
-    state = transform.state()
+    header, state = ({"kind": "pca"}, transform.state()) if isinstance(transform, PCA) else _standardised(transform)
     arrays.update({f"transform/{name}": array for name, array in state.items()})
-    if isinstance(transform, PCA):
-        return {"kind": "pca"}
-    return {"kind": "standardise", "clip": CLIP, "scale": feature_scale(len(state["mean"]))}
+    return header
 
 
 def _head(policy: Policy, kind: str, arrays: dict[str, AnyArray]) -> dict[str, Any]:
     if kind == "random":
         return {"rule": "even", "alpha": 0.0, "epsilon": 0.0, "seed": policy.seed}
-    head = policy._head  # type: ignore[attr-defined]
-    assert isinstance(head, RidgeHead)
+    head: RidgeHead = policy._head  # type: ignore[attr-defined]
+    if kind == "neural" and policy._published.linear is not None:  # type: ignore[attr-defined]
+        head = policy._published.linear  # type: ignore[attr-defined]
     statistics = head.primal("the policy cannot be exported")
     arrays["head/theta"], arrays["head/inverse"] = statistics.theta.copy(), statistics.inverse.copy()
     own = head.exploration
@@ -273,13 +269,21 @@ def _head(policy: Policy, kind: str, arrays: dict[str, AnyArray]) -> dict[str, A
 
 
 def _network(policy: Any, domain: str, arrays: dict[str, AnyArray]) -> dict[str, Any]:
-    from daband.handover.frozen_networks import frozen_network
+    if policy._published.linear is not None:
+        header, own = _standardised(policy._gate.transform)
+        header["layout"] = policy._layout
+    else:
+        from daband.handover.frozen_networks import frozen_network
 
-    header, own = frozen_network(
-        policy.acting_encoder.network, policy.recipe.encoder, domain=domain, layout=policy.image_layout
-    )
+        encoder = policy._published.encoder.network
+        header, own = frozen_network(encoder, policy.recipe.encoder, domain=domain, layout=policy._layout)
     arrays.update({f"network/{name}": array for name, array in own.items()})
     return header
+
+
+def _standardised(transform: Standardise) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    state = transform.state()
+    return {"kind": "standardise", "clip": CLIP, "scale": feature_scale(len(state["mean"]))}, state
 
 
 def _reference_contexts(policy: Policy, reference: Any, domain: str) -> AnyArray | None:
@@ -303,11 +307,7 @@ def _reference_contexts(policy: Policy, reference: Any, domain: str) -> AnyArray
 
 def _replayed(policy: Any, domain: str) -> AnyArray | None:
     """Contexts that the policy keeps for replay, where they are as they came."""
-    if (
-        not policy.learns_by_gradients
-        or policy.transform is not None
-        or policy.image_layout not in (None, "channels_first")
-    ):
+    if not policy.learns_by_gradients or policy.transform is not None or policy._layout not in (None, "channels_first"):
         return None
     buffer = policy.buffers.target if domain == "target" else policy.buffers.source
     n = min(len(buffer), MOST_CONTEXTS)

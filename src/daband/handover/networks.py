@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from daband.arrays import AnyArray, FloatArray
+from daband.arrays import AnyArray, FloatArray, unit_scale
+from daband.handover.steps import StandardiseStep
 
-__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "network_from"]
+__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "StandardisedNetwork", "network_from"]
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -158,9 +159,28 @@ class ConvNetwork:
         return maps.reshape(-1)
 
 
+class StandardisedNetwork:
+    """No network: standardised contexts, where the policy's linear part acts because its network is no better."""
+
+    def __init__(self, arrays: Mapping[str, AnyArray], settings: Mapping[str, Any]) -> None:
+        self._step = StandardiseStep(settings, arrays)
+        self.dimension = self._step.n_features
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        return self._step(unit_scale(contexts.reshape(len(contexts), -1)))
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The features of one context."""
+        return self._step.one(unit_scale(context.reshape(-1)))
+
+
 def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
     """The network that a file describes: ``settings`` of its header, ``arrays`` by name."""
-    kinds: dict[str, type[MlpNetwork] | type[ConvNetwork]] = {"mlp": MlpNetwork, "conv": ConvNetwork}
+    kinds: dict[str, Callable[[Mapping[str, AnyArray], Mapping[str, Any]], Network]] = {
+        "mlp": MlpNetwork,
+        "conv": ConvNetwork,
+        "standardise": StandardisedNetwork,
+    }
     return kinds[settings["kind"]](arrays, settings)
 
 

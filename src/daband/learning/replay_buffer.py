@@ -185,6 +185,11 @@ class RoundBuffer(ContextBuffer):
     def _columns(self) -> dict[str, torch.Tensor]:
         return {"contexts": self.contexts, "arms": self.arms, "rewards": self.rewards}
 
+    def columns(self, most: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Contexts, arms and rewards of the stored rounds, or of the first ``most`` of them."""
+        n = len(self) if most is None else min(len(self), most)
+        return self.contexts[:n], self.arms[:n], self.rewards[:n]
+
 
 @dataclass(frozen=True)
 class ReplayBuffers:

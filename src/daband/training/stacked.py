@@ -15,7 +15,7 @@ from daband.policies import Policy
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
 
-__all__ = ["Training", "train_stacked"]
+__all__ = ["Training", "can_train_stacked", "train_stacked"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,15 @@ class Training:
     directory: str | Path | None = None
     config: Mapping[str, Any] | None = None
     progress: Progress | None = None
+
+
+def can_train_stacked(policies: Sequence[Policy]) -> bool:
+    """Whether these policies can be trained in a stack: several neural ones of one shape and recipe."""
+    if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
+        return False
+    from daband.policies.stacked import can_stack  # brings torch
+
+    return can_stack(policies)
 
 
 def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) -> list[Run | Exception]:

@@ -150,7 +150,7 @@ class Trainer:
         self._unlabelled: AnyArray | None = None
 
     def _fit_transform(self) -> None:
-        if self.policy.transform is not None and not self.policy.transform.fitted:
+        if not self.policy.prepared:
             _prepare(self.policy, self.phase)
 
     @property
