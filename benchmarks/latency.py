@@ -6,7 +6,7 @@ One thread, one row at a time, files loaded before the clock starts. The deploye
 and the bare arithmetic take turns of 25 calls, so that a noisy neighbour on the machine is shared out; a value is the
 median over all calls, in microseconds of the thread's own CPU time. Bare arithmetic is plain numpy for heads and dense
 layers, and torch for convolutions, with norms folded in and nothing checked. Times to load are of processes of their
-own, after numpy (and torch, where it is said) has been imported.
+own, after numpy has been imported.
 """
 
 import one_thread
@@ -129,6 +129,7 @@ def cases(folder: Path) -> list[Case]:
         found.append(Case(name, decider(deployed, given), selecter(policy, table, given), bare_linear(policy, given)))
     network = daband.DABand(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0)
     network.update(rows, arms, rewards)
+    assert not network.linear_acts
     table = TableTransform(tuple(numeric))
     deployed = exported(network, folder / "daband.daband", rows, table)
     bare = bare_dense(deployed, rows[0])
@@ -249,17 +250,15 @@ def measure(case: Case, calls: int) -> Measured:
 
 
 def load_times(folder: Path) -> list[dict[str, Any]]:
-    """Seconds to import daband and to load a file, in processes of their own; the best of five."""
+    """CPU seconds to import daband and to load a file, in processes of their own; the best of five."""
     script = """
 import os, sys, time
 import numpy
-if sys.argv[2] == "torch":
-    import torch
-started = time.perf_counter()
+started = time.process_time()
 import daband
-imported = time.perf_counter()
+imported = time.process_time()
 deployed = daband.load_deployed(sys.argv[1])
-print(imported - started, time.perf_counter() - imported, "torch" in sys.modules)
+print(imported - started, time.process_time() - imported, "torch" in sys.modules)
 """
     found = []
     for name, file in (("linucb", "linucb, dict.daband"), ("daband", "daband.daband"), ("images", "images.daband")):
@@ -267,7 +266,7 @@ print(imported - started, time.perf_counter() - imported, "torch" in sys.modules
             own = {**os.environ, "DABAND_KERNELS": kernels}
             runs = []
             for _ in range(5):
-                command = [sys.executable, "-c", script, str(folder / file), ""]
+                command = [sys.executable, "-c", script, str(folder / file)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
                 runs.append(done.stdout.split())
             best = min(runs, key=lambda run: float(run[0]) + float(run[1]))
@@ -284,11 +283,12 @@ print(imported - started, time.perf_counter() - imported, "torch" in sys.modules
 
 
 def machine() -> dict[str, Any]:
-    processor = platform.processor() or platform.machine()
-    described = Path("/proc/cpuinfo")
-    if described.is_file():
-        names = [line.split(":")[1].strip() for line in described.read_text().splitlines() if "model name" in line]
-        processor = names[0] if names else processor
+    processor = platform.machine()
+    try:
+        told = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout.splitlines()
+        processor = next(line.split(":")[1].strip() for line in told if line.startswith("Model name"))
+    except (OSError, StopIteration):  # not on Linux
+        pass
     return {
         "processor": processor,
         "cores": os.cpu_count(),

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from audit_page import audit_page
+from latency_page import latency_page
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -169,6 +170,7 @@ def paper_digit(records: Sequence[Record]) -> str:
 
 PAGE_OF: dict[str, Callable[[Any], str]] = {
     "audit": audit_page,
+    "latency": latency_page,
     "paper-digit": paper_digit,
 }
 

@@ -52,10 +52,10 @@ class TestKinds:
         deployed, pair, policy = on_tables
         expected = policy.decide(pair.table.contexts(FULL))
         series = pd.Series(FULL, dtype=object)
-        forms = [FULL, series, pd.DataFrame([FULL]).iloc[0], pair.table.contexts(FULL)[0],
-                 {**FULL, "age": np.int32(41)}, pair.table.contexts(FULL)[0].tolist(),
-                 torch.tensor(pair.table.contexts(FULL)[0]), pl.DataFrame([FULL]).row(0, named=True), {**FULL, "age": 41.0}, {**FULL, "city": np.str_("Oslo")},
-                 {**FULL, "member": np.bool_(True)}, {**FULL, "member": "true"}]  # fmt: skip
+        context = pair.table.contexts(FULL)[0]
+        forms = [FULL, series, pd.DataFrame([FULL]).iloc[0], pl.DataFrame([FULL]).row(0, named=True), context,
+                 context.tolist(), torch.tensor(context), {**FULL, "age": np.int32(41)}, {**FULL, "age": 41.0},
+                 {**FULL, "city": np.str_("Oslo")}, {**FULL, "member": np.bool_(True)}, {**FULL, "member": "true"}]  # fmt: skip
         for form in forms:
             decision = deployed.decide(form)
             np.testing.assert_allclose(decision.mean, expected.mean[0], rtol=1e-6)
