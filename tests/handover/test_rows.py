@@ -53,9 +53,20 @@ class TestKinds:
         expected = policy.decide(pair.table.contexts(FULL))
         series = pd.Series(FULL, dtype=object)
         context = pair.table.contexts(FULL)[0]
-        forms = [FULL, series, pd.DataFrame([FULL]).iloc[0], pl.DataFrame([FULL]).row(0, named=True), context,
-                 context.tolist(), torch.tensor(context), {**FULL, "age": np.int32(41)}, {**FULL, "age": 41.0},
-                 {**FULL, "city": np.str_("Oslo")}, {**FULL, "member": np.bool_(True)}, {**FULL, "member": "true"}]  # fmt: skip
+        forms = [
+            FULL,
+            series,
+            pd.DataFrame([FULL]).iloc[0],
+            pl.DataFrame([FULL]).row(0, named=True),
+            context,
+            context.tolist(),
+            torch.tensor(context),
+            {**FULL, "age": np.int32(41)},
+            {**FULL, "age": 41.0},
+            {**FULL, "city": np.str_("Oslo")},
+            {**FULL, "member": np.bool_(True)},
+            {**FULL, "member": "true"},
+        ]
         for form in forms:
             decision = deployed.decide(form)
             np.testing.assert_allclose(decision.mean, expected.mean[0], rtol=1e-6)
