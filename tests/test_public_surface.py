@@ -41,7 +41,9 @@ domains
 evaluate
 evaluate_log
 fit_log
+export
 load
+load_deployed
 recipe_for
 train
 """

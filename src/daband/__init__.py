@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
 from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
+from daband.handover import export, load_deployed
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, fit_log, train
@@ -52,8 +53,10 @@ __all__ = [
     "domains",
     "evaluate",
     "evaluate_log",
+    "export",
     "fit_log",
     "load",
+    "load_deployed",
     "recipe_for",
     "train",
 ]
