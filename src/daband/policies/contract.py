@@ -64,6 +64,10 @@ class Policy(Saved, ABC):
     arrays or torch tensors go in, numpy arrays come out. ``uint8`` contexts are read as images, 0..255 scaled to
     [0, 1]. Rewards go in, and predicted rewards and widths come out, in the user's units: ``reward_range`` tells the
     smallest and largest one, or is "auto".
+
+    >>> policies = [daband.LinUCB, daband.Constant, daband.DABand]
+    >>> all(issubclass(policy, daband.Policy) for policy in policies)
+    True
     """
 
     name: ClassVar[str]
