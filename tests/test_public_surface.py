@@ -25,6 +25,7 @@ Decision
 Evaluation
 InvalidInput
 LinUCB
+LogEstimate
 NeuralLinUCB
 NotFitted
 PCA
@@ -40,7 +41,11 @@ choose
 continue_on_target
 domains
 evaluate
+evaluate_log
+fit_log
+export
 load
+load_deployed
 recipe_for
 train
 """

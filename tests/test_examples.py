@@ -1,0 +1,43 @@
+"""The examples of the hand-over run as they are, and print what they promise; the others run with the docs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+def table_to_decision(text):
+    """Two raw rows get the offers of their kind, and a category that was never seen is named."""
+    first, second = text.splitlines()
+    assert first.endswith("-> card")
+    assert "-> loan" in second
+    assert "'nort', a category that training never saw" in second
+
+
+def photos_to_decision(text):
+    """Photographs of the new camera are told apart."""
+    found = ast.literal_eval(text)
+    assert sum(name == right for name, right in zip(found, ["rows", "columns", "checks"] * 2, strict=True)) >= 5
+
+
+PROMISES = {
+    "table_to_decision": table_to_decision,
+    "photos_to_decision": photos_to_decision,
+}
+
+
+@pytest.mark.parametrize("name", ["table_to_decision", "photos_to_decision"])
+def test_hand_over_in_thirty_lines(name):
+    (path,) = [path for path in EXAMPLES if path.stem == name]
+    assert len(path.read_text().splitlines()) <= 30
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem in PROMISES], ids=lambda path: path.stem)
+def test_example(path, tmp_path):
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    PROMISES[path.stem](done.stdout)
