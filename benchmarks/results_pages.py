@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     written = {PAGES / f"{name}.md": page(_records(name)) for name, page in PAGE_OF.items()}
-    written[IMAGES / "front.svg"] = front_figure(_records("digit"), IMAGES / "digits.png")
+    written[IMAGES / "front.svg"] = front_figure(_records("digit"), _records("attribution"), IMAGES / "digits.png")
     written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
     for path, text in written.items():
         if not check:

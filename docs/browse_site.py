@@ -27,8 +27,9 @@ WIDTHS = (1280, 390)
 HARMLESS = ("[PST]:",)
 """What the theme tells about itself on the console."""
 
-# A window has a least width, which is more than a phone's; a frame in it has none. Pages are opened one after the other.
-LOOK = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><pre id="found"></pre><iframe id="frame"></iframe>
+# A window has a least width, which is more than a phone's; a frame in it has none. Pages are opened in turn.
+LOOK = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">
+<pre id="found"></pre><iframe id="frame"></iframe>
 <script>
 const pages = PAGES, widths = WIDTHS, found = [], frame = document.getElementById("frame");
 frame.style.height = "900px";
@@ -58,7 +59,7 @@ class _Site(SimpleHTTPRequestHandler):
 
     look = b""
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
+    def do_GET(self) -> None:
         if self.path != "/look":
             super().do_GET()
             return
@@ -72,7 +73,7 @@ class _Site(SimpleHTTPRequestHandler):
 
 
 def browse(root: Path, browser: str, *, most: int = 100) -> tuple[list[dict[str, object]], list[str]]:
-    """What was found on each page at each width, and what the browser complained of; at most so many pages at a time."""
+    """What was found on each page at each width, and what the browser complained of; ``most`` pages at a time."""
     pages = [str(path.relative_to(root)) for path in sorted(root.rglob("*.html")) if "_static" not in path.parts]
     views: list[dict[str, object]] = []
     complaints: list[str] = []

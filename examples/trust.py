@@ -94,9 +94,7 @@ for market, best in truth.items():
         choice.policy, target=contexts, budget=60, ask=reward_of, assessment=choice.assessment
     )
     found = audits[market]
-    print(
-        f"{market:18} {found.value:.3f}, 95% interval {found.low:.3f} to {found.high:.3f}, from {found.answered} rewards"
-    )
+    print(f"{market:18} {found.value:.3f}, from {found.low:.3f} to {found.high:.3f} (95%), {found.answered} rewards")
 
 # %%
 # Side by side
