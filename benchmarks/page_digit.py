@@ -37,8 +37,8 @@ def digit(bench: Sequence[Record], attribution: Sequence[Record]) -> str:
             f"({count(rounds)}), the paper's budget, every context once; then zero-shot on {count(contexts)} test",
             "images of",
             "the released MNIST-M, exploration bonus kept as in the paper's Definition. No target label was used in",
-            "training. The recipe was chosen by accuracy on generated twins of MNIST-M, so it is an `oracle on a twin`;",
-            "the gate's exponent by accuracy on `signs`, an `oracle` there (`benchmarks/records/recipe-research.md`).",
+            "training. The recipe was chosen by accuracy on generated twins of MNIST-M, so it is an `oracle on a",
+            "twin`; the gate's exponent by accuracy on `signs`, an `oracle` there (`benchmarks/records/recipe-research.md`).",
         ),
         "",
     ]
@@ -66,8 +66,8 @@ def digit(bench: Sequence[Record], attribution: Sequence[Record]) -> str:
         "",
         paragraph(
             "One NVIDIA H200 with 16 cores, torch 2.11, TF32. Neural-LinUCB and DABand: commit d6c8304, the first",
-            "19,200 images of MNIST and of MNIST-M's training set, judged by 8,200 test images. The others: commit e9a5327,",
-            "a fixed sample of as many of MNIST's 60,000 images; Constant on a CPU.",
+            "19,200 images of MNIST and of MNIST-M's training set, judged by 8,200 test images. The others: commit",
+            "e9a5327, a fixed sample of as many of MNIST's 60,000 images; Constant on a CPU.",
         ),
         "",
         "```",
