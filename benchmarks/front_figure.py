@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import FloatArray
-
-__all__ = ["accuracies", "front_figure"]
+__all__ = ["front_figure"]
 
 METHODS = {
     "random": "Random",
@@ -24,13 +22,13 @@ TEXT, MUTED, PLAIN, OURS = "#1f2933", "#52606d", "#9fb3c8", "#0072b2"
 FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 
 
-def front_figure(records: Sequence[Mapping[str, Any]], attribution: Sequence[Mapping[str, Any]], digits: Path) -> str:
-    """Digits of both domains, and each method's target accuracy: mean and standard deviation over seeds.
-
-    The neural methods are those of the attribution study, in which both normalise the target by its own statistics.
-    """
+def front_figure(records: Sequence[Mapping[str, Any]], digits: Path) -> str:
+    """Digits of both domains, and each method's target accuracy: mean and standard deviation over seeds."""
     picture = base64.b64encode(digits.read_bytes()).decode()
-    spread = {name: accuracies(records, attribution, name) for name in METHODS}
+    spread = {
+        name: np.array([record["target_accuracy"] for record in records if record["method"] == name])
+        for name in METHODS
+    }
     told = ", ".join(f"{METHODS[name]} {values.mean():.3f}" for name, values in spread.items())
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 860 290' role='img' {FONT}>",
@@ -58,19 +56,6 @@ def front_figure(records: Sequence[Mapping[str, Any]], attribution: Sequence[Map
     rounds = int(records[0]["rounds"])
     note = f"MNIST to MNIST-M, {rounds:,} source rounds, mean of {seeds} seeds"
     return "\n".join([*parts, _text(440, 277, note, 12, MUTED), "</svg>", ""])
-
-
-def accuracies(
-    records: Sequence[Mapping[str, Any]], attribution: Sequence[Mapping[str, Any]], method: str
-) -> FloatArray:
-    """Target accuracies of a method on DIGIT, a number a seed."""
-    study = {"nlinucb": ("baselines", "statistics of the target"), "daband": ("leave-one-out", "default")}
-    if method in study:
-        digit = [record for record in attribution if record["pair"].startswith("handwritten digits")]
-        found = [record for record in digit if (record["study"], record["variant"]) == study[method]]
-    else:
-        found = [record for record in records if record["method"] == method]
-    return np.array([record["target_accuracy"] for record in found])
 
 
 def _domain(top: int, title: str, picture: str, row: int) -> list[str]:

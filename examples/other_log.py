@@ -7,9 +7,9 @@ A log of another policy
 .. image:: images/sphx_glr_other_log_001.png
    :alt: what the policy learned from the log would earn, by five estimators with their intervals, beside the truth
 
-A log has, for every round, the context, the arm that was pulled, its reward, and the *propensity*: the probability with
-which that arm was pulled. From it a policy can be learned, and valued before it ever acts: in the domain of the log, and
-in another one. The visitors are made up, so that the truth can stand beside the estimates.
+A log has, for every round, the context, the arm that was pulled, its reward, and the *propensity*: the probability
+with which that arm was pulled. From it a policy can be learned, and valued before it ever acts: in the domain of the
+log, and in another one. The visitors are made up, so that the truth can stand beside the estimates.
 """
 
 # %%
@@ -51,8 +51,8 @@ print(f"the old policy earns {log[2].mean():.3f} a round")
 # Learn from it
 # -------------
 #
-# A tenth of the log is held out: it will say what the new policy is worth. Propensities weigh the rounds, so that arms which
-# the old policy showed to some visitors only are not judged by these alone.
+# A tenth of the log is held out: it will say what the new policy is worth. Propensities weigh the rounds, so that arms
+# which the old policy showed to some visitors only are not judged by these alone.
 
 pair = daband.domains.from_log(source=log, target=abroad, n_arms=ARMS, source_test=0.25)
 policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -63,8 +63,8 @@ print(policy)
 # What would it have earned?
 # --------------------------
 #
-# ``"dr"``, doubly robust, is the default. The others are there to compare. Read the warnings: they name rounds that carry most of the
-# weight, arms that the log never pulled, and a target that the log has no contexts of.
+# ``"dr"``, doubly robust, is the default. The others are there to compare. Read the warnings: they name rounds that
+# carry most of the weight, arms that the log never pulled, and a target that the log has no contexts of.
 
 estimators = ("dr", "snips", "ips", "switch-dr", "dm")
 found = {name: daband.evaluate_log(policy, pair.source_test, estimator=name, rule="greedy") for name in estimators}
@@ -88,8 +88,8 @@ here = in_truth(rng.normal(size=(50_000, FEATURES)))
 # And in another domain?
 # ----------------------
 #
-# With ``target=`` the policy is valued on other contexts. The log's rounds are weighted by how much more often contexts like theirs
-# occur there. That assumes that a visitor wants the same in both places, which no log can test.
+# With ``target=`` the policy is valued on other contexts. The log's rounds are weighted by how much more often
+# contexts like theirs occur there. That assumes that a visitor wants the same in both places, which no log can test.
 
 there = daband.evaluate_log(policy, pair.source_test, target=abroad, rule="greedy")
 print(
@@ -114,8 +114,8 @@ assert here > log[2].mean() + 0.05
 # A log larger than memory
 # ------------------------
 #
-# ``fit_log`` reads Parquet files part by part. A linear policy is a sum over rounds, so the parts can be added up on any number of
-# workers, to the same bits; ``engine="ray"`` uses a cluster.
+# ``fit_log`` reads Parquet files part by part. A linear policy is a sum over rounds, so the parts can be added up on
+# any number of workers, to the same bits; ``engine="ray"`` uses a cluster.
 
 import tempfile
 from pathlib import Path

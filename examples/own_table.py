@@ -98,8 +98,8 @@ for name, policy in policies.items():
 # Deploy
 # ------
 #
-# One file with everything that a decision needs: the columns, the policy, the names of the offers. No row of either table
-# is in it. A category that training never saw, or a number far outside, is a warning in the decision.
+# One file with everything that a decision needs: the columns, the policy, the names of the offers. No row of either
+# table is in it. A category that training never saw, or a number far outside, is a warning in the decision.
 
 daband.export(policies["DABand"], folder / "market.daband", pair=pair, domain="target")
 deployed = daband.load_deployed(folder / "market.daband")
@@ -145,6 +145,6 @@ middle.set(xlim=(0, 1.12), xlabel="right offers in the new market")
 plt.show()
 
 # %%
-# LinUCB learned the old market's scale. Neural-LinUCB and DABand normalise each domain by its own statistics, which takes
-# a shift of scale and offset out; where that is the whole shift, as here, the simpler of the two is enough.
+# LinUCB learned the old market's scale. Neural-LinUCB and DABand normalise each domain by its own statistics, which
+# takes a shift of scale and offset out; where that is the whole shift, as here, the simpler of the two is enough.
 # :doc:`/concepts/terms` says what the rest of DABand adds, and where.

@@ -7,9 +7,9 @@ Which method, and may I trust it?
 .. image:: images/sphx_glr_trust_001.png
    :alt: the estimated value of the policy without a target reward, the audited one, and the truth, in two markets
 
-Three calls answer that, each with more knowledge than the one before. ``choose`` trains candidates and picks one without a
-target reward. ``assess`` says how good it is there, with a lower bound, a verdict and its reasons, still without one.
-``audit`` asks for a few rewards, and its interval holds whatever was assumed.
+Three calls answer that, each with more knowledge than the one before. ``choose`` trains candidates and picks one
+without a target reward. ``assess`` says how good it is there, with a lower bound, a verdict and its reasons, still
+without one. ``audit`` asks for a few rewards, and its interval holds whatever was assumed.
 """
 
 # %%
@@ -67,21 +67,22 @@ for row in choice.table:
 # Assess
 # ------
 #
-# What ``choose`` returns carries the assessment of its policy. ``daband.assess([policy, other_seed], ...)`` makes one of any
-# policies that were trained alike.
+# What ``choose`` returns carries the assessment of its policy. ``daband.assess([policy, other_seed], ...)`` makes one
+# of any policies that were trained alike.
 
 print(choice.assessment)
 
 # %%
-# The verdict rests on what stands under "This assumes". The first line there is the one that matters: contexts that are
-# alike have the same best arm in both domains. In the relabelled market that is wrong, and everything above is the same.
+# The verdict rests on what stands under "This assumes". The first line there is the one that matters: contexts that
+# are alike have the same best arm in both domains. In the relabelled market that is wrong, and everything above is the
+# same.
 
 # %%
 # Audit
 # -----
 #
-# So ask. ``ask`` is called with one context and the policy's arm, and returns what that pays; here it looks it up. Sixty
-# rewards, drawn at random in a way that favours uncertain contexts. The interval rests on the draw alone.
+# So ask. ``ask`` is called with one context and the policy's arm, and returns what that pays; here it looks it up.
+# Sixty rewards, drawn at random in a way that favours uncertain contexts. The interval rests on the draw alone.
 
 place = {row.tobytes(): number for number, row in enumerate(contexts)}
 audits = {}
