@@ -99,10 +99,10 @@ class LinearGate:
         """Fit the standardisation to contexts of both domains."""
         self.transform.fit(*[batch.reshape(-1, *self._feature_shape) for batch in contexts if len(batch)])
 
-    def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+    def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Learn rounds; before the standardisation is fitted there is nothing to learn them with."""
         if self.transform.fitted:
-            self.head.learn(self.features(contexts), arms, rewards)
+            self.head.learn(self.features(contexts), arms, rewards, weights)
 
     def hold_out(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> BoolArray:
         """Keep the source rounds whose contexts are held out, and return which they are, (B,).
