@@ -38,7 +38,8 @@ def digit(bench: Sequence[Record], attribution: Sequence[Record]) -> str:
             "images of",
             "the released MNIST-M, exploration bonus kept as in the paper's Definition. No target label was used in",
             "training. The recipe was chosen by accuracy on generated twins of MNIST-M, so it is an `oracle on a",
-            "twin`; the gate's exponent by accuracy on `signs`, an `oracle` there (`benchmarks/records/recipe-research.md`).",
+            "twin`; the gate's exponent by accuracy on `signs`, an `oracle` there",
+            "(`benchmarks/records/recipe-research.md`).",
         ),
         "",
     ]
