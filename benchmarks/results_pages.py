@@ -16,7 +16,16 @@ from typing import Any
 
 import numpy as np
 from audit_page import audit_page
+from front_door_page import front_door
+from front_figure import front_figure
 from latency_page import latency_page
+from page_attribution import attribution
+from page_digit import digit
+from page_linear_readings import linear_readings
+from page_off_policy import off_policy
+from page_stand_ins import stand_ins
+from page_text import digit_runs
+from trust_page import trust_figure, trust_page
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -169,10 +178,22 @@ def paper_digit(records: Sequence[Record]) -> str:
 
 
 PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "attribution": attribution,
     "audit": audit_page,
+    "front-door": front_door,
+    "linear-readings": linear_readings,
+    "off-policy": off_policy,
     "latency": latency_page,
     "paper-digit": paper_digit,
+    "trust": trust_page,
+    "digit": lambda records: digit(records, _records("attribution")),
+    "stand-ins": lambda records: stand_ins(records, _records("signs")),
 }
+IMAGES = ROOT / "docs" / "images"
+
+
+def _records(name: str) -> Any:
+    return json.loads((RECORDS / f"{name}.json").read_text())
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:
@@ -216,8 +237,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    for name, page in PAGE_OF.items():
-        text, path = page(json.loads((RECORDS / f"{name}.json").read_text())), PAGES / f"{name}.md"
+    written = {PAGES / f"{name}.md": page(_records(name)) for name, page in PAGE_OF.items()}
+    written[IMAGES / "front.svg"] = front_figure(
+        digit_runs(_records("digit"), _records("attribution")), IMAGES / "digits.png"
+    )
+    written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
+    for path, text in written.items():
         if not check:
             path.write_text(text)
         elif not path.is_file() or path.read_text() != text:
