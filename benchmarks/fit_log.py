@@ -99,7 +99,7 @@ def _kill_a_worker(killed: list[int]) -> None:
 def child(what: str, folder: Path) -> None:
     """Run one measurement and print it."""
     theta, killed = None, 0
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), _cpu()
     if what.startswith("product"):
         product_alone(folder, np.float32 if what == "product float32" else np.float64)
     else:
@@ -107,7 +107,14 @@ def child(what: str, folder: Path) -> None:
     seconds = time.perf_counter() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     coefficients = None if theta is None else theta.tolist()
-    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "theta": coefficients, "killed": killed}))
+    found = {"seconds": seconds, "cpu_seconds": _cpu() - before, "peak_bytes": peak, "killed": killed}
+    print(json.dumps({**found, "theta": coefficients}))
+
+
+def _cpu() -> float:
+    """Seconds of processors that all threads of this process have used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def measured(what: str, folder: Path) -> dict[str, Any]:
@@ -155,6 +162,7 @@ def main() -> None:
             kind: {
                 "rows_per_second": [args.rows / run["seconds"] for run in found],
                 "seconds": [run["seconds"] for run in found],
+                "cpu_seconds": [run["cpu_seconds"] for run in found],
                 "peak_bytes": max(run["peak_bytes"] for run in found),
                 "workers_killed": sum(run["killed"] for run in found),
                 "largest_difference": None
