@@ -29,9 +29,11 @@ def fit_log_page(records: Sequence[Record]) -> str:
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/fit-log.json. Do not edit. -->",
         "",
         _paragraph(
-            "`daband.fit_log` fits LinUCB with ten arms to a log of 32 float32 features in 64 Parquet files, weights and",
+            "`daband.fit_log` fits LinUCB with ten arms to a log of 32 float32 features in 64 Parquet files,",
+            "weights and",
             "all checks included. Beside it stands what reading the same files and one matrix product, X'X of all",
-            "contexts, take in the same run: a fit cannot do with less. [Large logs](../large-logs.md) explains the call.",
+            "contexts, take in the same run: a fit cannot do with less. [Large logs](../large-logs.md) explains",
+            "the call.",
         ),
         "",
     ]
@@ -44,14 +46,15 @@ def fit_log_page(records: Sequence[Record]) -> str:
             "",
             _paragraph(
                 f"{record['bytes'] / 1e9:.1f} GB. One process has a peak memory of",
-                f"**{results['fit_log']['peak_bytes'] / 1e9:.2f} GB**, and reads and learns {own / 1e6:.2f} million rows a",
+                f"**{results['fit_log']['peak_bytes'] / 1e9:.2f} GB**, and reads and learns {own / 1e6:.2f} million",
+                "rows a",
                 f"second: **{own / fast:.2f} times** what reading and the product reach in single precision,",
                 f"{own / double:.2f} times in double precision, in which sums have to be taken. Of processor time it",
                 f"takes {_cpu(results['fit_log']) / _cpu(results['product float32']):.1f} and",
                 f"{_cpu(results['fit_log']) / _cpu(results['product float64']):.1f} times as much.",
             ),
             "",
-            "| what | million rows a second | processor ns a row | peak memory, GB | largest difference of a coefficient |",
+            "| what | million rows a second | processor ns a row | peak memory, GB | largest difference |",
             "| --- | ---: | ---: | ---: | ---: |",
         ]
         for kind, name in NAMES.items():
@@ -71,7 +74,8 @@ def fit_log_page(records: Sequence[Record]) -> str:
             "",
             _paragraph(
                 f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, shared with other",
-                "work; the ratio is within one run). The seconds with Ray include the start of the cluster; it reads as",
+                "work; the ratio is within one run). The seconds with Ray include the start of the cluster; it reads",
+                "as",
                 "fast as its workers have cores.",
             ),
             "",

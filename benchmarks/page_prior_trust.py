@@ -31,8 +31,10 @@ def prior_trust_page(records: Sequence[Record]) -> str:
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/prior-trust.json. Do not edit. -->",
         "",
         _paragraph(
-            "A policy that learned in the source is handed over, and target rewards begin to arrive. How much should the",
-            "source count? Regret of the next 1,920 rounds, in the target as it is, and in a target where every label has",
+            "A policy that learned in the source is handed over, and target rewards begin to arrive. How much",
+            "should the",
+            "source count? Regret of the next 1,920 rounds, in the target as it is, and in a target where every",
+            "label has",
             "moved on to the next arm, so that what the source taught is wrong. `prior_trust` of",
             "`daband.continue_on_target` says how much a source round counts: 1, 0, or the best of 1, .1, .01 and 0 as",
             "rewards tell. A policy of the same settings that was never in the source plays the same rounds.",
@@ -58,7 +60,8 @@ def prior_trust_page(records: Sequence[Record]) -> str:
     lines += [
         "",
         _paragraph(
-            "Means and standard errors over seeds; the last column is the ratio of means in the relabelled target. `none`",
+            "Means and standard errors over seeds; the last column is the ratio of means in the relabelled",
+            "target. `none`",
             "keeps the encoder and the transform, and forgets the rewards; on LinUCB it differs from a policy that was",
             "never in the source by the luck of ties alone.",
         ),
