@@ -11,7 +11,10 @@ import daband
 
 ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path__) if found.ispkg]
 SURFACE = """
+Audit
+Assessment
 CheckpointError
+Choice
 Constant
 DABand
 DabandError
@@ -30,12 +33,17 @@ Recipe
 Run
 Standardise
 TrainingDiverged
+audit
+assess
+choose
 continue_on_target
 domains
 evaluate
 evaluate_log
 fit_log
+export
 load
+load_deployed
 recipe_for
 train
 """

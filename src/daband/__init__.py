@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
 from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
+from daband.handover import export, load_deployed
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, fit_log, train
+from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 
 if TYPE_CHECKING:
     from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -23,7 +25,10 @@ __version__ = "0.2.0"
 
 __all__ = [
     "PCA",
+    "Assessment",
+    "Audit",
     "CheckpointError",
+    "Choice",
     "Constant",
     "DABand",
     "DabandError",
@@ -41,12 +46,17 @@ __all__ = [
     "Run",
     "Standardise",
     "TrainingDiverged",
+    "assess",
+    "audit",
+    "choose",
     "continue_on_target",
     "domains",
     "evaluate",
     "evaluate_log",
+    "export",
     "fit_log",
     "load",
+    "load_deployed",
     "recipe_for",
     "train",
 ]

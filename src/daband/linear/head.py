@@ -300,13 +300,20 @@ class RidgeHead:
         if isinstance(statistics, DualRidge) and rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
         if isinstance(statistics, DualRidge):
-            if not self._primal_fits(statistics.n_heads, _PRIMAL_LIMIT_BYTES):
-                raise InvalidInput(
-                    f"replay=False cannot be had here: with {self.dim} features the statistics are kept in the dual "
-                    "form, which is made of the contexts themselves; put a transform in front, e.g. daband.PCA(64)"
-                )
-            statistics = statistics.to_primal()
+            statistics = self.primal("replay=False cannot be had here")
         return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
+
+    def primal(self, refusal: str) -> PrimalRidge:
+        """The statistics in primal form; where that does not fit, an error that begins with ``refusal``."""
+        statistics = self.statistics
+        if isinstance(statistics, PrimalRidge):
+            return statistics
+        if not self._primal_fits(statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+            raise InvalidInput(
+                f"{refusal}: with {self.dim} features the statistics are kept in the dual form, which is made of the "
+                "contexts themselves; put a transform in front, e.g. daband.PCA(64)"
+            )
+        return statistics.to_primal()
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""

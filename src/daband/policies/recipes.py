@@ -104,7 +104,7 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     if name == "default":
         return default
     if name == "default-rpd":
-        return default.with_weights(regression_error=0.5, predicted_reward=0.03)
+        return default.with_weights(regression_error=0.5, predicted_reward=1.0)
     raise InvalidInput(f"unknown recipe {name!r} (known: {', '.join(recipe_names())})")
 
 
@@ -128,7 +128,7 @@ def _default_vector() -> Recipe:
     return Recipe(
         weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=1500)},
         encoder=EncoderSettings(name="mlp", options={"statistics": "gated"}),
-        learning=LearningSettings(steps=32, gate_exponent=8.0),
+        learning=LearningSettings(steps=32, gate_exponent=8.0, linear_gate=0.15),
     )
 
 

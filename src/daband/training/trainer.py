@@ -20,10 +20,11 @@ from daband.evaluation.bound import LiveBound
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
 from daband.linear import Decision
 from daband.policies import Played, Policy
+from daband.policies.propensities import checked_weighting
 from daband.training.prefetch import Prefetcher
 from daband.training.run_folder import History, RunFolder
 
-__all__ = ["Phase", "Progress", "Run", "Trainer", "check_training", "order_seed"]
+__all__ = ["Phase", "Progress", "Run", "Trainer", "check_training", "check_weighting", "order_seed"]
 
 _PREVIEW_BYTES = 1 << 30
 _SAVES_APART = 20.0
@@ -153,7 +154,7 @@ class Trainer:
         self._unlabelled: AnyArray | None = None
 
     def _fit_transform(self) -> None:
-        if self.policy.transform is not None and not self.policy.transform.fitted:
+        if not self.policy.prepared:
             _prepare(self.policy, self.phase)
 
     @property
@@ -301,6 +302,15 @@ def _prepare(policy: Policy, phase: Phase) -> None:
     if phase.unlabelled is not None:
         batches.append(phase.unlabelled.batch(0, min(n, len(phase.unlabelled)), seed=phase.seed))
     policy.prepare(*batches)
+
+
+def check_weighting(policy: Policy, source: RewardDomain | LoggedDomain, propensity_weighting: str | None) -> None:
+    """Refuse a weighting by propensities that the policy has not, or of a source that is no log."""
+    if propensity_weighting is None:
+        return
+    checked_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
+    if not isinstance(source, LoggedDomain):
+        raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
 
 
 def check_training(

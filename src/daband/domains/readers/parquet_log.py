@@ -33,8 +33,8 @@ from daband.domains.readers.parquet_files import (
     refuse_where,
     resolve_columns,
 )
-from daband.domains.readers.table_transform import TableTransform
 from daband.errors import DataError, InvalidInput
+from daband.table_transform import TableTransform
 
 if TYPE_CHECKING:
     import polars as pl
