@@ -24,7 +24,7 @@ import numpy as np
 
 import daband
 from daband.arrays import AnyArray, FloatArray
-from daband.evaluation import ESTIMATORS
+from daband.evaluation import ESTIMATORS, compare_estimators
 from daband.evaluation.off_policy_estimators import (
     direct_method,
     doubly_robust,
@@ -128,8 +128,8 @@ def coverage(problem: Problem, logs: int) -> dict[str, Any]:
         rng = np.random.default_rng([seed, 9])
         log = draw_log(rng, problem, ROUNDS)
         target = target_contexts(rng, TARGETS, problem.shift) if problem.shift else None
-        for name in ESTIMATORS:
-            found[name].append(daband.evaluate_log(policy, log, name, target))
+        for name, estimate in compare_estimators(policy, log, target=target).items():
+            found[name].append(estimate)
     rows = {}
     for name, estimates in found.items():
         errors = np.array([one.value for one in estimates]) - truth
@@ -250,7 +250,16 @@ def main() -> None:
     parser.add_argument("--logs", type=int, default=500)
     parser.add_argument("--part", default="0/1", help="I/N: of N processes the I-th")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--join", nargs="+", type=Path, help="write the studies of these files to --out, and stop")
     given = parser.parse_args()
+    if given.join:
+        joined: dict[str, Any] = {}
+        for path in given.join:
+            more = json.loads(path.read_text())
+            rows = [*joined.get("coverage", []), *more.get("coverage", [])]
+            joined = {**more, **joined, "coverage": rows}
+        given.out.write_text(json.dumps(joined, indent=1) + "\n")
+        return
     part, parts = (int(number) for number in given.part.split("/"))
     document: dict[str, Any] = {
         "command": "python benchmarks/off_policy.py " + " ".join(sys.argv[1:]),
