@@ -28,7 +28,7 @@ ARMS, FEATURES, FRESH = 5, 6, 20_000
 LOGS = ("even", "good arms", "bad arms", "by context")
 REWARDS = ("linear", "nonlinear")
 POLICIES = ("constant", "linucb", "nlinucb")
-EPISODE = 64
+EPISODE = 128
 
 
 def expected_rewards(contexts: AnyArray, kind: str, seed: int) -> AnyArray:
@@ -120,6 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--logs", default=",".join(LOGS))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--rounds", default="1000,4000,20000", help="of the logs, one or more")
     parser.add_argument("--steps", type=int, default=8, help="gradient steps after an episode")
@@ -136,11 +137,11 @@ def main() -> None:
     records: list[dict[str, Any]] = []
     work = [
         (policy, reward, kind, rounds, seed)
+        for seed in range(given.seeds)
         for policy in given.policies.split(",")
         for reward in REWARDS
-        for kind in LOGS
+        for kind in given.logs.split(",")
         for rounds in map(int, given.rounds.split(","))
-        for seed in range(given.seeds)
     ]
     for number, (policy, reward, kind, rounds, seed) in enumerate(work):
         if number % parts != part:
