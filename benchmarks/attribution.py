@@ -3,6 +3,7 @@
     python benchmarks/attribution.py --out records/            # every study on DIGIT at the paper's budget
     python benchmarks/attribution.py --out records/ --pair signs --studies ablation
     python benchmarks/attribution.py --out records/ --studies leave-one-out,baselines
+    python benchmarks/attribution.py --out records/ --record benchmarks/records/attribution.json
 
 Several processes may be started with one ``--out``: each takes the next study that nobody has begun, and a folder
 that holds finished ones is continued. Numpy, torch and safetensors are enough. Seeds of one variant are trained
@@ -14,18 +15,19 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study_queue import work_through
+from study_queue import finished, work_through
 
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
-from daband.domains.data_paths import need
 from daband.policies import Policy
 from daband.training import Training, train_stacked
 
@@ -127,6 +129,7 @@ def studies() -> dict[str, list[Variant]]:
         Variant("default", pair="imbalanced"),
         Variant("no diversity", no_diversity, pair="imbalanced"),
         Variant("no entropy and diversity", without("entropy and diversity"), pair="imbalanced"),
+        Variant("prior of the arms estimated", {"learning": {"prior": "estimated"}}, pair="imbalanced"),
         Variant("no target terms", method="nlinucb", pair="imbalanced"),
     ]
     ceilings = [
@@ -159,24 +162,25 @@ def _ablated(letters: str) -> dict[str, Any]:
 
 
 def imbalanced(pair: Pair) -> Pair:
-    """DIGIT whose target shows classes 0 to 4 four times as often as the others, in training and in the test."""
-    with np.load(need(("mnist_m/mnist_m_28.npz",), pair="digit")) as packed:
-        x, y, x_test, y_test = (packed[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+    """The pair with a target that shows classes 0 to 4 four times as often as the others, in training and test."""
 
-    def kept(labels: np.ndarray, seed: int) -> np.ndarray:
+    def kept(contexts: np.ndarray, labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
         draws = np.random.default_rng(seed).random(len(labels))
-        return np.flatnonzero((labels <= 4) | (draws < 0.25))
+        places = np.flatnonzero((labels <= 4) | (draws < 0.25))
+        return contexts[places], labels[places]
 
-    shown, judged = kept(y, 20260801), kept(y_test, 20260802)
-    return from_arrays(
+    test = pair.require_target_test()
+    judged = test.read(0, len(test)), test.read_expected(0, len(test)).argmax(axis=1)
+    assert isinstance(pair.source, RewardDomain)
+    made = from_arrays(
         source=_labelled(pair.source),
-        target=x[shown],
-        target_test=(x_test[judged], y_test[judged].astype(np.int64)),
-        n_arms=10,
         source_test=None,
+        target=kept(*_labelled(pair.require_target_labelled()), 20260801)[0],
+        target_test=kept(*judged, 20260802),
+        n_arms=pair.n_arms,
         target_passes=2,
-        name="digit, imbalanced",
     )
+    return replace(made, about=replace(pair.about, summary=f"{pair.about.summary}, imbalanced"))
 
 
 def _labelled(domain: RewardDomain) -> tuple[np.ndarray, np.ndarray]:
@@ -251,6 +255,7 @@ def continued(policy: Policy, pair: Pair) -> dict[str, float]:
         target=test.read(0, 1),
         n_arms=pair.n_arms,
     ).source
+    assert isinstance(fresh, RewardDomain)
     found = {}
     for name, domain in (("seen contexts", pair.require_target_labelled()), ("fresh contexts", fresh)):
         run = daband.continue_on_target(copy.deepcopy(policy), target=domain, rounds=CONTINUED_ROUNDS)
@@ -258,7 +263,7 @@ def continued(policy: Policy, pair: Pair) -> dict[str, float]:
     return found
 
 
-def write_scores(folder: Path, made: list[Policy], pair: Pair, name: str) -> None:
+def write_scores(folder: Path, made: Sequence[Policy], pair: Pair, name: str) -> None:
     """What each policy predicts for held-out source contexts and for target contexts, with the labels of both."""
     held, test = pair.source_test, pair.require_target_test()
     assert isinstance(held, EvaluationDomain)
@@ -284,8 +289,17 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     parser.add_argument("--scores", type=Path, help="a folder for predictions")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
+    parser.add_argument("--record", type=Path, help="gather what is finished in --out into this file; train nothing")
     parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
     given = parser.parse_args()
+    if given.record is not None:
+        order = [(study, variant.name) for study, some in studies().items() for variant in some]
+        found = finished(given.out)
+        found.sort(
+            key=lambda record: (record["pair"], order.index((record["study"], record["variant"])), record["seed"])
+        )
+        given.record.write_text(json.dumps(found, indent=1) + "\n")
+        return
     options = {"passes": 5} if given.pair == "signs" and not given.tiny else {}
     pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
     available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from audit_page import audit_page
 from page_off_policy import off_policy
 
 from daband.evaluation import compare_paired, holm
@@ -167,7 +168,11 @@ def paper_digit(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-PAGE_OF: dict[str, Callable[[Any], str]] = {"paper-digit": paper_digit, "off-policy": off_policy}
+PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "audit": audit_page,
+    "off-policy": off_policy,
+    "paper-digit": paper_digit,
+}
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:

@@ -138,3 +138,46 @@ def test_studies_of_logs(tmp_path: Path) -> None:
     for record in joined["records"]:
         assert len(record["values"]) == 4
         assert max(record["values"].values()) <= record["best"]
+
+
+def test_the_front_door_is_unmoved_by_units_and_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "records.json"
+    arguments = ("--tiny", "--pairs", "synthetic,amazon/books-dvd", "--seeds", "2", "--commit", "c0ffee")
+    run("front_door.py", "--out", str(path), *arguments)
+    records = json.loads(path.read_text())
+    assert len(records) == 2 * 9 * 2
+    of = {(record["pair"], record["variant"], record["seed"]): record for record in records}
+    for (pair, variant, seed), record in of.items():
+        assert 0 <= record["target_accuracy"] <= 1
+        if variant in ("times 1000", "shifted"):
+            plain = of[pair, "default", seed]
+            assert record["alpha"] == plain["alpha"]
+            assert record["target_accuracy"] == pytest.approx(plain["target_accuracy"], abs=0.1)
+    assert of["synthetic", "default x 2", 0]["alpha"] == 2 * of["synthetic", "default", 0]["alpha"]
+    before = path.read_text()
+    run("front_door.py", "--out", str(path), *arguments)  # nothing is left to run
+    assert path.read_text() == before
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    page = importlib.import_module("front_door_page").front_door(records)
+    assert "of 2 pairs.**" in page
+    assert "| amazon/books-dvd | .060 |" in page
+
+
+def test_simulated_audits_record_coverage_and_width(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    predicted = generator.random(300)
+    kept = tmp_path / "policies"
+    kept.mkdir()
+    np.savez(
+        kept / "made_up_linucb-7.npz",
+        mean=np.stack([predicted, 1 - predicted], axis=1),
+        arm=np.zeros(300, np.int64),
+        reward=(generator.random(300) < predicted).astype(float),
+    )
+    run("audit.py", "simulate", "--policies", str(kept), "--out", str(tmp_path / "a.json"), "--simulations", "10")
+    records = json.loads((tmp_path / "a.json").read_text())["records"]
+    assert [record["budget"] for record in records] == [100, 200]
+    for record in records:
+        assert (record["data"], record["pair"], record["method"], record["episodes"]) == ("made", "up", "linucb", 7)
+        assert 0.5 < record["width_ratio"] < 1.1
+        assert record["coverage"] >= 0.7

@@ -11,7 +11,10 @@ import daband
 
 ROOMS = [f"daband.{found.name}" for found in pkgutil.iter_modules(daband.__path__) if found.ispkg]
 SURFACE = """
+Audit
+Assessment
 CheckpointError
+Choice
 Constant
 DABand
 DabandError
@@ -30,6 +33,9 @@ Recipe
 Run
 Standardise
 TrainingDiverged
+audit
+assess
+choose
 continue_on_target
 domains
 evaluate

@@ -15,6 +15,7 @@ from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.training import Run, continue_on_target, train
+from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 
 if TYPE_CHECKING:
     from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
@@ -23,7 +24,10 @@ __version__ = "0.2.0"
 
 __all__ = [
     "PCA",
+    "Assessment",
+    "Audit",
     "CheckpointError",
+    "Choice",
     "Constant",
     "DABand",
     "DabandError",
@@ -41,6 +45,9 @@ __all__ = [
     "Run",
     "Standardise",
     "TrainingDiverged",
+    "assess",
+    "audit",
+    "choose",
     "continue_on_target",
     "domains",
     "evaluate",

@@ -19,7 +19,7 @@ from importlib.metadata import entry_points
 
 from daband.errors import InvalidInput
 
-__all__ = ["import_plugins", "name_plugins"]
+__all__ = ["import_plugins", "name_plugins", "named_plugins"]
 
 _GROUP = "daband.plugins"
 _VARIABLE = "DABAND_PLUGINS"
@@ -28,7 +28,7 @@ _imported: set[str] = set()
 
 def name_plugins(modules: Iterable[str]) -> None:
     """Import these modules, and let every process that this one starts import them too."""
-    asked = [*_named(), *modules]
+    asked = [*named_plugins(), *modules]
     for name in asked:
         _import(name)
     if asked:
@@ -37,11 +37,12 @@ def name_plugins(modules: Iterable[str]) -> None:
 
 def import_plugins() -> None:
     """Import the plugins of installed packages and those that ``name_plugins`` named, each once."""
-    for name in [*(entry.value.partition(":")[0] for entry in entry_points(group=_GROUP)), *_named()]:
+    for name in [*(entry.value.partition(":")[0] for entry in entry_points(group=_GROUP)), *named_plugins()]:
         _import(name)
 
 
-def _named() -> list[str]:
+def named_plugins() -> list[str]:
+    """The modules that ``--plugin`` or DABAND_PLUGINS names: what a process on another machine must be told."""
     return [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
 
 

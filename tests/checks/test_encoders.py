@@ -1,5 +1,7 @@
 """Every network that comes with daband passes every public check; and the checks find one that is wrong."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from daband.checks import ENCODER_CHECKS, check_encoder
@@ -12,15 +14,13 @@ SHAPES = [("mlp", (5,)), ("mlp", (2, 3)), ("conv", (3, 16, 16)), ("conv", (1, 18
 @pytest.fixture
 def registered():
     """Registers networks under names that are free again afterwards."""
-    before = dict(encoders._members)
+    with ExitStack() as until_the_test_ends:
 
-    def register(name, build):
-        encoders.add(name, build)
-        return name
+        def register(name, build):
+            until_the_test_ends.enter_context(encoders.temporarily(name, build))
+            return name
 
-    yield register
-    encoders._members.clear()
-    encoders._members.update(before)
+        yield register
 
 
 @pytest.mark.parametrize("check", ENCODER_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))

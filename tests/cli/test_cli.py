@@ -151,7 +151,18 @@ def test_a_profiled_run_says_where_its_time_went_and_leaves_a_trace(daband, tmp_
 
 def test_presets_and_methods_and_version(daband):
     presets = daband("presets").stdout
-    for name in ("demo", "digit", "visda17", "s2rda49", "signs", "amazon", "office_caltech", "warfarin", "paper-digit"):
+    for name in (
+        "demo",
+        "digit",
+        "visda17",
+        "s2rda49",
+        "signs",
+        "amazon",
+        "handwritten",
+        "office_caltech",
+        "warfarin",
+        "paper-digit",
+    ):
         assert f"\n{name} " in presets
     methods = daband("methods").stdout.split()
     assert methods == ["constant", "daband", "daband-p", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "random"]

@@ -33,7 +33,7 @@ def test_every_resource_can_be_got_somehow():
 
 
 def test_real_files_are_whole(shared_data):
-    for name in ("digit", "signs", "amazon", "office_caltech", "warfarin"):
+    for name in ("digit", "handwritten", "signs", "amazon", "office_caltech", "warfarin"):
         assert {status.state for status in catalogue.check(name)} == {"there"}
     ready = {record.name for record in catalogue.listing() if record.state == "ready"}
     assert set(pairs) - ready == {"visda17", "s2rda49"}

@@ -97,15 +97,13 @@ def test_a_file_that_is_not_matlab(places):
         load("amazon")
 
 
-@pytest.mark.parametrize("name", ["amazon", "office_caltech", "warfarin"])
+@pytest.mark.parametrize("name", ["amazon", "handwritten", "office_caltech", "warfarin"])
 def test_wrong_domains(name):
     with pytest.raises(InvalidInput, match="domains are"):
         load(name, source="moon")
+    source = {"amazon": "books", "handwritten": "mnist", "office_caltech": "amazon", "warfarin": "white"}[name]
     with pytest.raises(InvalidInput, match="are both"):
-        load(
-            name,
-            **{"amazon": {"target": "books"}, "office_caltech": {"target": "amazon"}}.get(name, {"target": "white"}),
-        )
+        load(name, target=source)
 
 
 def test_real_signs(shared_data):

@@ -178,3 +178,46 @@ def test_a_pay_that_returns_nonsense():
     )
     with pytest.raises(InvalidInput, match="finite reward a context"):
         pair.source.rounds(0, 4, seed=0)
+
+
+def test_a_log_knows_the_range_of_the_targets_rewards():
+    paid = np.full((N, 3), 7.0)
+    with pytest.raises(InvalidInput, match=r"target_labelled has rewards from 7 to 7, outside reward_range \(0, 1\)"):
+        from_log(source=LOG, target=CONTEXTS, target_labelled=(CONTEXTS, paid), n_arms=3)
+    with pytest.raises(InvalidInput, match=r"target_labelled has rewards from 0 to 1, outside reward_range \(0, 0.5\)"):
+        from_log(
+            source=(CONTEXTS, LABELS, np.full(N, 0.5), np.full(N, 0.5)),
+            target=CONTEXTS,
+            target_labelled=(CONTEXTS, LABELS),
+            n_arms=3,
+            reward_range=(0.0, 0.5),
+        )
+    wide = from_log(source=LOG, target=CONTEXTS, target_labelled=(CONTEXTS, paid), n_arms=3, reward_range=(0.0, 7.0))
+    assert wide.reward_range == (0.0, 7.0)
+    assert from_log(source=LOG, target=CONTEXTS, target_labelled=(CONTEXTS, LABELS), n_arms=3).reward_range == (0, 1)
+
+
+def drawn(*, length):
+    return from_callable(
+        source=(lambda g, n: g.normal(size=(n, 2)), lambda g, x, arms: x[:, 0]),
+        target=lambda g, n: g.normal(size=(n, 2)),
+        n_arms=2,
+        length=length,
+        source_test=None,
+    )
+
+
+@pytest.mark.parametrize("length", [50, 256, 700])
+def test_the_seed_orders_drawn_contexts_within_a_block_too(length):
+    pair = drawn(length=length)
+    for domain in (pair.source, pair.target):
+        one, two = (domain.order(0, length, seed=seed) for seed in (0, 1))
+        np.testing.assert_array_equal(np.sort(one), np.arange(length))
+        np.testing.assert_array_equal(one, domain.order(0, length, seed=0))
+        inside = [order[order < min(256, length)] for order in (one, two)]  # the first block, as each seed shows it
+        assert (inside[0] != inside[1]).any()
+        assert (inside[0] != np.arange(len(inside[0]))).any()
+        middle = domain.order(20, 45, seed=1)
+        np.testing.assert_array_equal(middle, two[20:45])
+    few = np.unique(pair.source.order(0, min(64, length), seed=3) // 256)
+    assert len(few) <= 2  # a batch still draws few blocks

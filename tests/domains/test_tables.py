@@ -273,3 +273,17 @@ def test_a_warfarin_file_of_another_kind(places):
     pd.DataFrame({"Race": ["White"], "Age": ["60 - 69"]}).to_csv(places / "warfarin/warfarin.csv", index=False)
     with pytest.raises(DataError, match="no column 'Therapeutic Dose of Warfarin'"):
         load("warfarin")
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_rewards_of_the_target_beyond_the_range_are_blamed_on_the_argument_that_has_them(logged):
+    roles = {"rewards": ("pay blue", "pay green")}
+    if logged:
+        roles |= {"arm": "shown", "reward": "clicked", "propensity": "chance"}
+    source = frame().with_columns(shown=pl.Series([["pay blue", "pay green"][at % 2] for at in range(40)]))
+    target = source.with_columns(pl.lit(5.0).alias("pay green"))
+    columns = Columns(context=("income",), **roles)
+    with pytest.raises(InvalidInput, match=r"^target has rewards from .* to 5, outside reward_range \(0, 1\)"):
+        from_table(source=source, target=target, columns=columns)
+    assert from_table(source=source, target=target, columns=columns, reward_range=(0, 5)).reward_range == (0.0, 5.0)
+    assert from_table(source=source, target=target, columns=columns, reward_range="auto").reward_range == "auto"

@@ -27,14 +27,18 @@ def test_the_real_pairs_conform(shared_data, name):
     check_pair(load(name))
 
 
-@pytest.mark.parametrize("name", ["amazon", "digit", "office_caltech", "s2rda49", "signs", "visda17", "warfarin"])
+@pytest.mark.parametrize(
+    "name", ["amazon", "digit", "handwritten", "office_caltech", "s2rda49", "signs", "visda17", "warfarin"]
+)
 def test_passes_is_passed_on(name):
     pair = load(name, tiny=True, passes=3)
     assert pair.source.rounds_available == 3 * len(pair.source)
     assert pair.target.rounds_available == 3 * len(pair.target)
 
 
-@pytest.mark.parametrize(("family", "count"), [("amazon", 12), ("office_caltech", 12), ("warfarin", 6)])
+@pytest.mark.parametrize(
+    ("family", "count"), [("amazon", 12), ("handwritten", 6), ("office_caltech", 12), ("warfarin", 6)]
+)
 def test_ordered_pairs_are_those_of_the_family(family, count):
     ordered = [name for name in pairs if name.startswith(f"{family}/")]
     assert len(ordered) == count
@@ -48,7 +52,7 @@ def test_ordered_pairs_are_those_of_the_family(family, count):
         np.testing.assert_array_equal(named.source.batch(0, 99, seed=0), asked.source.batch(0, 99, seed=0))
 
 
-@pytest.mark.parametrize("name", ["s2rda49", "signs", "visda17", "amazon", "office_caltech"])
+@pytest.mark.parametrize("name", ["handwritten", "s2rda49", "signs", "visda17", "amazon", "office_caltech"])
 def test_tiny_twins_can_be_learned_and_shift(name):
     """A nearest-mean rule fitted on the source does well there, worse on the target, and better than chance."""
     pair = load(name, tiny=True)

@@ -6,8 +6,10 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.evaluation import compare_paired, holm
+from daband.experiments import ablation as ablation_module
 from daband.experiments import bench, load_experiment, read_results
 from daband.experiments.ablation import BASES, COMBINATIONS, ablation_rows, ablation_runs, write_ablation
+from daband.files import write_text
 from daband.objectives import terms
 from daband.policies.recipes import resolve_recipe
 
@@ -132,3 +134,16 @@ def test_an_ablation_without_target_labels_has_no_score():
 def test_an_unknown_base(small):
     with pytest.raises(InvalidInput, match=r"no ablation of the recipe 'nlinucb' \(known: paper, default-rpd\)"):
         ablation_runs(small, bases=["nlinucb"])
+
+
+def test_the_file_is_written_while_its_folder_is_locked(tmp_path, monkeypatch):
+    seen = []
+
+    def noted(path, content):
+        seen.append((path.name, (path.parent / ".results.lock").exists()))
+        write_text(path, content)
+
+    monkeypatch.setattr(ablation_module, "write_text", noted)
+    write_ablation(tmp_path, [])
+    assert seen == [("ablation.json", True)]
+    assert not list(tmp_path.glob("*lock"))

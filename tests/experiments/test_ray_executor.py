@@ -20,6 +20,13 @@ from daband.experiments.ray_executor import on_ray
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
 SETTINGS = ["episodes=150", "episode_length=100"]
 PATIENCE = 240.0
+PLUGIN = """
+from daband.policies import Random, policies
+
+@policies.register("mine")
+class Mine(Random):
+    pass
+"""
 
 
 def timeless(records):
@@ -151,13 +158,20 @@ pathlib.Path(sys.argv[1], "told.json").write_text(json.dumps([[event.kind, event
 
 @needs_ray
 def test_workers_that_do_not_see_the_folder_send_their_runs_back_and_errors_arrive_whole(tmp_path):
+    (tmp_path / "ray_plugin.py").write_text(PLUGIN)
     script = """
-import json, pathlib, sys
+import json, os, pathlib, sys
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+import ray
+# The cluster is there before the driver names its plugin: workers learn of it with their run.
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+from daband.plugins import name_plugins
+name_plugins(["ray_plugin"])
 from daband.experiments import BenchError, Experiment, bench, ray_executor
 ray_executor.write_text = lambda *_: None  # the sign that workers look for is never written
 small = Experiment(
     pair="synthetic", pair_options={"tiny": True}, episodes=3, episode_length=8, seeds=(0,),
-    compare=("random", "linucb"), methods={"linucb": {"ridge": -1.0}},
+    compare=("mine", "linucb"), methods={"linucb": {"ridge": -1.0}},
 )
 out, events = pathlib.Path(sys.argv[1]), []
 try:
@@ -171,12 +185,13 @@ except BenchError as error:
         text=True,
         check=False,
         timeout=PATIENCE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert "1 of 2 runs failed" in told["error"]
     assert "linucb, seed 0: ridge must be" in told["error"]
-    assert told["events"].count(["finished", "random"]) == 1
+    assert told["events"].count(["finished", "mine"]) == 1
     assert told["events"].count(["failed", "linucb"]) == 1
     assert ["again", "linucb"] not in told["events"]  # the run's own fault, so it is not tried again
     (record,) = read_results(tmp_path / "out")

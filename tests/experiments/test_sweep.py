@@ -6,6 +6,7 @@ import pytest
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.model_selection import CRITERIA
 from daband.experiments import Experiment, bench, load_experiment, read_results
+from daband.experiments import sweep as sweep_module
 from daband.experiments.sweep import (
     SELECTION_RULES,
     Point,
@@ -16,6 +17,7 @@ from daband.experiments.sweep import (
     sweep_runs,
     write_sweep,
 )
+from daband.files import write_text
 from daband.policies.recipes import resolve_recipe
 
 
@@ -95,7 +97,14 @@ def test_forms_of_the_data_that_are_swept_are_written_down(monkeypatch, tmp_path
     assert [spec.pair_options for spec in specs] == [{"form": "embedded"}, {"form": "built"}]
 
 
-def test_a_sweep_from_runs_to_a_selection(small, tmp_path):
+def test_a_sweep_from_runs_to_a_selection(small, tmp_path, monkeypatch):
+    written = {}
+
+    def noted(path, content):
+        written[path.name] = (path.parent / ".results.lock").exists()
+        write_text(path, content)
+
+    monkeypatch.setattr(sweep_module, "write_text", noted)
     specs = sweep_runs(small, grid={"lambda": (0, 1)})
     records = bench(specs, tmp_path)
     values = measure(records, tmp_path)
@@ -108,7 +117,9 @@ def test_a_sweep_from_runs_to_a_selection(small, tmp_path):
     picked = choices(points)
     assert [choice.rule for choice in picked] == list(SELECTION_RULES)
     for rule in SELECTION_RULES:
+        written.clear()
         selected = write_sweep(tmp_path, rule=rule, grid={"lambda": (0, 1)}, points=points, picked=picked)
+        assert written == {"results.json": True, "sweep.json": True}  # both under the folder's lock
         mine = next(choice for choice in picked if choice.rule == rule)
         assert [record["seed"] for record in selected] == [0, 1]
         for record in read_results(tmp_path):

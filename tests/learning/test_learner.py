@@ -56,13 +56,11 @@ class Centred(nn.Module):
 
 @pytest.fixture
 def registered():
-    kept = [(registry, dict(registry._members)) for registry in (terms, encoders)]
-    terms.add("growing", GrowingTerm)
-    encoders.add("centred", lambda *, context_shape: CustomFeatures(module=Centred(), context_shape=context_shape))
-    yield
-    for registry, members in kept:
-        registry._members.clear()
-        registry._members.update(members)
+    def centred(*, context_shape):
+        return CustomFeatures(module=Centred(), context_shape=context_shape)
+
+    with terms.temporarily("growing", GrowingTerm), encoders.temporarily("centred", centred):
+        yield
 
 
 def test_the_moving_average_follows_faster_while_training_is_young():

@@ -110,13 +110,8 @@ class OwnBuffer(MlpFeatures):
 
 @pytest.fixture
 def registered():
-    kept = [(registry, dict(registry._members)) for registry in (terms, encoders)]
-    terms.add("counting", Counting)
-    encoders.add("own_buffer", OwnBuffer)
-    yield
-    for registry, members in kept:
-        registry._members.clear()
-        registry._members.update(members)
+    with terms.temporarily("counting", Counting), encoders.temporarily("own_buffer", OwnBuffer):
+        yield
 
 
 def test_what_a_term_holds_besides_parameters_is_each_runs_own(registered):

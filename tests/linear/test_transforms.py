@@ -137,3 +137,28 @@ def test_nothing_stays_nothing(tmp_path):
     plain.save(tmp_path / "p")
     with pytest.raises(CheckpointError, match="the saved policy has none"):
         daband.load(tmp_path / "p", transform=StandardScaler())
+
+
+class Doubled(daband.Standardise):
+    """A user's own change of one of ours."""
+
+    def __call__(self, contexts):
+        return 2.0 * super().__call__(contexts)
+
+
+def test_a_subclass_of_ours_is_saved_and_given_again(tmp_path):
+    contexts = np.random.default_rng(0).normal(size=(40, 3))
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2, transform=Doubled())
+    policy.prepare(contexts)
+    policy.update(contexts, np.arange(40) % 2, np.arange(40) % 3 == 0)
+    path = tmp_path / "p.safetensors"
+    policy.save(path)
+    with pytest.raises(CheckpointError, match=r"transform of its own, .*Doubled"):
+        daband.load(path)
+    with pytest.raises(
+        CheckpointError, match=r"transform must be a .*Doubled, as in the saved policy, got .*Standardise"
+    ):
+        daband.load(path, transform=daband.Standardise())
+    loaded = daband.load(path, transform=Doubled())
+    np.testing.assert_array_equal(loaded.decide(contexts).mean, policy.decide(contexts).mean)
+    assert isinstance(loaded.transform, Doubled)

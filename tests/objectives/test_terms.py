@@ -263,15 +263,12 @@ def test_schedules():
 
 
 def test_a_term_of_ones_own_is_one_class():
-    @terms.register("test_own_term")
     class Own(Term):
         def forward(self, batch):
             return batch.predicted.mean()
 
-    try:
+    with terms.temporarily("test_own_term", Own):
         objective = Objective(weights={"test_own_term": Weight(2.0)}, shape=shape())
         batch = make_batch()
         loss, _ = objective(batch, weights_at(objective))
         assert float(loss) == pytest.approx(2 * float(batch.predicted.mean()))
-    finally:
-        terms._members.pop("test_own_term")

@@ -1,12 +1,14 @@
 """``Policy.for_pair``: what follows from a pair, for every policy alike."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import daband
 from daband.domains import from_arrays, from_callable, load
 from daband.errors import InvalidInput
-from daband.experiments.methods import build_policy
+from daband.experiments.methods import build_policy, policy_settings
 from daband.policies import policies
 
 PAIR = load("amazon", tiny=True)
@@ -56,7 +58,20 @@ def test_a_wrong_setting_suggests_the_nearest():
 def test_the_command_line_builds_the_same():
     by_name = build_policy("linucb", PAIR, seed=1, settings={"ridge": 2.0}, components=8)
     assert by_name.settings() == daband.LinUCB.for_pair(PAIR, seed=1, ridge=2.0).settings()
-    assert by_name.settings()["alpha"] == daband.LinUCB(context_shape=(4,), n_arms=2).settings()["alpha"]
+    reduced = build_policy("linucb-p", PAIR, seed=1, settings={}, components=8)
+    assert reduced.settings()["alpha"] == pytest.approx(0.3)  # of 8 components and the constant
+
+
+def test_alpha_falls_with_the_dimension_where_contexts_are_standardised():
+    chosen = []
+    for dimension in (2, 15, 63, 143, 3999):
+        x = np.random.default_rng(0).normal(size=(20, dimension))
+        pair = from_arrays(source=(x, np.arange(20) % 2), target=x)
+        chosen.append(daband.LinUCB.for_pair(pair).settings()["alpha"])
+        assert daband.LinUCB.for_pair(pair, alpha=0.7).settings()["alpha"] == 0.7
+        bare = daband.LinUCB(context_shape=pair.context_shape, n_arms=2).settings()["alpha"]
+        assert daband.LinUCB.for_pair(pair, transform=None).settings()["alpha"] == bare
+    assert chosen == pytest.approx([0.3, 0.3, 0.15, 0.1, 0.05])
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(1000.0, 0.0), (1.0, 25.0)])
@@ -85,3 +100,23 @@ def test_a_row_of_enormous_size_does_not_destroy_a_policy():
     with pytest.warns(daband.linear.OutlierWarning):
         daband.train(policy, source=pair.source, target=pair.target, episodes=30)
     assert daband.evaluate(policy, pair.source_test, as_domain="source").accuracy == 1.0
+
+
+def test_a_class_whose_constructor_hands_settings_on():
+    class Bold(daband.LinUCB):
+        def __init__(self, *, boldness: float = 2.0, **rest: Any) -> None:
+            super().__init__(**rest)
+            self.boldness = boldness
+
+    made = Bold.for_pair(PAIR, boldness=3.0, ridge=2.0, device="cpu", seed=4)
+    assert (made.boldness, made.settings()["ridge"], made.seed) == (3.0, 2.0, 4)
+    assert (made.context_shape, made.n_arms) == (PAIR.context_shape, PAIR.n_arms)
+    assert isinstance(made.transform, daband.Standardise)
+    assert "ridge=2.0" in repr(made)
+    assert "epsilon=" not in repr(made)  # it is the default
+    with pytest.raises(InvalidInput, match="Bold has no setting 'boldnes'; did you mean 'boldness'"):
+        Bold.for_pair(PAIR, boldnes=1.0)
+    with policies.temporarily("bold", Bold):
+        assert {"boldness", "ridge", "alpha"} <= set(policy_settings("bold"))
+        by_name = build_policy("bold", PAIR, seed=1, settings={"boldness": 5.0, "ridge": 3.0}, components=8)
+        assert (by_name.boldness, by_name.settings()["ridge"]) == (5.0, 3.0)

@@ -25,11 +25,10 @@ class Blocking(Term):
 
 @pytest.fixture
 def blocking():
-    terms.add("blocking", Blocking)
     Blocking.may_end.set()
-    yield Blocking
+    with terms.temporarily("blocking", Blocking):
+        yield Blocking
     Blocking.may_end.set()
-    del terms._members["blocking"]
 
 
 def in_thread(work):

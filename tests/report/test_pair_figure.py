@@ -39,8 +39,9 @@ def test_a_log_can_be_drawn_too(tmp_path):
     assert (found.count("source"), found.count("target")) == (1, 2)
 
 
-def test_examples_of_every_class_of_both_domains_are_drawn(tmp_path):
-    images = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+@pytest.mark.parametrize("shape", [(3, 16, 16), (16, 18, 3), (18, 16)])
+def test_examples_of_every_class_of_both_domains_are_drawn(shape, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, *shape), dtype=np.uint8)
     labels = np.arange(40) % 4
     names = ("stop", "yield", "merge", "turn")
     pair = from_arrays(

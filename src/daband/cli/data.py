@@ -34,7 +34,7 @@ _COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": 
 @app.command("list")
 def list_command(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the ordered pairs of amazon, office_caltech and warfarin, one by one.")
+        bool, typer.Option("--all", help="Also the ordered pairs of amazon, handwritten and so on, one by one.")
     ] = False,
 ) -> None:
     """Show every pair, and whether its data are there."""

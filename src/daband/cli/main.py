@@ -16,6 +16,9 @@ from rich.table import Table
 import daband
 from daband.cli import data
 from daband.cli.ablate import ablate
+from daband.cli.assess import assess_command, assessed_line
+from daband.cli.audit import audit_command
+from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
@@ -27,9 +30,11 @@ from daband.errors import DabandError
 from daband.experiments import (
     Experiment,
     RunSpec,
+    assess_runs,
     load_experiment,
     method_names,
     preset_names,
+    with_committees,
 )
 from daband.experiments.extend_run import start_from_shorter
 from daband.experiments.records import Records
@@ -49,6 +54,13 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 console = Console()
 
+Committee = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        help="Train so many seeds of each method, stacked on a GPU, and assess them in the target without a label.",
+    ),
+]
 Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
 
 
@@ -84,7 +96,9 @@ def demo(
         "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
     console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
-    _compare(load_experiment("demo"), out, None, numbers, jobs, "demo")
+    records = _compare(load_experiment("demo"), out, None, numbers, jobs, "demo", committee=2, of=("daband",))
+    if records:
+        console.print(records[0], highlight=False)
 
 
 @app.command()
@@ -93,6 +107,7 @@ def run(
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
+    committee: Committee = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Show where the time goes, and write a trace of one episode.")
     ] = False,
@@ -110,7 +125,7 @@ def run(
             console.print(f"Extending {shorter}", highlight=False, soft_wrap=True)
     if profile:
         profiled(experiment.runs([method], [seed]), folder, console=console)
-    _compare(experiment, folder, [method], [seed], 1, name, report=False)
+    _compare(experiment, folder, [method], [seed], 1, name, report=False, committee=committee)
 
 
 @app.command("bench")
@@ -121,18 +136,22 @@ def bench_command(
     jobs: Jobs = 1,
     ray: Ray = None,
     out: Out = None,
+    committee: Committee = None,
     overrides: Overrides = None,
 ) -> None:
     """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     numbers = None if seeds is None else whole_numbers(seeds, "seeds")
-    _compare(experiment, out or Path("runs") / stem(name), chosen, numbers, jobs, name, ray=ray)
+    _compare(experiment, out or Path("runs") / stem(name), chosen, numbers, jobs, name, ray=ray, committee=committee)
 
 
 app.command()(ablate)
 app.command()(sweep)
 app.command("continue")(continue_command)
+app.command("audit")(audit_command)
+app.command("choose")(choose_command)
+app.command("assess")(assess_command)
 
 
 @app.command()
@@ -180,20 +199,35 @@ def _compare(
     *,
     ray: str | None = None,
     report: bool = True,
-) -> None:
+    committee: int | None = None,
+    of: Sequence[str] = (),
+) -> list[str]:
+    """Run, show and report; with a committee returns a line per assessed run: what is estimated, and what is true."""
     specs = experiment.runs(chosen, seeds)
+    asked = {spec.folder_name for spec in specs}
+    if committee is not None:
+        specs = with_committees(specs, committee, methods=of)
     title += _resolved(experiment, specs)
 
     def show(records: Records) -> None:
         console.print(comparison_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
     records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
-    show(records)
+    show([record for record in records if record["folder"] in asked])
+    lines = []
+    if committee is not None:
+        with console.status("Assessing without labels ..."):
+            assessed = assess_runs(out, methods=of)
+        lines = [assessed_line(run) for run in assessed if run.spec.folder_name in asked]
+        for run in assessed if not of else ():
+            if run.spec.folder_name in asked:
+                console.print(f"{run.spec.label}: {run.assessment.sentence}", highlight=False, soft_wrap=True)
     if report:
         page = _written(out)
         console.print(f"Runs:   {out}\nReport: {page}", highlight=False, soft_wrap=True)
     else:
         console.print(f"Run: {out / records[0]['folder']}", highlight=False, soft_wrap=True)
+    return lines
 
 
 def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:

@@ -17,10 +17,10 @@ from daband.domains.readers.callables import from_callable
 from daband.domains.readers.image_folder import Reading, from_image_folder
 from daband.domains.readers.images import Framing, imagenet_normalise
 from daband.domains.readers.logs import ArrayLog, from_log
-from daband.domains.readers.table_transform import TableTransform
 from daband.domains.readers.tables import Columns, from_table
 from daband.domains.readers.torch_datasets import from_datasets
 from daband.domains.registry import PairEntry, load, pair_names, register_pair
+from daband.table_transform import TableTransform
 
 __all__ = [
     "About",

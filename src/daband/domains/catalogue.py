@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daband.domains.data_paths import data_directory, find
@@ -84,7 +84,6 @@ def _idx(name: str, md5: str, content_md5: str, size: int) -> Resource:
         md5=md5,
         content_md5=content_md5,
         size=size,
-        optional=True,
     )
 
 
@@ -99,6 +98,14 @@ _SIGNS_HOW = (
 )
 _AMAZON_HOW = "get the 400-feature .mat files (variables fts, labels) that skada-bench and transferlearning.xyz hand on"
 _OFFICE_HOW = "get the SURF .mat files (variables fts, labels) of the geodesic flow kernel's authors"
+_USPS_HOW = (
+    "get the USPS zip codes' digits (https://hastie.su.domains/ElemStatLearn/data.html), resize to 28x28, and save "
+    "them as an npz of uint8 with x_train y_train x_test y_test, ink bright"
+)
+_SEMEION_HOW = (
+    "get semeion.data from https://archive.ics.uci.edu/dataset/178/semeion+handwritten+digit and save it as an npz of "
+    "uint8 with x (n, 16, 16), ink 255, and y"
+)
 _WARFARIN_HOW = "get the IWPC data set from https://www.pharmgkb.org/downloads and save its first sheet as CSV"
 _S2RDA_HOW = (
     "get S2RDA-49 from the address in https://github.com/huitangtang/On_the_Utility_of_Synthetic_Data, unpack it so "
@@ -106,19 +113,21 @@ _S2RDA_HOW = (
 )
 
 # Sums of MNIST and MNIST-M are the published ones; that of BSDS500 is the one that public loaders of it check.
+_MNIST = (
+    _idx(
+        "train-images-idx3-ubyte",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "6bbc9ace898e44ae57da46a324031adb",
+        9_912_422,
+    ),
+    _idx("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624", 28_881),
+    _idx("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea", 1_648_877),
+    _idx("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637", 4_542),
+)
+
 _RESOURCES: dict[str, tuple[Resource, ...]] = {
     "digit": (
-        _idx(
-            "train-images-idx3-ubyte",
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "6bbc9ace898e44ae57da46a324031adb",
-            9_912_422,
-        ),
-        _idx("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624", 28_881),
-        _idx(
-            "t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea", 1_648_877
-        ),
-        _idx("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637", 4_542),
+        *(replace(resource, optional=True) for resource in _MNIST),  # the embedded form does without
         Resource(
             what="MNIST-M as released",
             places=("mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m_28.npz", "mnist_m/mnist_m.tar.gz"),
@@ -172,6 +181,11 @@ _RESOURCES: dict[str, tuple[Resource, ...]] = {
     "office_caltech": tuple(
         _by_hand(f"pictures of {domain}", f"office_caltech10_surf/{domain}.mat", _RESEARCH, _OFFICE_HOW)
         for domain in ("amazon", "caltech10", "dslr", "webcam")
+    ),
+    "handwritten": (
+        *_MNIST,
+        _by_hand("USPS digits", "usps_semeion/usps_28.npz", _RESEARCH, _USPS_HOW),
+        _by_hand("Semeion digits", "usps_semeion/semeion_16.npz", "CC BY 4.0", _SEMEION_HOW),
     ),
     "warfarin": (
         _by_hand("IWPC warfarin data", "warfarin/warfarin.csv", "CC BY-SA 4.0, PharmGKB's terms", _WARFARIN_HOW),

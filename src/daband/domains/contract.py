@@ -24,7 +24,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from daband.domains.readers.table_transform import TableTransform
+    from daband.table_transform import TableTransform
 
 __all__ = [
     "About",

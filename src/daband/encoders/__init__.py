@@ -3,8 +3,8 @@
 from daband.encoders.build import build_encoder
 from daband.encoders.contract import Encoded, Encoder, Features, LatentSettings, encoders, unit_range
 from daband.encoders.custom import CustomFeatures
-from daband.encoders.image_layout import image_layout
 from daband.encoders.normalisation import DOMAINS, DomainNorm
+from daband.image_layout import image_layout
 
 __all__ = [
     "DOMAINS",

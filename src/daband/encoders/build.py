@@ -8,8 +8,8 @@ from torch import nn
 
 from daband.encoders.contract import Encoder, Features, LatentSettings, encoders
 from daband.encoders.custom import CustomFeatures
-from daband.encoders.image_layout import image_layout
 from daband.errors import InvalidInput
+from daband.image_layout import image_layout
 from daband.suggestions import did_you_mean
 
 __all__ = ["build_encoder"]

@@ -1,5 +1,7 @@
 """Experiments: presets, one run from settings to a folder, and many runs side by side."""
 
+from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
+from daband.experiments.audited import AUDIT_FOLDER, begin_audit
 from daband.experiments.bench import BenchError, bench, read_results
 from daband.experiments.continued import continue_bench, continue_run, finished_runs
 from daband.experiments.executors import Event, Executor, Listener, WorkerDied
@@ -9,6 +11,8 @@ from daband.experiments.run import execute
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
 
 __all__ = [
+    "AUDIT_FOLDER",
+    "AssessedRun",
     "BenchError",
     "Event",
     "Executor",
@@ -17,6 +21,8 @@ __all__ = [
     "Profiled",
     "RunSpec",
     "WorkerDied",
+    "assess_runs",
+    "begin_audit",
     "bench",
     "build_policy",
     "continue_bench",
@@ -28,4 +34,5 @@ __all__ = [
     "preset_names",
     "profile_run",
     "read_results",
+    "with_committees",
 ]

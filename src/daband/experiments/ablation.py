@@ -19,6 +19,7 @@ import numpy as np
 
 from daband.errors import InvalidInput
 from daband.evaluation import Paired, compare_paired, holm
+from daband.experiments.bench import results_locked
 from daband.experiments.records import Metric, Record, metric_of
 from daband.experiments.settings import Experiment, RunSpec
 from daband.files import write_text
@@ -154,5 +155,6 @@ def write_ablation(out: str | Path, rows: Sequence[AblationRow]) -> Path:
     used = {row.base for row in rows}
     letters = {base: {letter: list(terms) for letter, terms in BASES[base].items()} for base in BASES if base in used}
     content = {"full": COMBINATIONS[-1], "letters": letters, "rows": [row.as_dict() for row in rows]}
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    with results_locked(Path(out)):
+        write_text(path, json.dumps(content, indent=2) + "\n")
     return path

@@ -36,6 +36,7 @@ from daband.evaluation import best_arms
 from daband.experiments.methods import build_policy
 from daband.experiments.prepared import Prepared
 from daband.files import write_bytes, write_text
+from daband.image_layout import channels_first, channels_last, image_layout
 from daband.linear import Decision
 from daband.policies import Policy
 
@@ -125,7 +126,7 @@ class ArtifactRecorder:
         }
         columns["wrong_mean"] = np.stack([example["mean"] for example in chosen])
         shape = chosen[0]["context"].shape
-        if len(shape) == 3 and shape[0] in (1, 3):
+        if image_layout(shape) is not None:
             columns["wrong_images"] = np.stack([_picture(example["context"]) for example in chosen])
         elif np.prod(shape) <= _LARGEST_VECTOR:
             columns["wrong_vectors"] = np.stack([example["context"].reshape(-1) for example in chosen]).astype(
@@ -216,8 +217,8 @@ def _principal(latents: FloatArray) -> FloatArray:
 
 
 def _picture(image: AnyArray) -> AnyArray:
-    """An image (c, h, w) as bytes (h, w) or (h, w, 3), shrunk to what a page shows."""
-    values = image.astype(np.float64)
+    """An image as bytes (h, w) or (h, w, channels), shrunk to what a page shows."""
+    values = channels_first(image, image_layout(image.shape)).astype(np.float64)
     if image.dtype != np.uint8:  # normalised contexts: stretched to what a screen can show
         low, high = float(values.min()), float(values.max())
         values = (values - low) * (255.0 / ((high - low) or 1.0))
@@ -227,7 +228,7 @@ def _picture(image: AnyArray) -> AnyArray:
         cut = values[:, :rows, :columns]
         values = cut.reshape(len(cut), rows // step, step, columns // step, step).mean(axis=(2, 4))
     picture = values.round().astype(np.uint8)
-    return picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
+    return channels_last(picture, "channels_first")
 
 
 def _version(package: str) -> str | None:

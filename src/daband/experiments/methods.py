@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from daband.domains import Pair
 from daband.errors import InvalidInput
 from daband.policies import Policy, policies
-from daband.policies.for_pair import default_transform
+from daband.policies.for_pair import default_transform, setting_defaults
 from daband.suggestions import did_you_mean
 
 __all__ = [
@@ -104,4 +103,4 @@ def policy_class(method: str) -> type[Policy]:
 
 def policy_settings(method: str) -> list[str]:
     """The settings of a method's policy; the rest of its arguments follow from the run."""
-    return [name for name in inspect.signature(policy_class(method)).parameters if name not in _DERIVED]
+    return [name for name in setting_defaults(policy_class(method)) if name not in _DERIVED]

@@ -30,6 +30,7 @@ from daband.experiments.records import Record
 from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
+from daband.plugins import name_plugins, named_plugins
 
 __all__ = ["on_ray"]
 
@@ -118,7 +119,9 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
 
     def submit(spec: RunSpec, attempt: int) -> None:
         gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0
-        reference = task.options(name=f"daband {spec.label}", num_gpus=gpus).remote(spec, out, sign, mailbox)
+        reference = task.options(name=f"daband {spec.label}", num_gpus=gpus).remote(
+            spec, out, sign, mailbox, named_plugins()
+        )
         waiting[reference] = _Task(spec, attempt)
 
     write_text(sign, "")
@@ -193,8 +196,14 @@ class _Mailbox:
         return letters
 
 
-def _work(spec: RunSpec, out: Path, sign: Path, mailbox: Any) -> tuple[Record, dict[str, bytes] | None]:
-    """On a worker: execute a run, in the bench's own folder where it can be seen. Else its files are returned too."""
+def _work(
+    spec: RunSpec, out: Path, sign: Path, mailbox: Any, plugins: Sequence[str]
+) -> tuple[Record, dict[str, bytes] | None]:
+    """On a worker: execute a run, in the bench's own folder where it can be seen. Else its files are returned too.
+
+    ``plugins`` are the driver's: a worker of a cluster that was there before does not have the driver's environment.
+    """
+    name_plugins(plugins)
 
     def tell(record: dict[str, float]) -> None:
         mailbox.put.remote(spec.folder_name, record)

@@ -289,6 +289,12 @@ def write_sweep(
         raise DataError(f"the rule {rule!r} has no value for some of these runs, so it cannot choose between them")
     swept = {(point.pair, point.variant) for point in points}
     selected = []
+    content = {
+        "selection": rule,
+        "grid": {key: list(values) for key, values in grid.items()},
+        "points": [asdict(point) for point in points],
+        "choices": [asdict(choice) for choice in picked],
+    }
     with results_locked(out):
         records = read_results(out)
         for record in records:
@@ -297,11 +303,5 @@ def write_sweep(
             if (record["pair"], record["variant"]) in mine:
                 selected.append(record)
         write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
-    content = {
-        "selection": rule,
-        "grid": {key: list(values) for key, values in grid.items()},
-        "points": [asdict(point) for point in points],
-        "choices": [asdict(choice) for choice in picked],
-    }
-    write_text(out / "sweep.json", json.dumps(content, indent=2) + "\n")
+        write_text(out / "sweep.json", json.dumps(content, indent=2) + "\n")
     return selected

@@ -91,6 +91,7 @@ class GradientStep:
             constants["theta"],
             constants["inverse"],
             constants["alpha"],
+            constants["prior"],
             weights,
         )
 
@@ -132,6 +133,7 @@ class GradientStep:
             alignments=None if rest else run.alignment,
             target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
             weight=run.weights[0],
+            target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
         )
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
         if not measure:

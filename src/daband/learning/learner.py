@@ -101,8 +101,9 @@ class Learner:
             "theta": torch.zeros(heads, dimension, device=device),
             "inverse": torch.zeros(heads, side, side, device=device),
             "alpha": torch.zeros((), device=device),
+            "prior": torch.full((n_arms,), 1.0 / n_arms, device=device),
         }
-        """What losses take from the head: coefficients, A^-1, and how much of the width P adds."""
+        """What losses take from the head: coefficients, A^-1, how much of the width P adds, the arms' frequencies."""
         self.gate = 0.0
         self.step_number = 0
         self.faults = torch.zeros(3, device=device)
@@ -181,8 +182,13 @@ class Learner:
         shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
         return InferenceEncoder(copy.deepcopy(network, shared), shared=self.shared, device=self.device)
 
-    def take_head(self, theta: FloatArray, inverse: FloatArray, *, alpha: float, rate: float) -> None:
-        """Copy what the losses treat as constants: coefficients, A^-1, alpha and the recent mean reward."""
+    def take_head(
+        self, theta: FloatArray, inverse: FloatArray, *, alpha: float, rate: float, prior: FloatArray | None = None
+    ) -> None:
+        """Copy what the losses treat as constants: coefficients, A^-1, alpha and the recent mean reward.
+
+        ``prior`` (K,) is how often each arm is expected to be the best one in the target; None: all as often.
+        """
         coefficients = torch.from_numpy(theta).to(torch.float32)
         if self.recipe.replay.unit_theta:
             coefficients = nn.functional.normalize(coefficients, dim=1)
@@ -190,6 +196,10 @@ class Learner:
         if self.objective.needs_width:
             self.constants["inverse"].copy_(torch.from_numpy(inverse))
         self.constants["alpha"].fill_(alpha)
+        if prior is None:
+            self.constants["prior"].fill_(1.0 / self.n_arms)
+        else:
+            self.constants["prior"].copy_(torch.from_numpy(prior))
         self.gate = min(max(rate, 0.0), 1.0) ** self.recipe.learning.gate_exponent
         for module in self.encoder.modules():
             if isinstance(module, DomainNorm) and module.statistics == "gated":
@@ -208,6 +218,7 @@ class Learner:
         layout = FlatParameters.of(self._modules())
         if layout.places != self.layout.places:
             self._lay_out(layout)
+        self.constants["prior"] = torch.full((self.n_arms,), 1.0 / self.n_arms, device=self.device)
         if not self.shared:
             for name in ("theta", "inverse"):
                 before = self.constants[name]
@@ -260,13 +271,14 @@ class Learner:
         self.objective.load_state_dict(below("objective."))
         if self.ema is not None:
             self.ema.load_state_dict(below("average."))
-        for name, tensor in below("optimiser.").items():
-            if tensor.numel() != self.moments[name].numel():
+        saved = below("optimiser.")
+        for name, moments in self.moments.items():
+            if saved[name].numel() != moments.numel():
                 raise InvalidInput(
                     "the file holds another number of optimiser values than its network has: another version of daband "
                     "wrote it, and training cannot go on from it here"
                 )
-            self.moments[name].copy_(tensor.reshape(self.moments[name].shape))
+            moments.copy_(saved[name].reshape(moments.shape))
         self._restore_generator(torch.from_numpy(np.array(state["generator"])))
         self.step_number = int(state["step_number"][0])
         self.faults[1] = float(state["streak"][0])

@@ -206,6 +206,11 @@ class RoundBuffer(ContextBuffer):
         self.weighted = "weights" in state
         super().restore(state if self.weighted else {**state, "weights": np.ones(len(state["arms"]))})
 
+    def columns(self, most: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Contexts, arms and rewards of the stored rounds, or of the first ``most`` of them."""
+        n = len(self) if most is None else min(len(self), most)
+        return self.contexts[:n], self.arms[:n], self.rewards[:n]
+
 
 @dataclass(frozen=True)
 class ReplayBuffers:

@@ -38,6 +38,8 @@ class RunInputs(NamedTuple):
     theta: torch.Tensor
     inverse: torch.Tensor
     alpha: torch.Tensor
+    prior: torch.Tensor
+    """(K,): how often each arm is expected to be the best one in the target."""
     weights: torch.Tensor
     """One per term."""
 

@@ -91,7 +91,7 @@ class CustomTransform:
     @property
     def name(self) -> str:
         """The class of the wrapped object."""
-        return f"{type(self.inner).__module__}.{type(self.inner).__qualname__}"
+        return _class_name(self.inner)
 
     @property
     def fitted(self) -> bool:
@@ -187,7 +187,9 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     if transform is None:
         return None
     kind = next((name for name, own in _KINDS.items() if type(transform) is own), "custom")
-    return {"kind": kind, **transform.settings()}
+    if kind != "custom" or isinstance(transform, CustomTransform):
+        return {"kind": kind, **transform.settings()}
+    return {"kind": kind, "class": _class_name(transform), "settings": transform.settings()}  # a subclass of ours
 
 
 def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:
@@ -207,10 +209,15 @@ def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> A
             f"the policy was saved with a transform of its own, {arguments['class']}: pass it, fitted unless it offers "
             "state() and restore(), as daband.load(path, transform=...)"
         )
-    wrapped = CustomTransform(custom)
-    if wrapped.name != arguments["class"]:
-        raise InvalidInput(f"transform must be a {arguments['class']}, as in the saved policy, got {wrapped.name}")
-    return wrapped
+    own = as_transform(custom)
+    found = _class_name(own.inner if isinstance(own, CustomTransform) else own)
+    if found != arguments["class"]:
+        raise InvalidInput(f"transform must be a {arguments['class']}, as in the saved policy, got {found}")
+    return own
+
+
+def _class_name(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
 def _flat(contexts: AnyArray) -> FloatArray:

@@ -61,6 +61,8 @@ class Batch:
     """The term's own weight at this step, as scheduled and gated, a scalar."""
     alignments: torch.Tensor | None = None
     """The one tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``."""
+    target_prior: torch.Tensor | None = None
+    """(K,): how often each arm is expected to be the best one in the target; None: all as often."""
 
     @property
     def both_alignments(self) -> torch.Tensor:

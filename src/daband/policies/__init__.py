@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daband.errors import CheckpointError, InvalidInput
+from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear import Decision, build_transform
 from daband.policies.checkpoint import read_checkpoint, read_notes
 from daband.policies.constant import Constant
@@ -15,6 +15,7 @@ from daband.policies.decisions import Played
 from daband.policies.linucb import LinUCB
 from daband.policies.random import Random
 from daband.policies.reward_scale import RewardRange
+from daband.table_transform import TableTransform
 
 if TYPE_CHECKING:
     from daband.learning.settings import Recipe
@@ -59,19 +60,22 @@ def __getattr__(name: str) -> Any:
 
 
 def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Policy:
-    """A policy from what ``settings()`` returned, with its registered name under "policy".
+    """A policy from what ``settings()`` returned, with its registered name under "policy" and its table under "table".
 
     ``encoder`` is the module where the policy has a custom one, ``transform`` the object where that is of another
     library.
     """
     arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
-    kind = policies.get(arguments.pop("policy"))
+    kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if arguments["reward_range"] != "auto":
         arguments["reward_range"] = tuple(arguments["reward_range"])
     if "transform" in arguments:
         arguments["transform"] = build_transform(arguments["transform"], transform)
-    return kind(**arguments)
+    policy = kind(**arguments)
+    if table is not None:
+        policy.table = TableTransform.from_state(table)
+    return policy
 
 
 def load(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
@@ -94,7 +98,7 @@ def load(path: str | Path, *, encoder: Any = None, transform: Any = None, device
             saved.settings["device"] = device
         policy = build(saved.settings, encoder=encoder, transform=transform)
         policy.restore(saved.arrays)
-    except InvalidInput as error:
+    except (InvalidInput, DataError) as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error

@@ -15,7 +15,6 @@ and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits f
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from daband.linear import Decision, as_transform, transform_settings
 from daband.linear.kernels import kernels
 from daband.linear.reward_model import cross_fitted_rewards, flat_features
 from daband.policies.decisions import Played, joined
-from daband.policies.for_pair import policy_for_pair
+from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
     DOMAINS,
     LARGEST_NORM,
@@ -276,30 +275,48 @@ class Policy(Saved, ABC):
             where = self._resolved_domain(domain)
             paid = self._checked_rewards(rewards, (len(checked), self.n_arms))
             mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
+            if self._scale.known:
+                return self._play_known(checked, paid, where, mask)
+            before = self._snapshot()
             parts: list[Played] = []
-            start = 0
-            while start < len(checked) and not self._scale.known:  # one at a time until "auto" knows the range
-                part = slice(start, start + 1)
-                decision = self.select(checked[part], where, None if mask is None else mask[part])
-                reward = paid[part, decision.arm[0]]
-                self._absorb(checked[part], decision.arm, reward, where, None)
-                parts.append(Played(decision.arm, decision.propensity, decision.mean, decision.width, reward))
-                start += 1
-            if start < len(checked):
-                rest = None if mask is None else mask[start:]
-                parts.append(self._play_known(checked[start:], paid[start:], where, rest))
+            start = selected = 0
+            try:
+                while start < len(checked) and not self._scale.known:  # one at a time until "auto" knows the range
+                    part = slice(start, start + 1)
+                    decision = self.select(checked[part], where, None if mask is None else mask[part])
+                    selected += 1
+                    reward = paid[part, decision.arm[0]]
+                    self._absorb(checked[part], decision.arm, reward, where, None)
+                    parts.append(Played(decision.arm, decision.propensity, decision.mean, decision.width, reward))
+                    start += 1
+                if start < len(checked):
+                    rest = None if mask is None else mask[start:]
+                    parts.append(self._play_known(checked[start:], paid[start:], where, rest))
+            except BaseException:  # all rounds are played, or none
+                with self._state_lock:
+                    decided = self.rounds_decided - selected  # others may have selected meanwhile
+                    self._roll_back(before)
+                    self.rounds_decided = decided
+                raise
             return joined(parts)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""
         with self._write_lock:
-            if self.transform is None:
-                return
-            if self.transform.fitted:
+            if self.transform is not None and self.transform.fitted:
                 raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
+            if self.prepared:
+                return
             checked = [self._checked_contexts(batch) for batch in contexts]
             with self._state_lock:
-                self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
+                if self.transform is not None:
+                    self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
+                self._prepare([self._transformed(batch) for batch in checked])
+
+    @property
+    def prepared(self) -> bool:
+        """Whether there is nothing left for ``prepare`` to do."""
+        return self.transform is None or self.transform.fitted
 
     def observe_target(self, contexts: ArrayLike) -> None:
         """Unlabelled contexts of the target, (B, *context_shape). Policies that do not adapt ignore them."""
@@ -363,7 +380,7 @@ class Policy(Saved, ABC):
         return []
 
     def __repr__(self) -> str:
-        defaults = {name: own.default for name, own in inspect.signature(type(self)).parameters.items()}
+        defaults = setting_defaults(type(self))
         settings = {name: value for name, value in self.settings().items() if name != "reward_range"}
         shown = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
         given = [f"{name}={value!r}" for name, value in shown.items() if value != defaults.get(name)]
@@ -437,6 +454,9 @@ class Policy(Saved, ABC):
             self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain)
             decisions.append(decision)
         return joined(decisions)
+
+    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
+        """Look at batches of unlabelled contexts, behind the transform, before the first round."""
 
     def _observe(self, contexts: AnyArray) -> None:
         """See unlabelled target contexts."""

@@ -7,6 +7,7 @@ also all of DABand: the two differ in the weights of the objective's terms and i
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
@@ -16,8 +17,8 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
-from daband.encoders.image_layout import channels_first, channels_first_shape, image_layout
 from daband.errors import InvalidInput, TrainingDiverged
+from daband.image_layout import channels_first, channels_first_shape, image_layout
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
@@ -27,8 +28,11 @@ from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
 from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
+from daband.policies.arm_prior import FEWEST_ROUNDS, MOST_CONTEXTS, expected_arms
 from daband.policies.contract import Policy, policies
+from daband.policies.devices import device_named
 from daband.policies.input_checks import checked_domain
+from daband.policies.linear_gate import LARGEST_INPUT, LinearGate
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 
@@ -45,10 +49,12 @@ Result = TypeVar("Result")
 
 
 class _Published(NamedTuple):
-    """What decisions rest on. ``adapt`` replaces both parts at once; rounds that are learned change the head."""
+    """What decisions rest on. ``adapt`` replaces all parts at once; rounds that are learned change the heads."""
 
     encoder: InferenceEncoder
     head: RidgeHead
+    linear: RidgeHead | None
+    """The linear head, where it acts instead of the network."""
 
 
 @policies.register("nlinucb")
@@ -141,9 +147,23 @@ class NeuralLinUCB(Policy):
             seed=self.seed,
             form="primal",
         )
-        self._published = _Published(self._learner.acting_copy(), head)
+        share = self.recipe.learning.linear_gate
+        self._gate: LinearGate | None = None
+        if share > 0 and math.prod(self.feature_shape) <= LARGEST_INPUT:
+            self._gate = LinearGate(
+                feature_shape=self._encoded_shape,
+                n_arms=self.n_arms,
+                arms=arms,
+                ridge=head.ridge,
+                exploration=head.exploration,
+                share=share,
+                one_hot=feedback == "one_hot",
+                seed=self.seed,
+            )
+        self._publish(self._learner.acting_copy(), head)
         self._buffers = self._fresh_buffers(self.n_arms)
         self._rate = 0.0
+        self._prior: FloatArray | None = None
         self._refitted_at = 0
         self._warned_no_target = False
         self._warned_large_pixels = False
@@ -156,6 +176,15 @@ class NeuralLinUCB(Policy):
     @property
     def _head(self) -> RidgeHead:
         return self._published.head
+
+    @property
+    def linear_acts(self) -> bool:
+        """Whether decisions are LinUCB's, because the network did not predict held-out rewards better."""
+        return self._published.linear is not None
+
+    def _publish(self, encoder: InferenceEncoder, head: RidgeHead) -> None:
+        gate = self._gate
+        self._published = _Published(encoder, head, gate.head if gate is not None and gate.acts else None)
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the head works on: (B, d), or (B, K, d) with shared arms."""
@@ -188,15 +217,27 @@ class NeuralLinUCB(Policy):
     def _decide(
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
-        encoder, head = self._published  # once: the two belong together
+        encoder, network, linear = self._published  # once: they belong together
+        head = network if linear is None else linear
         head, available = self._head_for(head, contexts, available)
-        latents = self._encode(encoder, contexts, domain)
-        return self._call_head(head.decide, latents, first_round=first_round, available=available, rule=rule)
+        features = self._features(encoder, linear, contexts, domain)
+        return self._call_head(head.decide, features, first_round=first_round, available=available, rule=rule)
+
+    def _features(
+        self, encoder: InferenceEncoder, linear: RidgeHead | None, contexts: AnyArray, domain: str
+    ) -> FloatArray:
+        """What the head that acts works on."""
+        if linear is None:
+            return self._encode(encoder, contexts, domain)
+        assert self._gate is not None
+        return self._gate.features(contexts)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         self._warn_of_large_pixels(contexts)
-        encoder, head = self._published
+        encoder, head, _ = self._published
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards)
+        if self._gate is not None:
+            self._call_head(self._gate.learn, contexts, arms, rewards)
         self._remember(contexts, arms, rewards, domain)
 
     @property
@@ -208,26 +249,38 @@ class NeuralLinUCB(Policy):
         self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
     ) -> None:
         self._warn_of_large_pixels(contexts)
-        encoder, head = self._published
+        encoder, head, _ = self._published
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards, weights)
+        if self._gate is not None:
+            self._call_head(self._gate.learn, contexts, arms, rewards, weights)
         self._remember(contexts, arms, rewards, domain, weights)
 
     def _probabilities(
         self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
     ) -> FloatArray:
-        encoder, head = self._published
-        head, available = self._head_for(head, contexts, available)
-        latents = self._encode(encoder, contexts, domain)
-        return self._call_head(head.probabilities, latents, available=available, rule=rule)
+        encoder, network, linear = self._published
+        head, available = self._head_for(network if linear is None else linear, contexts, available)
+        features = self._features(encoder, linear, contexts, domain)
+        return self._call_head(head.probabilities, features, available=available, rule=rule)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
     ) -> Decision:
         self._warn_of_large_pixels(contexts)
-        encoder, head = self._published
+        encoder, network, linear = self._published
         latents = self._encode(encoder, contexts, domain)
-        d = self._call_head(head.play, latents, rewards, first_round=first_round, available=available)
-        self._remember(contexts, d.arm, rewards[np.arange(len(contexts)), d.arm], domain)
+        gate = self._gate
+        if gate is None or linear is None:
+            d = self._call_head(network.play, latents, rewards, first_round=first_round, available=available)
+        else:
+            features = gate.features(contexts)
+            d = self._call_head(linear.play, features, rewards, first_round=first_round, available=available)
+        paid = rewards[np.arange(len(contexts)), d.arm]
+        if linear is not None:  # the head that did not act learns as well
+            self._call_head(network.learn, latents, d.arm, paid)
+        elif gate is not None:
+            self._call_head(gate.learn, contexts, d.arm, paid)
+        self._remember(contexts, d.arm, paid, domain)
         return d
 
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
@@ -239,6 +292,17 @@ class NeuralLinUCB(Policy):
             f"feedback='one_hot' means that one arm pays {high:g} and all others {low:g}, got a reward of {wrong:g}; "
             "use feedback='bandit', where a reward tells of the pulled arm alone"
         )
+
+    @property
+    def prepared(self) -> bool:
+        # Once rounds were learned, the next refit fits the linear part to the contexts they had.
+        waiting = self._gate is not None and not self._gate.transform.fitted and self.rounds_learned == 0
+        return super().prepared and not waiting
+
+    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
+        if self._gate is not None:
+            self._gate.fit_transform(*contexts)
+            self._publish(self._published.encoder, self._head)
 
     def _observe(self, contexts: AnyArray) -> None:
         self._warn_of_large_pixels(contexts)
@@ -301,7 +365,7 @@ class NeuralLinUCB(Policy):
         statistics = self._head.statistics
         assert isinstance(statistics, PrimalRidge)
         alpha = self._head.exploration.alpha
-        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate)
+        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate, prior=self._prior)
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
@@ -317,7 +381,9 @@ class NeuralLinUCB(Policy):
         if self._refit_is_due():
             head = self._refitted(encoder)
             measured["refitted"] = 1.0
-        self._published = _Published(encoder, head)
+            if self.recipe.learning.prior == "estimated":
+                self._prior = self._expected_arms(encoder, head)
+        self._publish(encoder, head)
         measured["recent_reward"] = self._rate
         return measured
 
@@ -329,13 +395,20 @@ class NeuralLinUCB(Policy):
         head = copy.deepcopy(self._head)
         head.add_arm()
         self._learner.grow()
-        self._published = self._published._replace(head=head)
+        self._prior = None
+        if self._gate is not None:
+            self._gate.head = self._gate.grow()
+        self._publish(self._published.encoder, head)
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         arrays = {f"head.{name}": array for name, array in self._head.state(rounds=replay).items()}
         arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
         buffers = self._buffers if replay else self._fresh_buffers(self.n_arms)
         arrays.update({f"replay.{name}": array for name, array in buffers.state().items()})
+        if self._gate is not None:
+            arrays.update({f"gate.{name}": array for name, array in self._gate.state(rounds=replay).items()})
+        if self._prior is not None:
+            arrays["prior"] = self._prior
         arrays["rate"] = np.array([self._rate])
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
@@ -355,9 +428,12 @@ class NeuralLinUCB(Policy):
 
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
-        self._published = self._published._replace(encoder=self._learner.acting_copy())
+        if self._gate is not None:
+            self._gate.restore(below("gate."))
+        self._publish(self._learner.acting_copy(), self._head)
         self._buffers.restore(below("replay."))
         self._rate = float(state["rate"][0])
+        self._prior = state.get("prior")
         self._refitted_at = int(state["refitted_at"][0])
 
     # Its own parts.
@@ -376,9 +452,15 @@ class NeuralLinUCB(Policy):
         domain: str,
         weights: FloatArray | None = None,
     ) -> None:
-        buffer = self._buffers.source if domain == "source" else self._buffers.target_rounds
-        buffer.add_rounds(contexts, arms, rewards, weights)
-        if domain == "source":
+        if domain != "source":
+            self._buffers.target_rounds.add_rounds(contexts, arms, rewards, weights)
+        else:
+            if self._gate is None:
+                self._buffers.source.add_rounds(contexts, arms, rewards, weights)
+            else:
+                kept = ~self._gate.hold_out(contexts, arms, rewards, weights)
+                own = None if weights is None else weights[kept]
+                self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept], own)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 
@@ -415,12 +497,29 @@ class NeuralLinUCB(Policy):
                 weights.append(buffer.weights[:n].cpu().numpy())
         self._refitted_at = self._buffers.rounds_seen
         weighted = self._buffers.source.weighted or self._buffers.target_rounds.weighted
-        return self._fit_head(
+        head = self._fit_head(
             np.concatenate(latents),
             np.concatenate(arms),
             np.concatenate(rewards),
             np.concatenate(weights) if weighted else None,
         )
+        if self._gate is not None:
+            self._gate.compare(self._buffers, head, lambda held: self._encode(encoder, held, "source"))
+        return head
+
+    def _expected_arms(self, encoder: InferenceEncoder, head: RidgeHead) -> FloatArray | None:
+        """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells."""
+        source, target = self._buffers.source, self._buffers.target
+        rounds = source.columns(MOST_CONTEXTS) if self._gate is None else self._gate.rounds
+        if len(rounds[0]) < FEWEST_ROUNDS:  # else those that no gradient step has seen
+            rounds = source.columns(MOST_CONTEXTS)
+        contexts = target.contexts[: min(len(target), MOST_CONTEXTS)]
+        return expected_arms(lambda rows, domain: self._predicted(encoder, head, rows, domain), rounds, contexts)
+
+    def _predicted(
+        self, encoder: InferenceEncoder, head: RidgeHead, contexts: AnyArray | torch.Tensor, domain: str
+    ) -> FloatArray:
+        return head.decide(self._encode(encoder, contexts, domain), first_round=0, rule="greedy").mean
 
     def _fit_head(
         self, latents: FloatArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None
@@ -428,18 +527,3 @@ class NeuralLinUCB(Policy):
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
         head.statistics = head.refitted(latents, arms, rewards, weights)
         return head
-
-
-def device_named(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name) if isinstance(name, str) else None
-    except RuntimeError:
-        device = None
-    if device is None or device.type == "meta":  # which holds no numbers
-        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
-    return device

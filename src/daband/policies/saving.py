@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from daband.policies.pending_rounds import PendingRounds
 from daband.policies.reward_scale import RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.policies.thread_locks import ThreadSafe
+from daband.table_transform import TableTransform
 
 __all__ = ["Saved"]
 
@@ -26,6 +28,7 @@ class Saved(ThreadSafe):
     """The part of a policy that writes it to a file and restores it from the arrays of one."""
 
     name: ClassVar[str]
+    context_shape: tuple[int, ...]
     transform: Transform | None
     domain: str
     rounds_decided: int
@@ -33,6 +36,27 @@ class Saved(ThreadSafe):
     _scale: RewardScale
     _ids: RoundIds
     _pending: PendingRounds
+    _table: TableTransform | None = None
+
+    @property
+    def table(self) -> TableTransform | None:
+        """What turns a raw row into a context: ``policy.select(policy.table.contexts({"age": 41, "city": "Oslo"}))``.
+
+        ``for_pair`` sets it where the pair is made of tables; for a policy built by hand set ``policy.table =
+        pair.table``. A saved file holds it.
+        """
+        return self._table
+
+    @table.setter
+    def table(self, table: TableTransform | None) -> None:
+        if table is not None and not isinstance(table, TableTransform):
+            raise InvalidInput(f"table must be a daband.domains.TableTransform, e.g. pair.table, got {table!r}")
+        if table is not None and (len(table.feature_names),) != self.context_shape:
+            raise InvalidInput(
+                f"table makes contexts of shape ({len(table.feature_names)},), the policy takes {self.context_shape}"
+            )
+        with self._write_lock:
+            self._table = table
 
     def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
         """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
@@ -52,42 +76,62 @@ class Saved(ThreadSafe):
                     "rewards to learn from them yet; update with more rounds first, or give the range"
                 )
             settings = {**self.settings(), "policy": self.name}
-            state = self._state(replay=replay)
-            ids = self._ids if replay else RoundIds(self._ids.window)
-            arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in state.items()}
-            arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
-            arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
-            arrays["reward_scale"] = self._scale.state()
-            arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
-            arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
+            if self._table is not None:
+                settings["table"] = self._table.state()
+            arrays = self._arrays(replay=replay)
             if self.transform is not None:
                 arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
             write_checkpoint(path, settings, arrays, checked)
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of a saved file; the settings must be those it was saved with."""
-
-        def below(prefix: str) -> dict[str, AnyArray]:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
+        """Restore the arrays of a saved file, all or nothing; the settings must be those it was saved with."""
         with self._write_lock, self._state_lock:
-            self.rounds_decided, self.rounds_learned = (int(count) for count in arrays["rounds"])
-            self.domain = DOMAINS[int(arrays["domain"][0])]
-            self._scale.restore(arrays["reward_scale"])
-            self._ids.restore(below("ids/"))
-            self._pending.restore(below("pending/"))
-            if self.transform is not None:
-                self.transform.restore(below("transform/"))
-            self._restore(below("policy/"))
+            before = self._snapshot()
+            try:
+                if self.transform is not None:
+                    self.transform.restore(_below("transform/", arrays))
+                self._restore_arrays(arrays)
+            except BaseException:
+                self._roll_back(before)
+                raise
+
+    def _snapshot(self) -> tuple[dict[str, AnyArray], Transform | None]:
+        """A copy of everything that changes, for ``_roll_back``."""
+        return {name: np.array(array) for name, array in self._arrays().items()}, copy.deepcopy(self.transform)
+
+    def _roll_back(self, snapshot: tuple[dict[str, AnyArray], Transform | None]) -> None:
+        arrays, self.transform = snapshot
+        self._restore_arrays(arrays)
+
+    def _arrays(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        """What a file holds of a policy, but for its transform."""
+        arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in self._state(replay=replay).items()}
+        arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
+        arrays["domain"] = np.array([DOMAINS.index(self.domain)], np.int64)
+        arrays["reward_scale"] = self._scale.state()
+        ids = self._ids if replay else RoundIds(self._ids.window)
+        arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
+        arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
+        return arrays
+
+    def _restore_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
+        self.rounds_decided, self.rounds_learned = (int(count) for count in arrays["rounds"])
+        self.domain = DOMAINS[int(arrays["domain"][0])]
+        self._scale.restore(arrays["reward_scale"])
+        self._ids.restore(_below("ids/", arrays))
+        self._pending.restore(_below("pending/", arrays))
+        self._restore(_below("policy/", arrays))
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""
 
     @abstractmethod
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        """All that was learned, as arrays; without ``replay`` nothing of what it was learned from."""
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]: ...
 
     @abstractmethod
-    def _restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``_state`` returned."""
+    def _restore(self, state: dict[str, AnyArray]) -> None: ...
+
+
+def _below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""A folder of runs as a document: the answer first, then each data set, then what ran."""
+"""A folder of runs as a document: the answer first, what is known without labels, each data set, then what ran."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from daband.report.answers import Answer, answer_of, lead_of
 from daband.report.document import Block, Document, Folded, Section, Text
 from daband.report.reference import paper_accuracy
 from daband.report.runs import RunFiles, load_runs
+from daband.report.sections_assessment import assessment_sections
 from daband.report.sections_learning import continued_blocks, learning_blocks
 from daband.report.sections_policy import policy_blocks
 from daband.report.sections_results import by_class_blocks, comparison_blocks, pairs_blocks, side_by_side
@@ -45,7 +46,7 @@ def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
         family: answer_of([run.record for run in runs if pair_family(run.record["pair"]) == family])
         for family in families
     }
-    sections: list[Section] = []
+    sections = assessment_sections(runs)
     messages = warnings_of(runs)
     for family in families:
         mine = [run for run in runs if pair_family(run.record["pair"]) == family]
@@ -134,12 +135,12 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     continued = continued_blocks(pair, compared)
     if continued:
         sections.append(Section("In the target, with its rewards", continued))
-    learning = learning_blocks(pair, compared, best)
-    if learning:
-        sections.append(Section("Learning in the source", learning))
     seen = policy_blocks(pair, compared, best, rival)
     if seen:
         sections.append(Section("What the policy sees", seen))
+    learning = learning_blocks(pair, compared, best)  # the bound stands last: an assessment says more
+    if learning:
+        sections.append(Section("Learning in the source", learning))
     return sections
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.image_layout import channels_last, image_layout
 from daband.report.style import COLOURS, written
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def pair_figure(pair: Pair, *, seed: int = 0) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    if len(pair.context_shape) == 3 and pair.context_shape[0] in (1, 3) and pair.arms == "disjoint":
+    if image_layout(pair.context_shape) is not None and pair.arms == "disjoint":
         figure = Figure(figsize=(9.6, 7.2), layout="constrained")
         _draw_images(figure, pair, seed)
     else:
@@ -147,4 +148,4 @@ def _drawable(image: AnyArray) -> AnyArray:
     if image.dtype != np.uint8:  # normalised contexts: stretched to what a screen can show
         low, high = float(image.min()), float(image.max())
         image = (image - low) / ((high - low) or 1.0)
-    return image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0)
+    return channels_last(image, image_layout(image.shape))

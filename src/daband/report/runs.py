@@ -15,6 +15,7 @@ from daband.arrays import AnyArray, FloatArray
 from daband.errors import DataError
 from daband.experiments.records import Record
 from daband.files import read_json
+from daband.trust import Assessment, read_assessment
 
 __all__ = ["Curve", "RunFiles", "common_curve", "load_runs", "read_records"]
 
@@ -83,6 +84,11 @@ class RunFiles:
     def continued(self) -> Record | None:
         """The record of the run's sequel in the target, where there is one that is done."""
         return self._json("continued/result.json") if self._existing("continued/done") else None
+
+    def assessment(self) -> Assessment | None:
+        """What ``daband assess`` wrote, where it did."""
+        path = self._existing("assessment.json")
+        return None if path is None else read_assessment(path)
 
     def artifacts(self, *names: str) -> dict[str, AnyArray]:
         """The arrays in ``artifacts.npz``, or only those named; empty where there is no such file."""

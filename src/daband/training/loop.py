@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from daband.arrays import checked_number
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
-from daband.policies.propensities import checked_weighting
+from daband.training.stacked import Training, can_train_stacked, train_stacked
 from daband.training.stop_signals import stop_signals_deferred
-from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
+from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, check_weighting, order_seed
 
 __all__ = ["continue_on_target", "train"]
 
 
+@overload
 def train(
     policy: Policy,
     *,
@@ -32,30 +33,72 @@ def train(
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
     progress: Progress | None = None,
-) -> Run:
-    """Train a policy on source rewards and unlabelled target contexts.
+) -> Run: ...
+
+
+@overload
+def train(
+    policy: Sequence[Policy],
+    *,
+    source: RewardDomain | LoggedDomain,
+    target: Contexts | None = None,
+    episodes: int = 300,
+    episode_length: int = 64,
+    seed: int | None = None,
+    propensity_weighting: str | None = None,
+    directory: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    save_every: float = 30.0,
+    progress: Progress | None = None,
+) -> list[Run]: ...
+
+
+def train(
+    policy: Policy | Sequence[Policy],
+    *,
+    source: RewardDomain | LoggedDomain,
+    target: Contexts | None = None,
+    episodes: int = 300,
+    episode_length: int = 64,
+    seed: int | None = None,
+    propensity_weighting: str | None = None,
+    directory: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    save_every: float = 30.0,
+    progress: Progress | None = None,
+) -> Run | list[Run]:
+    """Train a policy on source rewards and unlabelled target contexts, or several: a committee for ``assess``.
 
     Args:
-        policy: changed in place.
+        policy: changed in place. Of several, neural ones of one shape and recipe are trained in a stack, with common
+            gradient steps; all others one after another. Each sees the contexts in the order of its own seed.
         source: where rounds are played and paid (or a log of such rounds).
         target: contexts of the target. There is no way to give rewards of it here.
         episodes: how many episodes.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
-        directory: keep the run there. Called again with the same settings, a run that was killed resumes and ends with
-            the same result, bit for bit, as one left alone. With more ``episodes`` a finished run is extended, to what
-            as many at once would have given (a transform stays as it was fitted). Ctrl-C and SIGTERM wait for the end
-            of the episode and save it; a second one stops at once. A folder is used by one process at a time.
+        directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
+            settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
+            more ``episodes`` a finished run is extended, to what as many at once would have given (a transform stays
+            as it was fitted). Ctrl-C and SIGTERM wait for the end of the episode and save it; a second one stops at
+            once. A folder is used by one process at a time.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
     """
+    if not isinstance(policy, Policy) and isinstance(policy, Sequence):
+        return _train_several(
+            [
+                Training(
+                    one, source, target, episodes, episode_length, seed, place, config, progress, propensity_weighting
+                )
+                for one, place in zip(policy, _places(directory, len(policy)), strict=True)
+            ],
+            save_every,
+        )
     check_training(policy, source, target, episodes, episode_length)
-    if propensity_weighting is not None:
-        checked_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
-        if not isinstance(source, LoggedDomain):
-            raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
+    check_weighting(policy, source, propensity_weighting)
     phase = Phase(
         "source",
         source,
@@ -66,6 +109,44 @@ def train(
         propensity_weighting=propensity_weighting,
     )
     return _run(policy, phase, directory, config, save_every, progress)
+
+
+def _places(directory: str | Path | None, n: int) -> list[Path | None]:
+    return [None if directory is None else Path(directory) / str(index) for index in range(n)]
+
+
+def _train_several(trainings: Sequence[Training], save_every: float) -> list[Run]:
+    """Stacked where that can be, else in turn; the first run that fails raises, after the others are done."""
+    if not trainings:
+        raise InvalidInput("policy is an empty list; give at least one")
+    for index, one in enumerate(trainings):
+        if any(one.policy is other.policy for other in trainings[:index]):
+            raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
+    if can_train_stacked([one.policy for one in trainings]):
+        found = train_stacked(trainings, save_every=save_every)
+        for outcome in found:
+            if isinstance(outcome, Exception):
+                raise outcome
+        return [outcome for outcome in found if isinstance(outcome, Run)]
+    for one in trainings:
+        if one.directory is not None:
+            Path(one.directory).mkdir(parents=True, exist_ok=True)
+    return [
+        train(
+            one.policy,
+            source=one.source,
+            target=one.target,
+            episodes=one.episodes,
+            episode_length=one.episode_length,
+            seed=one.seed,
+            propensity_weighting=one.propensity_weighting,
+            directory=one.directory,
+            config=one.config,
+            save_every=save_every,
+            progress=one.progress,
+        )
+        for one in trainings
+    ]
 
 
 def continue_on_target(

@@ -2,7 +2,8 @@
 
 ``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened, ``policy.safetensors`` holds the
 policy after the last saved episode. The policy is written last and names its episode, so a crash between two writes
-leaves files that are at most longer than needed: rounds that are played again are the same rounds.
+leaves files that are at most longer than needed: rounds that are played again are the same rounds. Where contexts are
+made of tables, ``table.json`` has what turns a raw row into a context (``daband.domains.TableTransform.load``).
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class RunFolder:
         A fresh folder saves the policy as it is, so that a run always resumes from a known state: also for a caller
         who was interrupted and tries again with a policy that has learned in the meantime.
         """
+        if policy.table is not None:
+            policy.table.save(self.path / "table.json")
         history = History()
         if not os.path.lexists(self.policy_file):
             self.save(policy, history)

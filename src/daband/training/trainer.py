@@ -20,10 +20,11 @@ from daband.evaluation.bound import LiveBound
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
 from daband.linear import Decision
 from daband.policies import Played, Policy
+from daband.policies.propensities import checked_weighting
 from daband.training.prefetch import Prefetcher
 from daband.training.run_folder import History, RunFolder
 
-__all__ = ["Phase", "Progress", "Run", "Trainer", "check_training", "order_seed"]
+__all__ = ["Phase", "Progress", "Run", "Trainer", "check_training", "check_weighting", "order_seed"]
 
 _PREVIEW_BYTES = 1 << 30
 _SAVES_APART = 20.0
@@ -153,7 +154,7 @@ class Trainer:
         self._unlabelled: AnyArray | None = None
 
     def _fit_transform(self) -> None:
-        if self.policy.transform is not None and not self.policy.transform.fitted:
+        if not self.policy.prepared:
             _prepare(self.policy, self.phase)
 
     @property
@@ -253,6 +254,15 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
     return Decision(
         decision.arm, decision.propensity, (decision.mean - low) / (high - low), decision.width / (high - low)
     )
+
+
+def check_weighting(policy: Policy, source: RewardDomain | LoggedDomain, weighting: str | None) -> None:
+    """Refuse a way to use propensities that the policy does not offer, or that the source has none for."""
+    if weighting is None:
+        return
+    checked_weighting(weighting, policy.propensity_weightings, policy.name)
+    if not isinstance(source, LoggedDomain):
+        raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
 
 
 def _play_episode(

@@ -1,3 +1,23 @@
-"""What can be known of a policy in the target without rewards there, or with a few."""
+"""What can be known of the target without rewards, or with a few: estimated value, shift, support, audit, choice."""
 
-__all__: list[str] = []
+from daband.trust.assess import assess, assess_each
+from daband.trust.assessment import ArmAssessment, Assessment, read_assessment
+from daband.trust.audit import Audit, answer_audit, audit, read_audit
+from daband.trust.candidates import Candidate, default_candidates
+from daband.trust.choose import Choice, choose
+
+__all__ = [
+    "ArmAssessment",
+    "Assessment",
+    "Audit",
+    "Candidate",
+    "Choice",
+    "answer_audit",
+    "assess",
+    "assess_each",
+    "audit",
+    "choose",
+    "default_candidates",
+    "read_assessment",
+    "read_audit",
+]

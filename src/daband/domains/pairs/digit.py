@@ -12,19 +12,18 @@ from daband.arrays import AnyArray, IntArray
 from daband.domains.backgrounds import packaged_photographs, photographs_in
 from daband.domains.contract import About, Pair
 from daband.domains.data_paths import find, need
+from daband.domains.mnist import MNIST_PLACES, read_mnist
 from daband.domains.mnist_m import blend, read_archive, read_folder, read_packed
 from daband.domains.readers.arrays import from_arrays
-from daband.domains.readers.idx import read_idx
 from daband.domains.registry import describe, register_pair
 from daband.domains.splits import require_classes
-from daband.errors import DataError, InvalidInput
+from daband.errors import InvalidInput
 
 __all__ = ["digit"]
 
 _CLASSES = tuple(str(number) for number in range(10))
 _FORMS = ("auto", "embedded", "built", "released")
 _EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
-_MNIST = ("mnist", "MNIST/raw")
 _BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
 _RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m.tar.gz", "mnist_m.tar.gz")
 # Of the generator alone; the data do not depend on a run's seed.
@@ -75,7 +74,7 @@ def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1, target_pas
     if form == "embedded":
         source, source_test, target, test = _embedded(300 if tiny else None)
     else:
-        source, source_test = _mnist("train"), _mnist("t10k")
+        source, source_test = read_mnist("train", pair="digit"), read_mnist("t10k", pair="digit")
         target, test = _released() if form == "released" else _built(source, source_test)
     # The target's test shows the same digits: shuffled, so that a position of one does not tell the label of the other.
     order = np.random.default_rng(_SEED_SOURCE_TEST).permutation(len(source_test[1]))
@@ -97,7 +96,7 @@ def digit(*, tiny: bool = False, form: str = "auto", passes: int = 1, target_pas
 
 
 def _best_form() -> str:
-    if find(_MNIST) is None:
+    if find(MNIST_PLACES) is None:
         return "embedded"
     if find(_RELEASED) is not None:
         return "released"
@@ -142,26 +141,6 @@ def _released() -> tuple[_Arrays, _Arrays]:
     if found.suffix == ".txt":
         return read_folder(found.parent, "train"), read_folder(found.parent, "test")
     return read_archive(found, "train"), read_archive(found, "test")
-
-
-def _mnist(split: str) -> _Arrays:
-    folder = need(_MNIST, pair="digit")
-    images, labels = (_idx(folder, f"{split}-{name}") for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
-    if images.ndim != 3 or images.shape[1:] != (28, 28):
-        raise DataError(f"the {split} images in {folder} have shape {images.shape}, MNIST's are (n, 28, 28)")
-    if labels.shape != (len(images),) or labels.max(initial=0) > 9:
-        raise DataError(
-            f"{folder}: {len(images)} {split} images but labels {labels.shape}; the files do not belong together. "
-            "Delete them and run `daband data get digit`"
-        )
-    return images, labels.astype(np.int64)
-
-
-def _idx(folder: Path, name: str) -> AnyArray:
-    found = find([name, f"{name}.gz"], directory=folder)
-    if found is None:
-        raise DataError(f"{folder / name}(.gz) is not there; `daband data get digit` downloads it")
-    return read_idx(found)
 
 
 def _three_channels(digits: AnyArray) -> AnyArray:

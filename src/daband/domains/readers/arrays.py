@@ -19,6 +19,7 @@ __all__ = [
     "ArraySource",
     "from_arrays",
     "held_out_of",
+    "payable",
     "resolve_reward_range",
 ]
 
@@ -184,8 +185,7 @@ def from_arrays(
     held_out: EvaluationDomain | None = held
     if not isinstance(source_test, tuple):
         paying, held_out = held_out_of(everything, source_test, name=name)
-    labels = np.array([0.0, 1.0])  # what an arm can pay where labels say which one is right
-    later_rewards = None if later is None else labels if later.reward_table is None else later.reward_table
+    later_rewards = None if later is None else payable(later.reward_table)
     resolved = resolve_reward_range(reward_range, everything.reward_table, later_rewards)
     labels_alone = pays.ndim == 1 and (later is None or later.reward_table is None)
     return Pair(
@@ -213,13 +213,22 @@ def held_out_of(
     return hold_out_rewards(source, share=part, name=name)
 
 
+def payable(table: FloatArray | None) -> FloatArray:
+    """What arms can pay: the rewards of a table, or 0 and 1 where labels say which arm is right."""
+    return np.array([0.0, 1.0]) if table is None else table
+
+
 def resolve_reward_range(
-    given: RewardRange | None, source: FloatArray | None, target_labelled: FloatArray | None = None
+    given: RewardRange | None,
+    source: FloatArray | None,
+    target_labelled: FloatArray | None = None,
+    *,
+    labelled_name: str = "target_labelled",
 ) -> RewardRange:
     """The range of a pair's rewards: as given, else (0, 1) where it holds them, else the source's own.
 
     ``source`` are the source's rewards, None for labels. Rewards outside the range are an error here: a policy would
-    refuse them in the middle of a run.
+    refuse them in the middle of a run. ``labelled_name`` is the user's argument that ``target_labelled`` comes from.
     """
     if given == "auto":
         return "auto"
@@ -236,7 +245,7 @@ def resolve_reward_range(
         return "auto"
     else:
         low, high = float(source.min()), float(source.max())
-    for where, rewards in (("source", source), ("target_labelled", target_labelled)):
+    for where, rewards in (("source", source), (labelled_name, target_labelled)):
         if rewards is not None and not (rewards.min() >= low and rewards.max() <= high):
             raise InvalidInput(
                 f"{where} has rewards from {rewards.min():g} to {rewards.max():g}, outside reward_range "

@@ -45,18 +45,15 @@ class CallableContexts(Contexts):
         return contexts
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """Blocks in an order that the seed fixes, each in its own order, so that a batch draws few blocks."""
+        """Whole blocks one after the other, so that a batch draws few; the seed fixes their order and that in each."""
         super().order(stop, stop, seed=seed)  # checks that there are so many rounds
         if not 0 <= start <= stop:
             raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
         rounds = np.arange(start, stop)
         passes, places = np.divmod(rounds, self._length)
-        n_blocks = -(-self._length // _BLOCK)
         positions = np.empty(len(rounds), dtype=np.int64)
         for number in np.unique(passes):
-            blocks = np.random.default_rng([seed, int(number), n_blocks]).permutation(n_blocks)
-            everything = (blocks[:, None] * _BLOCK + np.arange(_BLOCK)[None, :]).reshape(-1)
-            positions[passes == number] = everything[everything < self._length][places[passes == number]]
+            positions[passes == number] = _shuffled(self._length, seed, int(number))[places[passes == number]]
         return positions
 
     def _draw_block(self, block: int) -> AnyArray:
@@ -174,3 +171,16 @@ def from_callable(
         reward_range=resolve_reward_range(reward_range, None),
         about=About(summary="functions given by the user", licence="the user's own"),
     )
+
+
+@lru_cache(maxsize=8)
+def _shuffled(length: int, seed: int, pass_number: int) -> IntArray:
+    """Positions 0..length - 1, block by block: blocks in random order, and each of them."""
+    n_blocks = -(-length // _BLOCK)
+    generator = np.random.default_rng([seed, pass_number, n_blocks])
+    blocks = generator.permutation(n_blocks)[:, None] * _BLOCK
+    inside = generator.permuted(np.tile(np.arange(_BLOCK), (n_blocks, 1)), axis=1)
+    everything = (blocks + inside).reshape(-1)
+    order: IntArray = everything[everything < length]
+    order.setflags(write=False)
+    return order

@@ -10,11 +10,11 @@ import numpy as np
 from daband.arguments import share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import LoggedDomain, Pair, RewardRange
-from daband.domains.readers.arrays import ArrayContexts, from_arrays, resolve_reward_range
+from daband.domains.readers.arrays import ArrayContexts, ArraySource, from_arrays, payable, resolve_reward_range
 from daband.domains.subsets import hold_out_log
 from daband.errors import InvalidInput
 
-__all__ = ["ArrayLog", "from_log"]
+__all__ = ["ArrayLog", "from_log", "log_reward_range"]
 
 
 class ArrayLog(LoggedDomain):
@@ -107,8 +107,6 @@ def from_log(
         part = 0.0 if source_test is None else share("source_test", source_test)
         train, held = hold_out_log(log, share=part, name=name)
     logged = log.read_log(np.arange(len(log)))[1]
-    if reward_range is None and not (logged.min() >= 0.0 and logged.max() <= 1.0):
-        reward_range = "auto"
     checked = from_arrays(  # checks everything else; its source is then replaced
         source=(source[0], np.zeros((len(log), n_arms))),
         source_test=None,
@@ -122,8 +120,23 @@ def from_log(
         target_passes=target_passes,
         name=name,
     )
-    low_high = resolve_reward_range(reward_range, logged)
+    later = checked.target_labelled
+    known = payable(later.reward_table) if isinstance(later, ArraySource) else None
+    low_high = log_reward_range(reward_range, logged, known)
     return replace(checked, source=train, source_test=held, feedback=feedback, reward_range=low_high)
+
+
+def log_reward_range(
+    given: RewardRange | None,
+    logged: FloatArray,
+    target_labelled: FloatArray | None,
+    *,
+    labelled_name: str = "target_labelled",
+) -> RewardRange:
+    """The range of a pair whose source is a log: as given, else (0, 1) where the log lies within it, else "auto"."""
+    if given is None and not (logged.min() >= 0.0 and logged.max() <= 1.0):
+        given = "auto"
+    return resolve_reward_range(given, logged, target_labelled, labelled_name=labelled_name)
 
 
 def _column(values: ArrayLike, n: int, name: str) -> AnyArray:

@@ -13,11 +13,11 @@ import numpy as np
 from daband.arguments import share
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair, RewardRange
-from daband.domains.readers.arrays import from_arrays
-from daband.domains.readers.logs import from_log
-from daband.domains.readers.table_transform import TableTransform, numbers
+from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
+from daband.domains.readers.logs import from_log, log_reward_range
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
+from daband.table_transform import TableTransform, numbers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -134,6 +134,14 @@ def from_table(
         if columns.label and not columns.arm:
             require_classes(test[1], classes, where="the target's table")
     known = (contexts.copy(), _pays(target_frame, columns, classes, "target")) if labelled else None
+    paid = _paid(source_frame, columns)
+    if paid is None or np.isfinite(paid).all():  # else what follows names the row
+        later = None if known is None else payable(known[1] if columns.rewards else None)
+        if columns.arm is not None:
+            assert paid is not None
+            reward_range = log_reward_range(reward_range, paid, later, labelled_name="target")
+        else:
+            reward_range = resolve_reward_range(reward_range, paid, later, labelled_name="target")
     rest: dict[str, Any] = {
         "target": contexts,
         "target_test": test,
@@ -243,6 +251,13 @@ def _source_strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
         return _strata(frame, columns)
     pulled: IntArray = np.unique([str(value) for value in _values(frame, columns.arm)], return_inverse=True)[1]
     return pulled
+
+
+def _paid(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
+    """The source's rewards; None where labels say which arm pays."""
+    if columns.reward is not None:
+        return numbers(frame, columns.reward)
+    return _reward_table(frame, columns, "source") if columns.rewards else None
 
 
 def _pays(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:

@@ -1,4 +1,4 @@
-"""Which contexts are images, and how their pixels lie: the one rule for recipes, encoders and policies."""
+"""Which contexts are images, and how their pixels lie: the one rule for recipes, encoders, policies and pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from daband.arrays import AnyArray
 
-__all__ = ["ImageLayout", "channels_first", "channels_first_shape", "image_layout"]
+__all__ = ["ImageLayout", "channels_first", "channels_first_shape", "channels_last", "image_layout"]
 
 ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
@@ -46,3 +46,9 @@ def channels_first(contexts: AnyArray, layout: ImageLayout | None) -> AnyArray:
     if layout == "channels_last":
         return np.moveaxis(contexts, -1, -3)
     return contexts[..., None, :, :] if layout == "grey" else contexts
+
+
+def channels_last(image: AnyArray, layout: ImageLayout | None) -> AnyArray:
+    """One image of this layout as screens take it: (height, width) where there is one channel, else with them last."""
+    planes = channels_first(image, layout)
+    return planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)

@@ -1,4 +1,8 @@
-"""From the columns of a table to the numbers of a context: fitted once, saved, applied to tables and to raw rows."""
+"""From the columns of a table to the numbers of a context: fitted once, saved, applied to tables and to raw rows.
+
+``from_table`` fits one and a pair holds it as ``pair.table``. The policy that ``for_pair`` builds keeps it as
+``policy.table``, in its file, and as ``table.json`` in the folder of its run.
+"""
 
 from __future__ import annotations
 
@@ -146,12 +150,17 @@ class TableTransform:
                 raise KeyError("format")
             columns: list[NumericColumn | CategoricalColumn] = []
             for column in state["columns"]:
-                fields = dict(column)
-                if fields.pop("kind") == "numeric":
-                    columns.append(NumericColumn(**fields))
+                name = str(column["name"])
+                if column["kind"] == "numeric":
+                    median, mean, deviation = (float(column[field]) for field in ("median", "mean", "deviation"))
+                    if not (math.isfinite(median) and math.isfinite(mean) and 0 < deviation < math.inf):
+                        raise ValueError(f"the numbers of column {name!r} are not finite, or its deviation is not > 0")
+                    columns.append(NumericColumn(name, median, mean, deviation, bool(column["flags_missing"])))
+                elif column["kind"] == "categorical":
+                    columns.append(CategoricalColumn(name, tuple(str(value) for value in column["categories"])))
                 else:
-                    columns.append(CategoricalColumn(fields["name"], tuple(fields["categories"])))
-        except (KeyError, TypeError, AttributeError) as error:
+                    raise ValueError(f"column {name!r} is of the unknown kind {column['kind']!r}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"this is not the state of a table transform ({error})") from None
         return cls(tuple(columns))
 

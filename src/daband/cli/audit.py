@@ -1,0 +1,74 @@
+"""``daband audit``: questions about a policy's rewards in the target as CSV, answers as CSV, and an interval."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from daband.errors import InvalidInput
+from daband.experiments import AUDIT_FOLDER, begin_audit
+from daband.experiments.records import decimals
+from daband.files import write_bytes
+from daband.trust import Audit, answer_audit, read_audit
+
+__all__ = ["audit_command"]
+
+
+def audit_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of one run.")],
+    budget: Annotated[int | None, typer.Option(min=1, help="Begin: how many rewards will be asked for.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where a copy of the questions goes, as CSV.")] = None,
+    answers: Annotated[
+        Path | None, typer.Option(help="A CSV with columns id and reward: the questions with rewards filled in.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the two-sided interval.")] = 0.95,
+    anytime: Annotated[
+        bool, typer.Option("--anytime", help="An interval that may be read, and the audit stopped, after any answer.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Which contexts are drawn.")] = 0,
+) -> None:
+    """What is the policy worth in the target? Ask for a few rewards there, and get an interval that holds.
+
+    First `daband audit DIR --budget 200 --out questions.csv`; with the column reward filled in, some time later,
+    `daband audit DIR --answers questions.csv`. Without options, how far the audit has come.
+    """
+    console = Console()
+    place = folder / AUDIT_FOLDER
+    if answers is not None:
+        if budget is not None or out is not None:
+            raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
+        _show(console, answer_audit(place, answers), folder)
+        return
+    if budget is None:
+        if not place.is_dir():
+            raise InvalidInput(f"{folder} has no audit yet; begin one with --budget N --out questions.csv")
+        begun = read_audit(place)
+    else:
+        begun = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
+    if out is not None:
+        assert begun.questions is not None
+        write_bytes(out, begun.questions.read_bytes())
+    _show(console, begun, folder, questions=out)
+
+
+def _show(console: Console, audit: Audit, folder: Path, questions: Path | None = None) -> None:
+    if audit.answered < audit.budget:
+        written = questions or audit.questions
+        console.print(f"{audit.answered} of {audit.budget} questions are answered.", highlight=False)
+        console.print(f"Questions: {written}", highlight=False, soft_wrap=True)
+        command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
+        console.print(f"Fill in the column reward, then: {command}", highlight=False, soft_wrap=True)
+    if audit.finished and audit.answered:
+        digits = decimals(audit.value, audit.low, audit.high)
+        console.print(
+            f"value in the target: [bold]{audit.value:.{digits}f}[/bold], {100 * audit.confidence:g}% interval "
+            f"{audit.low:.{digits}f} to {audit.high:.{digits}f}, from {audit.answered} rewards of "
+            f"{audit.contexts:,} contexts",
+            highlight=False,
+            soft_wrap=True,
+        )
+        console.print(f"predicted before the first reward: {audit.predicted:.{digits}f}", style="dim", highlight=False)

@@ -1,0 +1,149 @@
+"""What policies predict and choose in both domains, and what the source paid them: all that an estimate may rest on.
+
+There is no place for a reward of the target here. Of the source there is what a bandit would get: the reward of the arm
+that a policy chose, and where the source is a log, of the logged arm with its propensity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
+from daband.policies import Policy
+
+__all__ = ["Scores", "scores_of"]
+
+_BATCH = 1024
+_BLOCK = 50
+
+
+@dataclass(frozen=True)
+class Scores:
+    """M policies on N held-out source contexts and L target contexts, with K arms; rewards scaled to [0, 1]."""
+
+    source_mean: FloatArray
+    """Predicted rewards, (M, N, K)."""
+    source_arm: IntArray
+    """Chosen arms, (M, N)."""
+    reward: FloatArray
+    """The reward of each policy's choice, (M, N)."""
+    weight: FloatArray
+    """How much each of them counts, (M, N): 1, or for a log the inverse propensity where the choice was the logged arm,
+    and 0 elsewhere."""
+    target_mean: FloatArray
+    """Predicted rewards, (M, L, K)."""
+    target_arm: IntArray
+    """Chosen arms, (M, L)."""
+
+    @property
+    def members(self) -> int:
+        """How many policies there are, M."""
+        return len(self.source_arm)
+
+    @property
+    def n_arms(self) -> int:
+        """How many arms there are, K."""
+        return int(self.source_mean.shape[2])
+
+    @property
+    def binary(self) -> bool:
+        """Whether every reward is the lowest or the highest: then the mean reward is an accuracy."""
+        return bool(np.isin(self.reward[self.weight > 0], (0.0, 1.0)).all())
+
+    def source_value(self) -> FloatArray:
+        """The mean scaled reward of each policy's choices in the source, (M,)."""
+        total = self.weight.sum(axis=1)
+        paid: FloatArray = (self.weight * self.reward).sum(axis=1) / np.where(total > 0, total, 1.0)
+        return paid
+
+    def effective_rounds(self) -> FloatArray:
+        """How many rewards of equal weight each policy's source value is worth, (M,)."""
+        squares = np.square(self.weight).sum(axis=1)
+        worth: FloatArray = np.square(self.weight.sum(axis=1)) / np.where(squares > 0, squares, 1.0)
+        return worth
+
+    def of(self, members: Sequence[int]) -> Scores:
+        """The same for some of the policies, in this order."""
+        rows = np.asarray(members, np.int64)
+        return Scores(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def rows(self, *, source: IntArray | None = None, target: IntArray | None = None) -> Scores:
+        """The same for some of the contexts."""
+        found = self
+        if source is not None:
+            names = ("source_mean", "source_arm", "reward", "weight")
+            found = replace(found, **{name: getattr(self, name)[:, source] for name in names})
+        if target is not None:
+            found = replace(found, target_mean=self.target_mean[:, target], target_arm=self.target_arm[:, target])
+        return found
+
+
+def scores_of(
+    policies: Sequence[Policy],
+    *,
+    source: EvaluationDomain | RewardDomain | LoggedDomain,
+    target: Contexts,
+    contexts: int,
+    rule: str = "ucb",
+    seed: int = 0,
+) -> tuple[Scores, AnyArray, AnyArray]:
+    """The scores of policies on at most so many contexts of each domain, and these contexts; no policy is changed."""
+    rows, paid = _source_rounds(source, contexts, seed)
+    unlabelled = target.batch(0, min(contexts, len(target)), seed=seed)
+    low, high = policies[0].reward_range
+    span = high - low if high > low else 1.0
+    columns: dict[str, list[AnyArray]] = {name: [] for name in Scores.__dataclass_fields__}
+    for policy in policies:
+        mean, arm = _decided(policy, rows, "source", rule)
+        reward, weight = paid(arm)
+        columns["source_mean"].append((mean - low) / span)
+        columns["source_arm"].append(arm)
+        columns["reward"].append((reward - low) / span)
+        columns["weight"].append(weight)
+        mean, arm = _decided(policy, unlabelled, "target", rule)
+        columns["target_mean"].append((mean - low) / span)
+        columns["target_arm"].append(arm)
+    return Scores(**{name: np.stack(parts) for name, parts in columns.items()}), rows, unlabelled
+
+
+_Paid = Callable[[IntArray], tuple[FloatArray, FloatArray]]
+
+
+def _source_rounds(
+    source: EvaluationDomain | RewardDomain | LoggedDomain, most: int, seed: int
+) -> tuple[AnyArray, _Paid]:
+    """Contexts, and what choices (N,) on them are paid: rewards (N,) and weights (N,)."""
+    n = min(most, len(source))
+    if isinstance(source, LoggedDomain):
+        log = source.rounds(0, n, seed=seed)
+        return log.contexts, lambda arms: (log.rewards, np.where(arms == log.arms, 1.0 / log.propensities, 0.0))
+    if isinstance(source, RewardDomain):
+        rounds = source.rounds(0, n, seed=seed)
+        return rounds.contexts, lambda arms: (rounds.pay(arms), np.ones(n))
+    blocks = _blocks(len(source), n)
+    contexts = np.concatenate([source.read(start, stop) for start, stop in blocks])
+    table = np.concatenate([source.read_expected(start, stop) for start, stop in blocks])
+    return contexts, lambda arms: (table[np.arange(len(table)), arms], np.ones(len(table)))
+
+
+def _blocks(total: int, n: int) -> list[tuple[int, int]]:
+    """Rows to read so that ``n`` of ``total`` are spread over all of them: a domain may list class after class."""
+    if n == total:
+        return [(0, total)]
+    count = math.ceil(n / _BLOCK)
+    starts = np.linspace(0, total - _BLOCK, count).astype(int)
+    ends = np.minimum(starts + _BLOCK, [*starts[1:], total])
+    return [(int(start), int(stop)) for start, stop in zip(starts, ends, strict=True) if stop > start]
+
+
+def _decided(policy: Policy, contexts: AnyArray, domain: str, rule: str) -> tuple[FloatArray, IntArray]:
+    parts = [
+        policy.decide(contexts[start : start + _BATCH], domain, rule=rule, round_offset=start)
+        for start in range(0, len(contexts), _BATCH)
+    ]
+    return np.concatenate([part.mean for part in parts]), np.concatenate([part.arm for part in parts])

@@ -1,0 +1,112 @@
+"""Finished runs assessed in the target: seeds of one method are a committee, and each run gets ``assessment.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from daband.domains import load
+from daband.errors import InvalidInput
+from daband.experiments.continued import finished_runs
+from daband.experiments.records import Record
+from daband.experiments.run import read_spec
+from daband.experiments.settings import RunSpec
+from daband.files import read_json
+from daband.policies import load as load_policy
+from daband.trust import Assessment, assess_each
+
+__all__ = ["AssessedRun", "assess_runs", "with_committees"]
+
+_WITHOUT_CONTEXTS = ("constant", "random")
+
+
+@dataclass(frozen=True)
+class AssessedRun:
+    """A run and what is estimated of it; its record has what is true, where the target has labels."""
+
+    path: Path
+    spec: RunSpec
+    record: Record
+    assessment: Assessment
+
+    @property
+    def true_value(self) -> float | None:
+        """The value in the target, None where nobody knows it."""
+        value = self.record.get("target_value")
+        return None if value is None else float(value)
+
+
+def with_committees(specs: Sequence[RunSpec], size: int, *, methods: Sequence[str] = ()) -> list[RunSpec]:
+    """Runs, and as many more seeds of each method that looks at contexts as make a committee of this size.
+
+    ``methods`` limits that to some methods. Seeds of one method are trained stacked on a GPU, as in every bench.
+    """
+    groups: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        groups.setdefault(spec.model_dump_json(exclude={"seed"}), []).append(spec)
+    found = []
+    for group in groups.values():
+        found += group
+        method = group[0].method
+        if method in _WITHOUT_CONTEXTS or (methods and method not in methods):
+            continue
+        taken = {spec.seed for spec in group}
+        fresh = (seed for seed in count(min(taken)) if seed not in taken)
+        found += [group[0].model_copy(update={"seed": next(fresh)}) for _ in range(size - len(group))]
+    return found
+
+
+def assess_runs(folder: str | Path, *, required: float | None = None, methods: Sequence[str] = ()) -> list[AssessedRun]:
+    """Assess every finished run of a folder, and write ``assessment.json`` into each.
+
+    Runs that differ in their seed alone are a committee. A single run is assessed with its siblings, the runs of other
+    seeds beside it; where there are none, by itself. Methods that do not look at contexts are left out, and where
+    ``methods`` are given, all others.
+    """
+    folder = Path(folder)
+    asked = finished_runs(folder)
+    alone = asked == [folder]
+    beside = _siblings(folder) if alone else asked
+    groups: dict[str, list[tuple[Path, RunSpec]]] = {}
+    for path in beside:
+        spec = read_spec(path)
+        if spec.method not in _WITHOUT_CONTEXTS and (not methods or spec.method in methods):
+            groups.setdefault(spec.model_dump_json(exclude={"seed"}), []).append((path, spec))
+    found = []
+    for members in groups.values():
+        wanted = [index for index, (path, _) in enumerate(members) if not alone or path.resolve() == folder.resolve()]
+        if wanted:
+            found += _assessed(members, wanted, required)
+    if not found:
+        raise InvalidInput(f"{folder} holds no run of a method that looks at contexts; there is nothing to assess")
+    return found
+
+
+def _assessed(members: list[tuple[Path, RunSpec]], wanted: list[int], required: float | None) -> list[AssessedRun]:
+    first = members[0][1]
+    pair = load(first.pair, **first.pair_options)
+    if pair.source_test is None:
+        raise InvalidInput(f"the pair {pair.name!r} holds out no source rounds; give it source_test=.1")
+    policies = [load_policy(path / "policy.safetensors") for path, _ in members]
+    assessments = assess_each(
+        policies,
+        source=pair.source_test,
+        target=pair.target,
+        required=required,
+        rule=first.rule,
+        arm_names=pair.class_names,
+        wanted=wanted,
+    )
+    found = []
+    for index, assessment in zip(wanted, assessments, strict=True):
+        path, spec = members[index]
+        assessment.save(path / "assessment.json")
+        found.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
+    return found
+
+
+def _siblings(run: Path) -> list[Path]:
+    """Finished runs beside this one, and itself."""
+    return sorted(path.parent for path in run.resolve().parent.glob("*/done"))

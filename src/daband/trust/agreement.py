@@ -1,0 +1,83 @@
+"""Estimates of target accuracy by how often policies that were trained alike choose the same arm.
+
+Two policies that make errors independently of each other, and as often as their predictions say, agree as often as they
+are right (Jiang, Nagarajan, Baek, Kolter: "Assessing generalization of SGD via disagreement", ICLR 2022). Members of a
+committee share some of their errors, so that agreement is too high; how much too high shows on held-out source rounds,
+whose rewards are known. Every function takes ``Scores`` and returns an estimate per member, (M,).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daband.arrays import FloatArray, IntArray
+from daband.evaluation.scores import Scores
+
+__all__ = [
+    "agreement",
+    "agreement_by_context",
+    "conditional_agreement",
+    "corrected_agreement",
+    "pairwise_agreement",
+    "source_agreement",
+    "target_agreement",
+]
+
+
+def pairwise_agreement(arms: IntArray, weight: FloatArray | None = None) -> FloatArray:
+    """The share of contexts on which two members choose the same arm, (M, M); arms are (M, N), weights (N,)."""
+    members, n = arms.shape
+    share = np.ones((members, members))
+    even = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+    for one in range(members):
+        for other in range(one):
+            share[one, other] = share[other, one] = float((arms[one] == arms[other]) @ even)
+    return share
+
+
+def agreement(arms: IntArray) -> FloatArray:
+    """How often each member agrees with another one, on average over the others, (M,); arms are (M, N), M > 1."""
+    table = pairwise_agreement(arms)
+    mean: FloatArray = (table.sum(axis=1) - 1.0) / (len(arms) - 1)
+    return mean
+
+
+def agreement_by_context(arms: IntArray, member: int = 0) -> FloatArray:
+    """The share of the other members that choose the arm of this one, on each context, (N,)."""
+    others = np.delete(arms, member, axis=0)
+    share: FloatArray = (others == arms[member]).mean(axis=0)
+    return share
+
+
+def source_agreement(scores: Scores) -> FloatArray:
+    """How often each member agrees with the others on the held-out source contexts, (M,)."""
+    return agreement(scores.source_arm)
+
+
+def target_agreement(scores: Scores) -> FloatArray:
+    """Plain agreement in the target as the estimate of the accuracy there, (M,)."""
+    return agreement(scores.target_arm)
+
+
+def corrected_agreement(scores: Scores) -> FloatArray:
+    """Target agreement times source accuracy over source agreement, (M,)."""
+    here = np.maximum(source_agreement(scores), 1e-9)
+    estimate: FloatArray = np.clip(target_agreement(scores) * scores.source_value() / here, 0.0, 1.0)
+    return estimate
+
+
+def conditional_agreement(scores: Scores) -> FloatArray:
+    """Accuracy in the source where members agree, and where not, weighted as often as they do in the target, (M,)."""
+    found = []
+    value = scores.source_value()
+    for member in range(scores.members):
+        here = agreement_by_context(scores.source_arm, member)
+        there = agreement_by_context(scores.target_arm, member)
+        reward, weight = scores.reward[member], scores.weight[member]
+        agreed, apart = (weight * here).sum(), (weight * (1.0 - here)).sum()
+        right = (weight * here * reward).sum() / agreed if agreed > 0 else value[member]
+        wrong = (weight * (1.0 - here) * reward).sum() / apart if apart > 0 else value[member]
+        share = there.mean()
+        found.append(share * right + (1.0 - share) * wrong)
+    estimate: FloatArray = np.clip(np.asarray(found), 0.0, 1.0)
+    return estimate

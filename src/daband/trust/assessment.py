@@ -1,0 +1,181 @@
+"""What an assessment says, as a record that JSON can hold and a page that a decision maker can read."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daband.errors import DataError, InvalidInput
+from daband.files import read_json, write_text
+from daband.trust.shift import Shift
+
+__all__ = ["ASSUMPTIONS", "ArmAssessment", "Assessment", "read_assessment"]
+
+ASSUMPTIONS = (
+    "Contexts that are alike to the policy (in its latent space) have the same best arm in both domains. A target that "
+    "was relabelled, in which the same contexts pay for other arms, cannot be seen without rewards from there; a few "
+    "of them, by daband.audit, can show it.",
+    "The policies were trained alike, and the held-out source rounds were used by none of them.",
+    "The bound was calibrated on other data sets (docs/results/trust.md), each judged by what was fitted on the rest. "
+    "It holds for a policy drawn from problems like those, not for every single one.",
+)
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class ArmAssessment:
+    """One arm: how often it is chosen and expected, and what its choices are worth."""
+
+    arm: int
+    source_share: float
+    """The share of held-out source contexts for which the policy chooses it."""
+    target_share: float
+    """The same for target contexts."""
+    expected_source: float
+    """How often it is the best arm in the source, as calibrated predictions say."""
+    expected_target: float
+    """The same in the target, by maximum likelihood under label shift."""
+    value: float | None
+    """The estimated value, in the user's units, where the policy chooses it; None where it does not."""
+    source_rounds: int
+    """Held-out source rounds in which a policy chose it and was paid."""
+    supported: bool
+    """Whether there were enough of them to say anything about it."""
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What can be known of a policy in the target without a reward from there. It is about the first policy."""
+
+    accuracy: float
+    """The estimated share of target contexts for which the policy chooses a best arm."""
+    value: float
+    """The estimated mean reward in the target, in the user's units."""
+    low: float
+    """A one-sided 95% bound for ``value``: as large or larger in 95 of 100 problems."""
+    accuracy_low: float
+    """The same for ``accuracy``; equal to ``low`` where rewards are 0 and 1."""
+    required: float
+    """What the value has to reach for a hand-over; by default what the best constant arm is estimated to be worth."""
+    verdict: str
+    """"hand over", "hand over and audit" or "do not"."""
+    audit_rewards: int
+    """How many target rewards to ask for where the verdict says so, else 0."""
+    reasons: list[str]
+    per_arm: list[ArmAssessment]
+    shift: Shift
+    outside_support: float
+    """The share of target contexts outside the source's support, by the first policy's latents."""
+    collapse: list[str]
+    """Signs of collapse; none where there are none."""
+    estimator: str
+    """How the accuracy was estimated."""
+    members: list[float]
+    """The estimated accuracy of every policy that was given."""
+    agreement: float | None
+    """How often two of the policies choose the same arm in the target; None for one policy."""
+    source_agreement: float | None
+    source_value: float
+    """The first policy's mean reward on the held-out source rounds, in the user's units."""
+    source_rounds: int
+    target_contexts: int
+    reward_range: tuple[float, float]
+    arm_names: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=lambda: list(ASSUMPTIONS))
+
+    @property
+    def arm_frequencies(self) -> list[float]:
+        """How often each arm is expected to be the best one in the target, (K,)."""
+        return [arm.expected_target for arm in self.per_arm]
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence."""
+        value, low, required = (_number(number) for number in (self.value, self.low, self.required))
+        facts = f"estimated value {value}, at least {low}; required {required}"
+        if self.verdict == "hand over":
+            return f"Hand over: {facts}."
+        if self.verdict == "do not":
+            return f"Do not hand over: {facts}."
+        return f"Hand over and audit {self.audit_rewards} rewards: {facts}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them."""
+        return asdict(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+        write_text(path, json.dumps(self.as_dict(), indent=2) + "\n")
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Assessment:
+        """The assessment that ``as_dict`` was called on."""
+        try:
+            known = dict(fields)
+            known["per_arm"] = [ArmAssessment(**arm) for arm in known["per_arm"]]
+            known["shift"] = Shift(**known["shift"])
+            low, high = known["reward_range"]
+            known["reward_range"] = (float(low), float(high))
+            return cls(**known)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"these are not the fields of an assessment: {error}") from None
+
+    def __str__(self) -> str:
+        return page(self)
+
+
+def read_assessment(path: str | Path) -> Assessment:
+    """What ``Assessment.save`` wrote."""
+    fields = read_json(path)
+    try:
+        return Assessment.from_dict(fields)
+    except InvalidInput as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def page(assessment: Assessment) -> str:
+    """A page of plain text."""
+    lines = [assessment.sentence, ""]
+    lines += _listed("Why", assessment.reasons)
+    counts = (
+        f"{len(assessment.members)} policies trained alike" if len(assessment.members) > 1 else "one policy"
+    ) + f", {assessment.source_rounds:,} held-out source rounds, {assessment.target_contexts:,} target contexts"
+    lines += [f"From {counts}, without a reward from the target; estimator: {assessment.estimator}.", ""]
+    lines += _arms(assessment)
+    lines += _listed("This assumes", assessment.assumptions)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _listed(title: str, sentences: Sequence[str]) -> list[str]:
+    lines = [f"{title}:"]
+    for sentence in sentences:
+        lines += textwrap.wrap(sentence, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
+    return [*lines, ""]
+
+
+def _arms(assessment: Assessment) -> list[str]:
+    names = assessment.arm_names or [str(arm.arm) for arm in assessment.per_arm]
+    width = max(len("arm"), *(len(name) for name in names))
+    head = f"{'arm':{width}}  chosen in source  in target  expected in source  in target  estimated value"
+    lines = [head]
+    for name, arm in zip(names, assessment.per_arm, strict=True):
+        value = "-" if arm.value is None else _number(arm.value)
+        note = "" if arm.supported else "  no support in the held-out source rounds"
+        lines.append(
+            f"{name:{width}}  {arm.source_share:16.1%}  {arm.target_share:9.1%}  {arm.expected_source:18.1%}  "
+            f"{arm.expected_target:9.1%}  {value:>15}{note}"
+        )
+    return [*lines, ""]
+
+
+def _number(value: float) -> str:
+    """Three decimals for what is near 1, fewer for large units."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) >= 1 else 3
+    return f"{value:.{digits}f}"

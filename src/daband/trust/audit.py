@@ -1,0 +1,326 @@
+"""The value of a policy in the target from a few rewards: which contexts to ask for, and an interval that holds.
+
+Predicted rewards decide which contexts are asked for, in the way of active and prediction-powered inference (Zrnic and
+Candes, 2024; Angelopoulos et al., 2023); the interval rests on the random draw alone, so it holds whatever the
+predictions are worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.arguments import finite, whole
+from daband.arrays import AnyArray, ArrayLike, IntArray, as_numpy
+from daband.domains import Contexts, EvaluationDomain
+from daband.errors import DataError, InvalidInput
+from daband.files import locked
+from daband.policies import Policy
+from daband.trust.audit_folder import AuditFolder, read_answers
+from daband.trust.audit_plan import Plan, plan_draws, plan_strata
+from daband.trust.audit_predictions import ContextReader, decisions, predictions
+
+__all__ = ["Ask", "Audit", "answer_audit", "audit", "read_audit"]
+
+Ask = Callable[[AnyArray, IntArray], ArrayLike]
+"""``ask(contexts, arms) -> rewards``: what these arms pay for these contexts, (B, *C) and (B,) to (B,)."""
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found, in the user's unit.
+
+    ``value``, ``low`` and ``high`` are NaN until the interval may be read: with a fixed budget, until every question is
+    answered.
+    """
+
+    value: float
+    """The estimated mean reward of the policy's choices in the target."""
+    low: float
+    high: float
+    confidence: float
+    budget: int
+    answered: int
+    contexts: int
+    """How many target contexts the questions were drawn from."""
+    predicted: float
+    """The mean of the predictions that chose the questions; the interval does not rest on it."""
+    anytime: bool
+    """Whether the interval holds after any number of answers, so that one may stop when one likes."""
+    questions: Path | None = None
+    """The CSV of questions, where the audit has a directory."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is an interval that may be read."""
+        return not math.isnan(self.value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them: None where there is no number yet."""
+        known = asdict(self)
+        known["questions"] = None if self.questions is None else str(self.questions)
+        return {name: None if isinstance(own, float) and math.isnan(own) else own for name, own in known.items()}
+
+
+def audit(
+    policy: Policy,
+    *,
+    target: Contexts | EvaluationDomain | ArrayLike,
+    budget: int,
+    ask: Ask | None = None,
+    assessment: Any = None,
+    directory: str | Path | None = None,
+    anytime: bool = False,
+    stop: Callable[[Audit], bool] | None = None,
+    confidence: float = 0.95,
+    rule: str = "ucb",
+    seed: int = 0,
+    arm_names: Sequence[str] = (),
+) -> Audit:
+    """Ask for the rewards of ``budget`` target contexts, and say what the policy is worth there.
+
+    The policy is the same afterwards. The interval is for the mean reward over all of ``target``; with a
+    fixed budget also for the domain that these contexts were drawn from.
+
+    Args:
+        policy: the policy.
+        target: contexts, e.g. ``pair.target``, or an array (N, *C). Rewards it may have are not looked at.
+        budget: how many rewards, fixed beforehand; at most N.
+        ask: pays: called with one context (1, *C) and the policy's arm (1,) at a time, returns the reward (1,). Without
+            it the questions are written to ``directory/questions.csv``, and ``answer_audit`` takes the answers.
+        assessment: what to predict rewards by: an array (N,) of predicted rewards, something with such an array as
+            ``predicted``, or with a ``value`` (as ``daband.assess`` returns) to which the policy's predictions are
+            moved. By default the policy's own predictions as they are.
+        directory: keep plan and answers there. Each answer is on disk before the next question is asked; called again,
+            an audit that was killed asks only what is open.
+        anytime: plan for an interval that holds after any number of answers (a confidence sequence), so that one may
+            look and stop early. It is wider than that of a fixed budget, and for the contexts of ``target`` alone.
+        stop: look at the audit after each answer, and end it by returning True; takes ``anytime``.
+        confidence: of the two-sided interval.
+        rule: "ucb" or "greedy", as in ``evaluate``.
+        seed: fixes which contexts are drawn.
+        arm_names: a name per arm for questions.csv, e.g. ``pair.class_names``.
+    """
+    _check(policy, ask, directory, confidence, rule)
+    _check_stop(anytime, stop)
+    contexts = ContextReader(target)
+    budget, seed = whole("budget", budget, least=1), whole("seed", seed, least=0)
+    if budget > len(contexts):
+        raise InvalidInput(f"budget is {budget}, but the target has {len(contexts)} contexts; ask for at most these")
+    if len(arm_names) not in (0, policy.n_arms):
+        raise InvalidInput(f"arm_names has {len(arm_names)} names for {policy.n_arms} arms")
+    arms, own = decisions(policy, contexts, rule)
+    low, high = policy.reward_range
+    predicted = predictions(own, assessment, len(contexts), low, high)
+    plan = (plan_draws if anytime else plan_strata)(predicted, budget=budget, seed=seed)
+    settings = {
+        "format": _FORMAT,
+        "budget": budget,
+        "confidence": confidence,
+        "rule": rule,
+        "seed": seed,
+        "anytime": plan.anytime,
+        "contexts": len(contexts),
+        "reward_range": policy.settings()["reward_range"],
+        "estimated_range": [low, high],
+    }
+    folder = AuditFolder(directory)
+    with nullcontext() if folder.path is None else locked(folder.path, wait=False):
+        state = _begun(folder, plan, settings, arms, low + (high - low) * float(predicted.mean()), arm_names)
+        if ask is not None:
+            state.ask_open_questions(ask, contexts, stop)
+        return state.conclude()
+
+
+def answer_audit(directory: str | Path, answers: str | Path) -> Audit:
+    """Take the answers of a CSV into an audit that ``audit`` began in ``directory``, and say what it found.
+
+    A wrong row is an error, and then nothing is taken. An answer that was given before may be given again. Where
+    rewards are missing, those given are kept, and the error says which are open.
+
+    Args:
+        directory: the audit's folder.
+        answers: a CSV with columns ``id`` and ``reward``; questions.csv with its empty column filled in will do.
+    """
+    folder = AuditFolder(_existing(directory))
+    assert folder.path is not None
+    with locked(folder.path, wait=False):
+        state = _restored(folder)
+        given = read_answers(answers, state.asked)
+        for identity, reward in given.items():
+            known = folder.answers.get(identity, reward)
+            if known != reward:
+                raise InvalidInput(
+                    f"{answers}: id {identity} was answered with {known:g} before, and now with {reward:g}"
+                )
+        new = {identity: reward for identity, reward in given.items() if identity not in folder.answers}
+        state.check(list(new.values()), str(answers))
+        folder.add(new)
+        result = state.conclude()
+        if not result.finished:
+            still = [identity for identity in state.asked if identity not in folder.answers]
+            raise InvalidInput(
+                f"{answers}: {len(still)} of {len(state.asked)} questions have no reward yet, id {still[0]} first. "
+                f"The {len(folder.answers)} others are kept; the interval comes with the last one"
+            )
+        return result
+
+
+def read_audit(directory: str | Path) -> Audit:
+    """The state of the audit in a folder."""
+    return _restored(AuditFolder(_existing(directory))).result()
+
+
+class _State:
+    """One audit under way: its plan, the arm of each question, and the folder with the answers."""
+
+    def __init__(self, folder: AuditFolder, plan: Plan, arms: IntArray, settings: dict[str, Any]) -> None:
+        self.folder, self.plan, self.settings = folder, plan, settings
+        self.asked = dict(zip(plan.ids.tolist(), arms.tolist(), strict=True))
+
+    def ask_open_questions(self, ask: Ask, contexts: ContextReader, stop: Callable[[Audit], bool] | None) -> None:
+        for identity, arm in self.asked.items():
+            if identity in self.folder.answers:
+                continue
+            if stop is not None and self.folder.answers and stop(self.result()):
+                return
+            paid = as_numpy(ask(contexts.read(np.array([identity])), np.array([arm])), "what ask returned")
+            if paid.size != 1:
+                raise InvalidInput(f"ask must return one reward for one context, got an array of shape {paid.shape}")
+            reward = float(paid.reshape(()))
+            self.check([reward], "ask")
+            self.folder.add({identity: reward})
+
+    def check(self, rewards: Sequence[float], where: str) -> None:
+        """Raise where a reward is not finite or outside a range that was given."""
+        known = self.settings["reward_range"]
+        for reward in rewards:
+            if not math.isfinite(reward):
+                raise InvalidInput(f"{where}: the reward is {reward}; what was answered before is kept")
+            if known != "auto" and not known[0] <= reward <= known[1]:
+                raise InvalidInput(
+                    f"{where}: reward {reward:g} is outside the policy's reward_range {known}; what was answered "
+                    "before is kept"
+                )
+
+    def result(self) -> Audit:
+        answers = self.folder.answers
+        settings = self.settings
+        given: list[float] = []
+        for identity in self.asked:  # of a sequence, the answers up to the first open question
+            if identity not in answers:
+                break
+            given.append(answers[identity])
+        low, high = settings["estimated_range"]
+        if settings["reward_range"] == "auto":  # nobody knows the range: at least what was seen
+            low, high = min([low, *given]), max([high, *given])
+        value = lower = upper = math.nan
+        if self.plan.anytime or len(given) == len(self.asked):
+            unit = (np.array(given, np.float64) - low) / (high - low)
+            found = self.plan.interval(unit, confidence=settings["confidence"])
+            value, lower, upper = (low + (high - low) * own for own in (found.value, found.low, found.high))
+        return Audit(
+            value=value,
+            low=lower,
+            high=upper,
+            confidence=settings["confidence"],
+            budget=settings["budget"],
+            answered=len(answers),
+            contexts=settings["contexts"],
+            predicted=settings["predicted"],
+            anytime=self.plan.anytime,
+            questions=self.folder.questions,
+        )
+
+    def conclude(self) -> Audit:
+        result = self.result()
+        if result.finished:
+            self.folder.finish(result.as_dict())
+        return result
+
+
+def _begun(
+    folder: AuditFolder,
+    plan: Plan,
+    settings: dict[str, Any],
+    arms: IntArray,
+    predicted: float,
+    arm_names: Sequence[str],
+) -> _State:
+    """The audit as it was begun in the folder, or a new one."""
+    known = folder.plan()
+    if known is None:
+        asked = arms[plan.ids]
+        settings = {**settings, "predicted": predicted}
+        content = {**settings, "arms": asked.tolist(), "plan": plan.as_dict()}
+        folder.begin(content, ids=plan.ids.tolist(), arms=asked.tolist(), names=arm_names)
+        return _State(folder, plan, asked, settings)
+    for name, own in settings.items():
+        if name != "estimated_range" and known.get(name) != own:
+            raise InvalidInput(
+                f"the audit in {folder.path} was begun with {name} = {known.get(name)!r}, not {own!r}; a plan is fixed "
+                "before the first reward. Choose another directory for another audit"
+            )
+    state = _restored(folder)
+    for identity, arm in state.asked.items():
+        if arms[identity] != arm:
+            raise InvalidInput(
+                f"the audit in {folder.path} is of another policy or target: for context {identity} it asks for arm "
+                f"{arm}, and this policy chooses {arms[identity]}. Choose another directory"
+            )
+    return state
+
+
+def _restored(folder: AuditFolder) -> _State:
+    known = folder.plan()
+    if known is None:
+        raise InvalidInput(f"{folder.path} holds no audit; begin one with daband.audit(..., directory=...)")
+    try:
+        plan = Plan.from_dict(known.pop("plan"))
+        arms = np.array(known.pop("arms"), np.int64)
+        if known["format"] != _FORMAT:
+            raise DataError(f"{folder.path} holds an audit of format {known['format']}; this version reads {_FORMAT}")
+        state = _State(folder, plan, arms, known)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the plan in {folder.path} is damaged: {error}") from None
+    folder.restore(state.asked)
+    return state
+
+
+def _existing(directory: str | Path) -> str | Path:
+    if not Path(directory).is_dir():
+        raise InvalidInput(f"there is no folder {directory}; begin an audit with daband.audit(..., directory=...)")
+    return directory
+
+
+def _check(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
+    if ask is not None and not callable(ask):
+        raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
+    if ask is None and directory is None:
+        raise InvalidInput("audit needs somebody to answer: ask=, or a directory= for questions.csv")
+    if not 0.0 < finite("confidence", confidence) < 1.0:
+        raise InvalidInput(f"confidence must lie between 0 and 1, got {confidence!r}")
+    if rule not in ("ucb", "greedy"):
+        raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
+    if not policy.knows_reward_range:
+        raise InvalidInput("the policy has not seen enough rewards to know their range; train it before an audit")
+
+
+def _check_stop(anytime: Any, stop: Any) -> None:
+    if not isinstance(anytime, bool):
+        raise InvalidInput(f"anytime must be True or False, got {anytime!r}")
+    if stop is not None and not callable(stop):
+        raise InvalidInput(f"stop must be a function of the audit so far that returns True or False, got {stop!r}")
+    if stop is not None and not anytime:
+        raise InvalidInput(
+            "stop needs anytime=True: the interval of a fixed budget does not hold for those who look and then stop"
+        )

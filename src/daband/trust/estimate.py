@@ -1,0 +1,117 @@
+"""The estimate of target accuracy and value that ``assess`` reports, with its bound: for a committee, or one policy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from daband.arrays import FloatArray
+from daband.evaluation.scores import Scores
+from daband.trust.agreement import agreement_by_context
+from daband.trust.calibration import COMMITTEE, SINGLE
+from daband.trust.features import committee_features, single_features
+from daband.trust.single_policy import probabilities
+
+__all__ = ["Estimate", "estimate_target"]
+
+_NORMAL_95 = 1.645
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of the first policy, scaled to [0, 1]."""
+
+    name: str
+    accuracy: float
+    accuracy_low: float
+    value: float
+    value_low: float
+    members: FloatArray
+    """The estimated accuracy of every policy, (M,)."""
+    by_context: FloatArray
+    """An estimated value for every target context, (L,), whose mean is ``value``."""
+
+
+def estimate_target(scores: Scores) -> Estimate:
+    """Estimate accuracy and value of the first policy in the target.
+
+    Where rewards are 0 or 1, the accuracy is the share of choices that pay, and the value is the same. Elsewhere the
+    source tells no accuracy, and agreement there stands in for it; the value lies as far between that of a random arm
+    and that in the source as the accuracy does.
+    """
+    committee = scores.members > 1
+    calibration = COMMITTEE if committee else SINGLE
+    features = committee_features(scores) if committee else single_features(scores)
+    members = calibration.accuracy(features)
+    accuracy = float(members[0])
+    margin = math.hypot(float(calibration.margin(members)[0]), _NORMAL_95 * _sampling_error(scores, accuracy))
+    low = max(0.0, accuracy - margin)
+    if scores.binary:
+        value, value_low = accuracy, low
+    else:
+        at_chance, in_source, best_in_source = _anchors(scores)
+        value, value_low = (
+            float(np.clip(_between(share, scores.n_arms, at_chance, in_source, best_in_source), 0.0, 1.0))
+            for share in (accuracy, low)
+        )
+    return Estimate(
+        name=calibration.name,
+        accuracy=accuracy,
+        accuracy_low=low,
+        value=value,
+        value_low=value_low,
+        members=members,
+        by_context=_by_context(scores, value),
+    )
+
+
+def _sampling_error(scores: Scores, accuracy: float) -> float:
+    """The standard error of the estimate by the numbers of rounds and contexts alone."""
+    rounds = max(1.0, float(scores.effective_rounds()[0]))
+    value = (float(scores.source_value()[0]) * rounds + 1.0) / (rounds + 2.0)
+    relative = math.sqrt((1.0 - value) / (value * rounds))
+    there = math.sqrt(max(accuracy * (1.0 - accuracy), 0.01) / scores.target_arm.shape[1])
+    return math.hypot(accuracy * relative, there)
+
+
+def _anchors(scores: Scores) -> tuple[float, float, float]:
+    """The value of a random arm in the source, of the policy there, and how often it is right, as far as is known."""
+    at_chance = float(scores.source_mean[0].mean())
+    in_source = float(scores.source_value()[0])
+    if scores.members > 1:
+        right = float(agreement_by_context(scores.source_arm).mean())
+    else:
+        right = float(probabilities(scores.source_mean[0]).max(axis=1).mean())
+    return at_chance, in_source, right
+
+
+def _between(accuracy: float, n_arms: int, at_chance: float, in_source: float, best_in_source: float) -> float:
+    chance = 1.0 / n_arms
+    share = (accuracy - chance) / max(best_in_source - chance, 0.05)
+    return at_chance + share * (in_source - at_chance)
+
+
+def _by_context(scores: Scores, value: float) -> FloatArray:
+    """The estimate spread over contexts: more where members agree, or where one policy alone is confident."""
+    if scores.members > 1:
+        weight = 0.1 + agreement_by_context(scores.target_arm)
+    else:
+        weight = probabilities(scores.target_mean[0]).max(axis=1)
+    return rescaled(weight / weight.max(), value)
+
+
+def rescaled(share: FloatArray, mean: float) -> FloatArray:
+    """Shares in [0, 1], (N,), raised or lowered in their log odds until they have this mean."""
+    inner = np.clip(share, 0.02, 0.98)
+    odds = np.log(inner) - np.log1p(-inner)
+    low, high = -20.0, 20.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if float((1.0 / (1.0 + np.exp(-odds - middle))).mean()) < mean:
+            low = middle
+        else:
+            high = middle
+    found: FloatArray = 1.0 / (1.0 + np.exp(-odds - 0.5 * (low + high)))
+    return found

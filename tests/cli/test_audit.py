@@ -1,0 +1,66 @@
+"""``daband audit`` as a user calls it: questions out, answers in."""
+
+import csv
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from daband.cli.main import main
+
+
+@pytest.fixture
+def daband(tmp_path, monkeypatch, capsys):
+    """Call the command line in a folder of its own; what it returned and printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["daband", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        return SimpleNamespace(returncode=left.value.code or 0, stdout=printed.out, stderr=printed.err)
+
+    return call
+
+
+def test_questions_then_answers(daband, tmp_path):
+    small = ("--set", "episodes=2", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
+    assert daband("run", "warfarin/white-asian", "--method", "linucb", *small, "--out", "runs").returncode == 0
+    (run,) = (path.parent for path in (tmp_path / "runs").glob("*/done"))
+
+    refused = daband("audit", str(run))
+    assert refused.returncode == 2
+    assert "--budget" in refused.stderr
+    refused = daband("audit", str(tmp_path / "runs"), "--budget", "5")
+    assert refused.returncode == 2
+    assert "give the folder of one run" in refused.stderr
+
+    begun = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
+    assert begun.returncode == 0, begun.stderr
+    assert "0 of 20 questions are answered" in begun.stdout
+    with open("questions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    assert {row["arm_name"] for row in rows} <= {"low", "medium", "high"}
+    for number, row in enumerate(rows):
+        row["reward"] = str(number % 2)
+
+    def answer(rows):
+        with open("answers.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, ["id", "reward"], extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+        return daband("audit", str(run), "--answers", "answers.csv")
+
+    part = answer(rows[:7])
+    assert part.returncode == 2
+    assert "13 of 20 questions have no reward yet" in part.stderr
+    assert "7 of 20" in daband("audit", str(run)).stdout
+    done = answer(rows)
+    assert done.returncode == 0, done.stderr
+    assert "95% interval" in done.stdout
+    assert "value in the target" in daband("audit", str(run)).stdout
+    assert json.loads((run / "audit" / "audit.json").read_text())["answered"] == 20
+    assert daband("audit", str(run), "--answers", "answers.csv", "--budget", "3").returncode == 2

@@ -1,0 +1,65 @@
+"""Assessments of finished runs: committees by seed, files in run folders, the command, the report's first section."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from daband.cli.assess import assessed_line
+from daband.cli.main import app
+from daband.errors import InvalidInput
+from daband.experiments import assess_runs, bench, load_experiment, with_committees
+from daband.report.assemble import assemble
+from daband.trust import read_assessment
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bench")
+    experiment = load_experiment("synthetic", ["episodes=4", "pair_options.n_contexts=600"])
+    bench(with_committees(experiment.runs(["constant", "linucb"], [0]), 2), out)
+    return out
+
+
+def test_a_committee_has_the_seeds_that_were_asked_for_and_the_next_ones():
+    experiment = load_experiment("synthetic", ["episodes=4"])
+    specs = with_committees(experiment.runs(["constant", "linucb", "daband"], [1, 2]), 3, methods=["daband"])
+    found = [(spec.method, spec.seed) for spec in specs]
+    assert found == [("constant", 1), ("constant", 2), ("linucb", 1), ("linucb", 2)] + [
+        ("daband", seed) for seed in (1, 2, 3)
+    ]
+
+
+def test_every_run_of_a_folder_gets_its_assessment(folder):
+    runs = assess_runs(folder)
+    assert [(run.spec.method, run.spec.seed) for run in runs] == [("linucb", 0), ("linucb", 1)]
+    for run in runs:
+        assert read_assessment(run.path / "assessment.json") == run.assessment
+        assert len(run.assessment.members) == 2
+        assert run.assessment.arm_names[0] == "arm 0"
+        assert run.true_value == json.loads((run.path / "result.json").read_text())["target_value"]
+        assert assessed_line(run).startswith("estimated without a label: .")
+        assert "; true: ." in assessed_line(run)
+
+
+def test_a_single_run_is_assessed_with_its_siblings(folder):
+    both = assess_runs(folder)
+    (alone,) = assess_runs(both[1].path)
+    assert alone.spec.seed == 1
+    assert alone.assessment == both[1].assessment
+
+
+def test_methods_without_contexts_cannot_be_assessed(folder):
+    constant = next(path for path in folder.iterdir() if "constant" in path.name)
+    with pytest.raises(InvalidInput, match="no run of a method that looks at contexts"):
+        assess_runs(constant)
+
+
+def test_the_command_prints_the_page_and_the_report_begins_with_it(folder):
+    shown = CliRunner().invoke(app, ["assess", str(folder), "--required", "0.99"])
+    assert shown.exit_code == 0, shown.output
+    for words in ("Do not hand over", "This assumes", "linucb, seed 1", "assessment.json"):
+        assert words in shown.output
+    document = assemble(folder)
+    assert document.sections[0].title == "May it be trusted in the target?"
+    assert "Do not hand over" in document.sections[0].blocks[0].text

@@ -1,0 +1,79 @@
+"""What fails half-way leaves a policy as it was: its file before and after is the same, byte for byte."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.policies import policies
+from daband.policies.checkpoint import read_checkpoint
+from daband.policies.for_pair import setting_defaults
+
+
+def content(policy, tmp_path):
+    policy.save(tmp_path / "probe")
+    return (tmp_path / "probe").read_bytes()
+
+
+def trained(name, *, seed, rounds=40):
+    kind = policies.get(name)
+    settings = {"transform": daband.Standardise(), "recipe": "small", "device": "cpu"}
+    known = {key: value for key, value in settings.items() if key in setting_defaults(kind)}
+    policy = kind(context_shape=(4,), n_arms=3, seed=seed, **known)
+    draws = np.random.default_rng(seed)
+    policy.prepare(draws.normal(size=(30, 4)))
+    policy.play(draws.normal(size=(rounds, 4)), draws.integers(0, 2, (rounds, 3)).astype(float))
+    policy.update(draws.normal(size=(2, 4)), [0, 1], [1.0, 0.0], ids=["a", 7 + seed])
+    policy.observe_target(draws.normal(size=(20, 4)))
+    policy.adapt(1)
+    return policy
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_a_restore_that_fails_changes_nothing(name, tmp_path):
+    policy, other = trained(name, seed=0), trained(name, seed=1, rounds=60)
+    other.deploy("target")
+    other.save(tmp_path / "other")
+    arrays = read_checkpoint(tmp_path / "other").arrays
+    before = content(policy, tmp_path)
+    for damaged in (key for key in arrays if not key.startswith("pending/")):
+        broken = {key: array for key, array in arrays.items() if key != damaged}
+        with pytest.raises((KeyError, ValueError, RuntimeError)):
+            policy.restore(broken)
+        assert content(policy, tmp_path) == before, damaged
+    with pytest.raises(ValueError, match="not a range"):
+        policy.restore({**arrays, "reward_scale": np.array([1.0, 2.0, 2.0, 0.0])})
+    assert content(policy, tmp_path) == before
+    policy.restore(arrays)
+    assert policy.rounds_learned == other.rounds_learned
+    assert policy.domain == "target"
+
+
+def test_a_transform_that_was_not_fitted_is_not_after_a_failure(tmp_path):
+    other = trained("linucb", seed=1)
+    other.save(tmp_path / "other")
+    arrays = read_checkpoint(tmp_path / "other").arrays
+    del arrays["policy/primal.theta"]
+    fresh = daband.LinUCB(context_shape=(4,), n_arms=3, transform=daband.Standardise())
+    with pytest.raises(KeyError):
+        fresh.restore(arrays)
+    assert not fresh.transform.fitted
+
+
+@pytest.mark.parametrize("rounds", [40, 400])
+def test_rounds_of_unknown_range_are_played_all_or_none(rounds, tmp_path):
+    policy = daband.DABand(
+        context_shape=(4,), n_arms=2, reward_range="auto", feedback="one_hot", recipe="small", seed=0
+    )
+    draws = np.random.default_rng(0)
+    contexts, paid = draws.normal(size=(rounds, 4)), 9.0 * draws.integers(0, 2, (rounds, 2))
+    policy.play(contexts[:5], paid[:5])  # kept back, and still there afterwards
+    before = content(policy, tmp_path)
+    wrong = paid.copy()
+    wrong[rounds - 10 :] = 4.0  # neither the low nor the high end: seen once the range is known
+    with pytest.raises(daband.InvalidInput, match="one_hot"):
+        policy.play(contexts, wrong)
+    assert content(policy, tmp_path) == before
+    assert (policy.rounds_decided, policy.rounds_learned) == (5, 0)
+    played = policy.play(contexts, paid)
+    assert len(played.arm) == rounds
+    assert policy.rounds_learned == rounds + 5

@@ -1,0 +1,89 @@
+"""A policy for a pair of tables keeps what turns a raw row into a context, in its file and in its run's folder."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+import daband
+from daband.domains import Columns, TableTransform, from_table
+from daband.errors import CheckpointError, InvalidInput
+from daband.policies import policies
+from daband.policies.checkpoint import read_checkpoint, write_checkpoint
+
+pl = pytest.importorskip("polars")
+
+
+def rows(n=60, *, seed=0):
+    generator = np.random.default_rng(seed)
+    ages = generator.integers(20, 80, n).astype(float)
+    cities = [["Rome", "Oslo", None][value] for value in generator.integers(0, 3, n)]
+    offers = ["blue" if age < 50 else "green" for age in ages]
+    return [{"age": a, "city": c, "offer": o} for a, c, o in zip(ages, cities, offers, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    columns = Columns(context=("age", "city"), categorical=("city",), label="offer")
+    return from_table(source=pl.DataFrame(rows()), target=pl.DataFrame(rows(seed=1)), columns=columns)
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_a_saved_policy_judges_raw_rows(name, pair, tmp_path):
+    policy = policies.get(name).for_pair(pair, seed=0)
+    assert policy.table is pair.table
+    policy.prepare(pair.source.read(np.arange(20)), pair.target.read(np.arange(20)))
+    rounds = pair.source.rounds(0, 20, seed=0)
+    policy.play(rounds.contexts, rounds.rewards)
+    policy.save(tmp_path / "p.safetensors", replay=False)
+    loaded = daband.load(tmp_path / "p.safetensors")
+    assert loaded.table == pair.table
+    raw = {"age": 41, "city": "Oslo"}
+    told, expected = loaded.decide(loaded.table.contexts(raw)), policy.decide(pair.table.contexts(raw))
+    assert told.arm.shape == (1,)
+    np.testing.assert_allclose(told.mean, expected.mean, rtol=1e-6, atol=1e-9)
+    assert copy.deepcopy(loaded).table == pair.table
+
+
+def test_a_run_folder_has_the_table_as_json(pair, tmp_path):
+    policy = daband.LinUCB.for_pair(pair)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8, directory=tmp_path)
+    assert TableTransform.load(tmp_path / "table.json") == pair.table
+    assert daband.load(tmp_path / "policy.safetensors").table == pair.table
+    other = daband.domains.load("synthetic", tiny=True)
+    plain = daband.LinUCB.for_pair(other)
+    assert plain.table is None
+    daband.train(
+        plain, source=other.source, target=other.target, episodes=1, episode_length=8, directory=tmp_path / "plain"
+    )
+    assert not (tmp_path / "plain" / "table.json").exists()
+
+
+def test_a_table_can_be_set_by_hand_where_it_fits(pair):
+    policy = daband.LinUCB(context_shape=pair.context_shape, n_arms=2)
+    policy.table = pair.table
+    assert policy.table is pair.table
+    small = daband.LinUCB(context_shape=(2,), n_arms=2)
+    with pytest.raises(InvalidInput, match=r"table makes contexts of shape \(4,\), the policy takes \(2,\)"):
+        small.table = pair.table
+    with pytest.raises(InvalidInput, match=r"table must be a daband\.domains\.TableTransform"):
+        small.table = pair.table.state()
+    assert small.table is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": "complex"}, {"deviation": 0.0}, {"mean": float("nan")}, {"mean": "much"}, {"median": None}],
+)
+def test_a_damaged_table_is_refused(pair, tmp_path, change):
+    state = json.loads(json.dumps(pair.table.state()))
+    state["columns"][0] |= change
+    with pytest.raises(daband.DataError, match="not the state of a table transform"):
+        TableTransform.from_state(state)
+    path = tmp_path / "p.safetensors"
+    daband.LinUCB.for_pair(pair).save(path)
+    settings, arrays, notes = read_checkpoint(path)
+    write_checkpoint(path, {**settings, "table": state}, arrays, notes)
+    with pytest.raises(CheckpointError, match="not the state of a table transform"):
+        daband.load(path)

@@ -1,0 +1,96 @@
+"""Shift, support, arm frequencies, collapse and verdict, on cases whose answer is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from daband.checks import made_up_scores
+from daband.trust.arm_frequencies import calibrated_scale, expected_arm_frequencies, label_shift
+from daband.trust.collapse import collapse_signs
+from daband.trust.shift import classifier_two_sample, projected
+from daband.trust.support import outside_support
+from daband.trust.verdict import rewards_to_audit, verdict_of
+
+
+def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
+    return moved + stretched * np.random.default_rng(seed).standard_normal((n, d))
+
+
+def test_one_domain_cannot_be_told_from_itself():
+    accuracy, p_value = classifier_two_sample(draws(400, seed=1), draws(400, seed=2))
+    assert abs(accuracy - 0.5) < 0.08
+    assert p_value > 0.01
+
+
+@pytest.mark.parametrize("change", [{"moved": 1.0}, {"stretched": 3.0}])
+def test_a_domain_that_moved_or_was_stretched_is_told_apart(change):
+    accuracy, p_value = classifier_two_sample(draws(400, seed=1), draws(400, seed=2, **change))
+    assert accuracy > 0.7
+    assert p_value < 1e-6
+
+
+def test_long_contexts_are_projected_alike_in_both_domains():
+    rows = np.random.default_rng(0).random((5, 3, 20, 20))
+    assert projected(rows).shape == (5, 48)
+    np.testing.assert_array_equal(projected(rows)[:2], projected(rows[:2]))
+
+
+def test_support_counts_what_lies_far_away():
+    source = draws(600, seed=3)
+    assert outside_support(source, draws(600, seed=4)) < 0.05
+    half = np.concatenate([draws(300, seed=4), draws(300, seed=5, moved=8.0)])
+    assert outside_support(source, half) == pytest.approx(0.5, abs=0.05)
+
+
+def test_label_shift_is_found_from_calibrated_probabilities():
+    draw = np.random.default_rng(6)
+    centres = np.eye(3) * 2.0
+
+    def posterior(prior, n):
+        best = draw.choice(3, size=n, p=prior)
+        x = centres[best] + draw.standard_normal((n, 3))
+        raised = np.exp(x @ centres.T)  # equal priors and equal norms
+        return raised / raised.sum(axis=1, keepdims=True)
+
+    source, target = posterior([1 / 3] * 3, 4000), posterior([0.7, 0.2, 0.1], 4000)
+    np.testing.assert_allclose(label_shift(source, target), [0.7, 0.2, 0.1], atol=0.04)
+    assert abs(target.mean(axis=0)[0] - 0.7) > 0.06  # what predictions say by themselves is further off
+
+
+def test_the_scale_is_higher_where_choices_are_right_more_often():
+    good, poor = (made_up_scores(members=1, right=right, seed=7) for right in (0.95, 0.5))
+    scales = [
+        calibrated_scale(one.source_mean[0], one.source_arm[0], one.reward[0], one.weight[0]) for one in (good, poor)
+    ]
+    assert scales[0] > scales[1]
+
+
+def test_arm_frequencies_add_up_to_one():
+    before, after = expected_arm_frequencies(made_up_scores(members=2, right=0.8, seed=8))
+    assert before.sum() == pytest.approx(1.0)
+    assert after.sum() == pytest.approx(1.0)
+
+
+def test_a_policy_that_uses_one_arm_in_the_target_shows_signs_of_collapse():
+    scores = made_up_scores(members=2, right=0.9, seed=9)
+    assert collapse_signs(scores) == []
+    flat = np.full_like(scores.target_mean, 0.25)
+    fallen = replace(scores, target_arm=np.ones_like(scores.target_arm), target_mean=flat)
+    told = " ".join(collapse_signs(fallen))
+    assert "100% of target contexts go to arm 1" in told
+    assert "hardly differ" in told
+
+
+def test_the_verdict_follows_from_bound_estimate_and_doubts():
+    assert verdict_of(value=0.9, low=0.8, required=0.5).text == "hand over"
+    doubted = verdict_of(value=0.9, low=0.8, required=0.5, doubts=1)
+    assert doubted.text == "hand over and audit"
+    assert doubted.rewards >= 50
+    assert verdict_of(value=0.6, low=0.4, required=0.5).text == "hand over and audit"
+    assert verdict_of(value=0.45, low=0.4, required=0.5).text == "do not"
+    assert verdict_of(value=0.501, low=0.4, required=0.5).text == "do not"  # no audit of 1,000 could tell
+
+
+def test_rewards_to_audit_grow_as_the_gap_closes():
+    assert rewards_to_audit(0.6, 0.5) > rewards_to_audit(0.8, 0.5) >= 50
