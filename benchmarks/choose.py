@@ -1,9 +1,9 @@
 """How well `daband.choose` chooses: what every candidate predicts and chooses on all shared pairs, and the rule on it.
 
     python benchmarks/choose.py --export-tables tables.npz                          # warfarin as arrays: needs polars
-    python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu --commit HASH    # as often as there are cores
+    python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu --commit HASH   # per core
     python benchmarks/choose.py --out scores --pairs images --commit HASH                       # uses a GPU
-    python benchmarks/choose.py --study scores --record benchmarks/records/choose.json    # the rule, from these files
+    python benchmarks/choose_study.py --scores scores --record benchmarks/records/choose.json   # the rule on them
 
 Training needs numpy, scipy, scikit-learn, torch and safetensors alone. One file per pair and candidate:
 ``PAIR--CANDIDATE.npz``, with the predictions and choices of every seed on held-out source contexts, on target contexts
@@ -70,7 +70,7 @@ GROUPS = {"vectors": ("amazon", "office_caltech", "warfarin", "synthetic"), "ima
 
 def load_pair(label: str, tables: Path | None) -> tuple[Pair, int]:
     """The pair, and its episodes; warfarin from exported arrays where there are some."""
-    name, options, episodes = FAMILIES[label.split("/")[0]][label]
+    name, options, episodes = FAMILIES[label.split("/", maxsplit=1)[0]][label]
     if tables is not None and label.startswith("warfarin"):
         with np.load(tables) as packed:
             part = {key: packed[f"{label} {key}"] for key in PARTS}

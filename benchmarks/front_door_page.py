@@ -135,8 +135,9 @@ def _choice(pairs: dict[str, Runs]) -> list[str]:
 
 
 def _not_run(pairs: dict[str, Runs]) -> str:
-    missing = [f"`{name}`" for name in pair_names() if name not in pairs]
-    return f"Not run yet: {', '.join(missing)}." if missing else ""
+    missing = [name.partition("/")[0] for name in pair_names() if name not in pairs]
+    told = [f"{missing.count(family)} of `{family}`" for family in dict.fromkeys(missing)]
+    return f"Not run yet: {', '.join(told)}." if missing else ""
 
 
 def _misses(misses: dict[str, tuple[float, float]]) -> str:
@@ -192,4 +193,4 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(part for part in parts if part), 120)
+    return textwrap.fill(" ".join(part for part in parts if part), 120, break_on_hyphens=False)

@@ -16,7 +16,11 @@ from typing import Any
 
 import numpy as np
 from audit_page import audit_page
+from front_door_page import front_door
+from page_attribution import attribution
+from page_linear_readings import linear_readings
 from page_off_policy import off_policy
+from trust_page import trust_figure, trust_page
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
@@ -169,10 +173,15 @@ def paper_digit(records: Sequence[Record]) -> str:
 
 
 PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "attribution": attribution,
     "audit": audit_page,
+    "front-door": front_door,
+    "linear-readings": linear_readings,
     "off-policy": off_policy,
     "paper-digit": paper_digit,
+    "trust": trust_page,
 }
+FIGURE_OF: dict[str, Callable[[Any], str]] = {"trust": trust_figure}
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:
@@ -217,11 +226,15 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     for name, page in PAGE_OF.items():
-        text, path = page(json.loads((RECORDS / f"{name}.json").read_text())), PAGES / f"{name}.md"
-        if not check:
-            path.write_text(text)
-        elif not path.is_file() or path.read_text() != text:
-            sys.exit(f"{path} is not what its records say; run benchmarks/results_pages.py")
+        record = json.loads((RECORDS / f"{name}.json").read_text())
+        written = {PAGES / f"{name}.md": page(record)}
+        if name in FIGURE_OF:
+            written[PAGES / f"{name}.svg"] = FIGURE_OF[name](record)
+        for path, text in written.items():
+            if not check:
+                path.write_text(text)
+            elif not path.is_file() or path.read_text() != text:
+                sys.exit(f"{path} is not what its records say; run benchmarks/results_pages.py")
 
 
 if __name__ == "__main__":

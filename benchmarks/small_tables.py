@@ -1,13 +1,13 @@
 """DABand on small tables against LinUCB: warfarin's pairs, and tables of 300 rows.
 
     python benchmarks/choose.py --export-tables tables.npz                       # warfarin as arrays: needs polars
-    python benchmarks/small_tables.py --out small --tables tables.npz --commit HASH          # as often as there are cores
+    python benchmarks/small_tables.py --out small --tables tables.npz --commit HASH   # one per core
     python benchmarks/small_tables.py --out small --record benchmarks/records/small-tables.json
 
 Numpy, scikit-learn, torch and safetensors are enough. Tables of 300 rows: subsamples of each source of warfarin, and
-scikit-learn's wine and breast cancer, whose rows at or below the median of a feature are the source and whose others are
-the target; the seed draws the subsample, or is the feature's number. Half of the target's rows are seen, the others are
-for the evaluator. Several processes may share a folder: each takes what nobody has begun.
+scikit-learn's wine and breast cancer, whose rows at or below the median of a feature are the source and whose others
+are the target; the seed draws the subsample, or is the feature's number. Half of the target's rows are seen, the
+others are for the evaluator. Several processes may share a folder: each takes what nobody has begun.
 """
 
 from __future__ import annotations

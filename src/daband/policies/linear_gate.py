@@ -2,8 +2,8 @@
 
 A network overfits a small table, and the more so the more often it sees the same rounds. Its reward on those rounds
 says nothing about that. So some source contexts, chosen by a hash of their numbers, are kept out of its gradient steps.
-Now and then both regressions are fitted without the rounds of these contexts, and both say what they would choose there.
-The network acts only where its choices are worth clearly more, else LinUCB does. Both heads learn all rounds.
+Now and then both regressions are fitted without the rounds of these contexts, and both say what they would choose
+there. The network acts only where its choices are worth clearly more, else LinUCB does. Both heads learn all rounds.
 
 A choice that was made is worth what it was paid. Any other is worth what both predict for it on average, after a line
 was fitted through the predictions and rewards of each: ridge regression on few rounds predicts rewards that are too
@@ -23,6 +23,7 @@ import torch
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.linear import ArmModel, Exploration, RidgeHead, Standardise
+from daband.policies.for_pair import standardised_alpha
 
 __all__ = ["LARGEST_INPUT", "LinearGate"]
 
@@ -40,9 +41,16 @@ _FEWEST_CONTEXTS = 20
 class LinearGate:
     """The linear part: its features, its head, the held-out rounds, and who acts.
 
-    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``, exactly
-    one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the linear policies' alpha or less.
+    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``,
+    exactly one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the alpha
+    of ``LinUCB.for_pair`` or less.
     """
+
+    _contexts: AnyArray
+    _keys: IntArray
+    _arms: IntArray
+    _rewards: FloatArray
+    _weights: FloatArray
 
     def __init__(
         self,
@@ -59,12 +67,14 @@ class LinearGate:
         self.share = share
         self._one_hot = one_hot
         self.transform = Standardise()
+        dim = self.transform.n_features(feature_shape)
+        alpha = min(exploration.alpha, standardised_alpha(dim))
         self.head = RidgeHead(
             n_arms=n_arms,
-            dim=self.transform.n_features(feature_shape),
+            dim=dim,
             arms=arms,
             ridge=ridge,
-            exploration=Exploration(exploration.rule, min(exploration.alpha, Exploration.alpha), exploration.epsilon),
+            exploration=Exploration(exploration.rule, alpha, exploration.epsilon),
             seed=seed,
             form="auto",
         )
@@ -234,37 +244,37 @@ class LinearGate:
             self._weights = columns["weights"]
 
     def _forget_rounds(self) -> None:
-        self._contexts: AnyArray = np.empty((0, *self._lead, *self._feature_shape), np.float32)
-        self._keys: IntArray = np.empty(0, np.int64)
-        self._arms: IntArray = np.empty(0, np.int64)
-        self._rewards: FloatArray = np.empty(0)
-        self._weights: FloatArray = np.empty(0)
+        self._contexts = np.empty((0, *self._lead, *self._feature_shape), np.float32)
+        self._keys = np.empty(0, np.int64)
+        self._arms = np.empty(0, np.int64)
+        self._rewards = np.empty(0)
+        self._weights = np.empty(0)
 
 
 def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) -> FloatArray:
     """Coefficients (d,) of the ridge regression of rewards (n,) on features (n, d), by the smaller system."""
     n, dim = features.shape
     if n < dim:
-        dual: FloatArray = features.T @ np.linalg.solve(features @ features.T + ridge * np.eye(n), rewards)
-        return dual
-    primal: FloatArray = np.linalg.solve(features.T @ features + ridge * np.eye(dim), features.T @ rewards)
-    return primal
+        of_rounds = np.linalg.solve(features @ features.T + ridge * np.eye(n), rewards)
+        return np.asarray(features.T @ of_rounds, np.float64)
+    solved = np.linalg.solve(features.T @ features + ridge * np.eye(dim), features.T @ rewards)
+    return np.asarray(solved, np.float64)
 
 
 def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatArray:
-    """Predictions (n, K) moved onto a line, clipped to [0, 1]: that of least squares through those of ``arms`` and rewards.
+    """Predictions (n, K) moved onto a line and clipped to [0, 1].
 
-    Its slope is not negative.
+    It is the line of least squares through the predictions for ``arms`` (n,) and the rewards, if its slope is positive.
     """
     pulled = mean[np.arange(len(mean)), arms]
     centred = pulled - pulled.mean()
     spread = float(centred @ centred)
     slope = max(0.0, float(centred @ rewards) / spread) if spread > 0 else 0.0
-    return np.clip(rewards.mean() + slope * (mean - pulled.mean()), 0.0, 1.0)
+    return np.asarray(np.clip(rewards.mean() + slope * (mean - pulled.mean()), 0.0, 1.0), np.float64)
 
 
 def values_of_arms(mean: FloatArray, arms: IntArray, rewards: FloatArray, *, one_hot: bool) -> FloatArray:
-    """What each arm is worth in each round, (n, K): what was paid for the pulled one, what ``mean`` predicts for others.
+    """What each arm is worth in each round, (n, K): what was paid for the pulled one, and ``mean`` for the others.
 
     With ``one_hot``, exactly one arm pays 1: the others are worth nothing after a reward of 1, and 1 in all after none.
     """

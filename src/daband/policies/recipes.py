@@ -104,7 +104,7 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     if name == "default":
         return default
     if name == "default-rpd":
-        return default.with_weights(regression_error=0.5, predicted_reward=0.03)
+        return default.with_weights(regression_error=0.5, predicted_reward=1.0)
     raise InvalidInput(f"unknown recipe {name!r} (known: {', '.join(recipe_names())})")
 
 

@@ -17,7 +17,8 @@ from daband.trust.agreement import agreement
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.assessment import ArmAssessment, Assessment
 from daband.trust.collapse import collapse_signs
-from daband.trust.estimate import Estimate, estimate_target
+from daband.trust.estimate import Estimate, constant_value, estimate_target
+from daband.trust.reference import reference_agreement
 from daband.trust.shift import Shift, classifier_two_sample, projected
 from daband.trust.support import outside_support
 from daband.trust.verdict import verdict_of
@@ -103,7 +104,8 @@ def assess_each(
         order = [index, *(other for other in range(len(members)) if other != index)]
         first, own = members[index], scores.of(order)
         _check_paid(own)
-        estimate = estimate_target(own)
+        apart = None if hasattr(first, "latent") else reference_agreement(own, here, there)
+        estimate = estimate_target(own, apart)
         shift, outside = _shift_and_support(first, here, there)
         found.append(_written(first, own, estimate, shift, outside, required, names))
     return found
@@ -121,7 +123,7 @@ def _written(
     lowest, highest = first.reward_range
     span = highest - lowest if highest > lowest else 1.0
     before, after = expected_arm_frequencies(scores)
-    constant = _constant_value(scores, after)
+    constant = constant_value(scores, after)
     needed = constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     doubts = len(signs) + (outside > _FAR_OUTSIDE)
@@ -157,17 +159,6 @@ def _written(
         reward_range=(float(lowest), float(highest)),
         arm_names=names,
     )
-
-
-def _constant_value(scores: Scores, frequencies: FloatArray) -> float:
-    """What the best constant arm is worth in the target, scaled to [0, 1].
-
-    Where rewards are 0 or 1 and the predictions for all arms add up to about 1, one arm pays: a constant arm is worth
-    as much as it is often the best one. Elsewhere it is worth what is predicted of it.
-    """
-    if scores.binary and 0.5 < float(scores.source_mean.sum(axis=2).mean()) < 1.5:
-        return float(frequencies.max())
-    return float(np.clip(scores.target_mean.mean(axis=(0, 1)).max(), 0.0, 1.0))
 
 
 def _per_arm(

@@ -201,14 +201,12 @@ class _State:
     def check(self, rewards: Sequence[float], where: str) -> None:
         """Raise where a reward is not finite or outside a range that was given."""
         known = self.settings["reward_range"]
+        kept = "" if self.folder.path is None else f"; the {len(self.folder.answers)} answers before are kept"
         for reward in rewards:
             if not math.isfinite(reward):
-                raise InvalidInput(f"{where}: the reward is {reward}; what was answered before is kept")
+                raise InvalidInput(f"{where}: the reward is {reward}, which is no number{kept}")
             if known != "auto" and not known[0] <= reward <= known[1]:
-                raise InvalidInput(
-                    f"{where}: reward {reward:g} is outside the policy's reward_range {known}; what was answered "
-                    "before is kept"
-                )
+                raise InvalidInput(f"{where}: reward {reward:g} is outside the policy's reward_range {known}{kept}")
 
     def result(self) -> Audit:
         answers = self.folder.answers

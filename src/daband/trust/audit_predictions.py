@@ -53,16 +53,16 @@ def decisions(policy: Policy, contexts: ContextReader, rule: str) -> tuple[IntAr
 def certainty(mean: FloatArray, arm: IntArray) -> FloatArray:
     """A predicted reward in [0, 1] of each chosen arm, (B,), by the predicted rewards of all arms (B, K).
 
-    It is the mean of two things: the predicted reward of the arm, and one half plus half its lead over the next best.
-    The first tells contexts that pay little from those that pay much; the second, where one arm pays and the others do
-    not, tells right choices from wrong ones better.
+    It takes two things together: the predicted reward of the arm, and its lead over the next best. The first tells
+    contexts that pay little from those that pay much; the second, where one arm pays and the others do not, tells right
+    choices from wrong ones better. With a reward r for the arm and 1 - r for one other it is r.
     """
     rows = np.arange(len(mean))
     chosen = mean[rows, arm]
     others = mean.copy()
     others[rows, arm] = -np.inf
     lead = chosen - others.max(axis=1) if mean.shape[1] > 1 else np.zeros(len(mean))
-    both: FloatArray = (np.clip(chosen, 0.0, 1.0) + np.clip((1.0 + lead) / 2.0, 0.0, 1.0)) / 2.0
+    both: FloatArray = (1.0 + np.clip(chosen, 0.0, 1.0) + np.clip(lead, -1.0, 1.0)) / 3.0
     return both
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daband.arrays import FloatArray
+from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES
 
 __all__ = ["COMMITTEE", "SINGLE", "Calibration"]
 
@@ -48,26 +49,16 @@ def spread(accuracy: FloatArray, floor: float) -> FloatArray:
 
 COMMITTEE = Calibration(
     name="corrected agreement",
-    features=(
-        "target agreement",
-        "source agreement",
-        "source accuracy",
-        "own agreement",
-        "prediction",
-        "confidence",
-        "outside",
-        "arms",
-        "one",
-    ),
-    weights=(1.0, -1.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0),
-    quantile=0.15,
-    floor=0.2,
+    features=COMMITTEE_FEATURES,
+    weights=(1.0, 1.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0),
+    quantile=0.2,
+    floor=0.1,
 )
 
 SINGLE = Calibration(
     name="corrected thresholded confidence",
-    features=("source accuracy", "thresholded", "prediction", "confidence", "outside", "arms", "one"),
-    weights=(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
-    quantile=0.3,
-    floor=0.2,
+    features=SINGLE_FEATURES,
+    weights=(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0),
+    quantile=0.35,
+    floor=0.1,
 )

@@ -14,7 +14,7 @@ from daband.trust.calibration import COMMITTEE, SINGLE
 from daband.trust.features import committee_features, single_features
 from daband.trust.single_policy import probabilities
 
-__all__ = ["Estimate", "estimate_target"]
+__all__ = ["Estimate", "constant_value", "estimate_target", "sampling_error"]
 
 _NORMAL_95 = 1.645
 
@@ -34,8 +34,10 @@ class Estimate:
     """An estimated value for every target context, (L,), whose mean is ``value``."""
 
 
-def estimate_target(scores: Scores) -> Estimate:
+def estimate_target(scores: Scores, reference: FloatArray | None = None) -> Estimate:
     """Estimate accuracy and value of the first policy in the target.
+
+    ``reference`` is what ``reference_agreement`` returns, for policies without an encoder.
 
     Where rewards are 0 or 1, the accuracy is the share of choices that pay, and the value is the same. Elsewhere the
     source tells no accuracy, and agreement there stands in for it; the value lies as far between that of a random arm
@@ -43,10 +45,12 @@ def estimate_target(scores: Scores) -> Estimate:
     """
     committee = scores.members > 1
     calibration = COMMITTEE if committee else SINGLE
-    features = committee_features(scores) if committee else single_features(scores)
+    features = committee_features(scores, reference) if committee else single_features(scores, reference)
     members = calibration.accuracy(features)
     accuracy = float(members[0])
-    margin = math.hypot(float(calibration.margin(members)[0]), _NORMAL_95 * _sampling_error(scores, accuracy))
+    rounds, value = max(1.0, float(scores.effective_rounds()[0])), float(scores.source_value()[0])
+    noise = sampling_error(rounds, value, scores.target_arm.shape[1], accuracy)
+    margin = math.hypot(float(calibration.margin(members)[0]), _NORMAL_95 * noise)
     low = max(0.0, accuracy - margin)
     if scores.binary:
         value, value_low = accuracy, low
@@ -67,13 +71,23 @@ def estimate_target(scores: Scores) -> Estimate:
     )
 
 
-def _sampling_error(scores: Scores, accuracy: float) -> float:
-    """The standard error of the estimate by the numbers of rounds and contexts alone."""
-    rounds = max(1.0, float(scores.effective_rounds()[0]))
-    value = (float(scores.source_value()[0]) * rounds + 1.0) / (rounds + 2.0)
+def sampling_error(rounds: float, source_value: float, contexts: int, accuracy: float) -> float:
+    """The standard error of an estimate by the numbers of source rounds and target contexts alone."""
+    value = (source_value * rounds + 1.0) / (rounds + 2.0)
     relative = math.sqrt((1.0 - value) / (value * rounds))
-    there = math.sqrt(max(accuracy * (1.0 - accuracy), 0.01) / scores.target_arm.shape[1])
+    there = math.sqrt(max(accuracy * (1.0 - accuracy), 0.01) / contexts)
     return math.hypot(accuracy * relative, there)
+
+
+def constant_value(scores: Scores, frequencies: FloatArray) -> float:
+    """What the best constant arm is worth in the target, scaled to [0, 1]; frequencies of best arms there are (K,).
+
+    Where rewards are 0 or 1 and the predictions for all arms add up to about 1, one arm pays: a constant arm is worth
+    as much as it is often the best one. Elsewhere it is worth what is predicted of it.
+    """
+    if scores.binary and 0.5 < float(scores.source_mean.sum(axis=2).mean()) < 1.5:
+        return float(frequencies.max())
+    return float(np.clip(scores.target_mean.mean(axis=(0, 1)).max(), 0.0, 1.0))
 
 
 def _anchors(scores: Scores) -> tuple[float, float, float]:

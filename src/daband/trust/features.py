@@ -21,17 +21,29 @@ _ROUNDS_BEFOREHAND = 4.0
 _MOST = 600
 
 COMMITTEE_FEATURES = (
-    "target agreement",
-    "source agreement",
     "source accuracy",
+    "fall of agreement",
+    "disagreement",
     "own agreement",
-    "prediction",
-    "confidence",
+    "fall of predictions",
+    "fall of confidence",
     "outside",
     "arms",
+    "fall of reference",
+    "no encoder",
     "one",
 )
-SINGLE_FEATURES = ("source accuracy", "thresholded", "prediction", "confidence", "outside", "arms", "one")
+SINGLE_FEATURES = (
+    "source accuracy",
+    "fall above threshold",
+    "fall of predictions",
+    "fall of confidence",
+    "outside",
+    "arms",
+    "fall of reference",
+    "no encoder",
+    "one",
+)
 
 
 def logit(share: FloatArray, n: float) -> FloatArray:
@@ -41,37 +53,31 @@ def logit(share: FloatArray, n: float) -> FloatArray:
     return odds
 
 
-def committee_features(scores: Scores) -> FloatArray:
-    """``COMMITTEE_FEATURES`` of every member, (M, F); M is at least 2."""
+def committee_features(scores: Scores, reference: FloatArray | None = None) -> FloatArray:
+    """``COMMITTEE_FEATURES`` of every member, (M, F); M is at least 2.
+
+    ``reference`` is what ``reference_agreement`` returns, (M, 2), for policies without an encoder; None for others.
+    """
     here, there = agreement(scores.source_arm), agreement(scores.target_arm)
     n, m = scores.source_arm.shape[1], scores.target_arm.shape[1]
     source, target = logit(here.mean(), n), logit(there.mean(), m)
     right = logit(scores.source_value().mean(), float(scores.effective_rounds().mean())) if scores.binary else source
-    columns = [
-        np.full(scores.members, target),
-        np.full(scores.members, source),
-        np.full(scores.members, right),
-        there - there.mean(),
-        *_common(scores),
-    ]
+    columns = [right, target - source, 1.0 - there.mean(), there - there.mean(), *_common(scores, reference)]
     return np.stack([np.broadcast_to(column, (scores.members,)) for column in columns], axis=1)
 
 
-def single_features(scores: Scores) -> FloatArray:
-    """``SINGLE_FEATURES`` of every member by itself, (M, F)."""
+def single_features(scores: Scores, reference: FloatArray | None = None) -> FloatArray:
+    """``SINGLE_FEATURES`` of every member by itself, (M, F); ``reference`` as for a committee."""
     n, m = scores.source_arm.shape[1], scores.target_arm.shape[1]
     value = scores.source_value()
     if not scores.binary:  # how often a best arm is chosen is not known; as often as its own predictions say
         value = probabilities(scores.source_mean).max(axis=2).mean(axis=1)
-    columns = [
-        logit(value, n),
-        logit(average_thresholded_confidence(scores, "entropy"), m),
-        *_common(scores),
-    ]
+    above = logit(average_thresholded_confidence(scores, "entropy"), m)
+    columns = [logit(value, n), above - logit(scores.source_value(), n), *_common(scores, reference)]
     return np.stack([np.broadcast_to(column, (scores.members,)) for column in columns], axis=1)
 
 
-def _common(scores: Scores) -> list[FloatArray | float]:
+def _common(scores: Scores, reference: FloatArray | None) -> list[FloatArray | float]:
     """Of every member: by how much predicted rewards and confidence fall, how much lies outside, how many arms."""
     rows, others = np.arange(scores.source_arm.shape[1]), np.arange(scores.target_arm.shape[1])
     predicted, confident, outside = [], [], []
@@ -81,10 +87,17 @@ def _common(scores: Scores) -> list[FloatArray | float]:
         predicted.append(fall)
         confident.append(probabilities(there).max(axis=1).mean() - probabilities(here).max(axis=1).mean())
         outside.append(outside_support(here[:_MOST], there[:_MOST]))
+    less: FloatArray | float = 0.0
+    if reference is not None:
+        known = np.isfinite(reference).all(axis=1)
+        share = np.where(known[:, None], reference, 0.5)
+        less = np.where(known, logit(share[:, 1], len(others)) - logit(share[:, 0], len(rows)), 0.0)
     return [
         np.asarray(predicted),
         np.asarray(confident),
         np.asarray(outside),
         float(np.log(scores.n_arms)),
+        less,
+        float(reference is not None),
         1.0,
     ]

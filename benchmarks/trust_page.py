@@ -1,0 +1,232 @@
+"""The page and the figure of the study of `daband.assess`, from its record; `results_pages.py` writes both."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["trust_figure", "trust_page"]
+
+Record = dict[str, Any]
+
+LITERATURE = {
+    "source accuracy": "source accuracy, as if nothing had changed",
+    "confidence": "mean confidence in the target (Hendrycks, Gimpel, 2017)",
+    "DoC": "difference of confidences (Guillory et al., 2021)",
+    "ATC, max": "thresholded confidence, largest probability (Garg et al., 2022)",
+    "ATC, entropy": "thresholded confidence, entropy",
+    "ATC, margin": "thresholded confidence, margin",
+    "COT": "optimal transport (Lu et al., 2023)",
+    "neighbours": "reward of the nearest source predictions",
+    "agreement": "agreement (Jiang et al., 2022)",
+    "agreement x source accuracy / source agreement": "agreement x source accuracy / source agreement",
+    "accuracy given agreement": "source accuracy where members agree and where not, weighted as in the target",
+}
+SINGLE_POLICY = ("source accuracy", "confidence", "DoC", "ATC, max", "ATC, entropy", "ATC, margin", "COT", "neighbours")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+
+
+def trust_page(record: Record) -> str:
+    """The page of the study."""
+    policies = record["policies"]
+    families = sorted({one["family"] for one in policies})
+    true = _column(policies, "true")
+    family = np.array([one["family"] for one in policies])
+    ours, low = _column(policies, "estimated"), _column(policies, "low")
+    alone, alone_low = _column(policies, "single"), _column(policies, "single_low")
+    errors = {name: np.array([one["others"][name] for one in policies]) - true for name in LITERATURE}
+    errors["**`assess`, one policy**"] = alone - true
+    errors["**`assess`, a committee**"] = ours - true
+    best_single = min(
+        ((name, _macro(np.abs(errors[name]), family, families)) for name in SINGLE_POLICY), key=lambda pair: pair[1]
+    )
+    macro = _macro(np.abs(ours - true), family, families)
+    worst = max(families, key=lambda name: np.abs(ours - true)[family == name].mean())
+    holds = low <= true + 1e-9
+    good = true > 0.85
+    handed = np.array([one["verdict"] == "hand over" for one in policies])
+    value = _column(policies, "true_value")
+    below = int((handed & (value < _column(policies, "required"))).sum())
+    below_constant = int((handed & (value < _column(policies, "constant"))).sum())
+    lines = [
+        "# How well `assess` estimates",
+        "",
+        "<!-- Written by benchmarks/results_pages.py from benchmarks/records/trust.json. Do not edit. -->",
+        "",
+        _paragraph(
+            f"{len(policies):,} policies of {len({one['problem'] for one in policies})} problems in {len(families)}",
+            "data sets: DABand, Neural-LinUCB and linear policies; trained to the end, half-trained and collapsed. Every",
+            "policy was assessed with the other seeds of its committee, from source rounds held out and target contexts",
+            "without rewards; then its true accuracy was looked up. Weights and margins were fitted on the data sets",
+            "other than the one that is judged.",
+        ),
+        "",
+        f"- Mean absolute error of the estimated accuracy, mean over data sets: **{_n(macro)}** (largest: "
+        f"{_n(float(np.abs(ours - true)[family == worst].mean()))}, {worst}). Best estimator of the literature for one "
+        f"policy: {_n(best_single[1])} ({best_single[0]}).",
+        f"- The bound is true for **{holds.mean():.1%}** of the policies "
+        f"({_macro(holds.astype(float), family, families):.1%} as a mean over data sets); its median distance to the "
+        f"estimate is {_n(float(np.median(ours - low)))}.",
+        f"- *Hand over* for {(handed & good).sum() / max(1, good.sum()):.1%} of the {int(good.sum())} policies above "
+        f".85; for {below} policies whose true value is below what was required, and for {below_constant} below the best "
+        "constant arm.",
+        f"- One policy alone: error {_n(_macro(np.abs(alone - true), family, families))}, its bound true for "
+        f"{(alone_low <= true + 1e-9).mean():.1%} at a median distance of {_n(float(np.median(alone - alone_low)))}.",
+        "",
+        "![Estimated against true accuracy](trust.svg)",
+        "",
+        "## Mean absolute error by data set",
+        "",
+        f"| estimator | mean | {' | '.join(families)} |",
+        f"| --- | ---: | {' | '.join(['---:'] * len(families))} |",
+    ]
+    for name, error in errors.items():
+        shares = [float(np.abs(error)[family == one].mean()) for one in families]
+        cells = " | ".join(_n(share) for share in shares)
+        lines.append(f"| {LITERATURE.get(name, name)} | {_n(float(np.mean(shares)))} | {cells} |")
+    lines += [
+        "",
+        "## The bound and the verdict by data set",
+        "",
+        "| data set | policies | true accuracy | error | bias | bound true | median distance | hand over | audit "
+        "| do not |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in families:
+        mine = family == name
+        verdicts = [one["verdict"] for one in policies if one["family"] == name]
+        error = (ours - true)[mine]
+        lines.append(
+            f"| {name} | {int(mine.sum())} | {_n(true[mine].min(), 2)} to {_n(true[mine].max(), 2)} | "
+            f"{_n(float(np.abs(error).mean()))} | {error.mean():+.3f} | {holds[mine].mean():.1%} | "
+            f"{_n(float(np.median((ours - low)[mine])))} | "
+            + " | ".join(str(verdicts.count(text)) for text in ("hand over", "hand over and audit", "do not"))
+            + " |"
+        )
+    lines += [
+        "",
+        "## By method",
+        "",
+        "| method | policies | error | bias | bound true |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    kinds = np.array([_kind(one["variant"]) for one in policies])
+    for kind in sorted(set(kinds)):
+        mine = kinds == kind
+        error = (ours - true)[mine]
+        lines.append(
+            f"| {kind} | {int(mine.sum())} | {_n(float(np.abs(error).mean()))} | {error.mean():+.3f} | "
+            f"{holds[mine].mean():.1%} |"
+        )
+    lines += [
+        "",
+        _paragraph(
+            "The same by true accuracy: errors are largest where a policy is poor, because members share errors there."
+        ),
+        "",
+        "| true accuracy | policies | error | bias | bound true |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for least, most in ((0.0, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 0.85), (0.85, 1.01)):
+        mine = (true >= least) & (true < most)
+        if mine.any():
+            error = (ours - true)[mine]
+            lines.append(
+                f"| {_n(least, 2)} to {_n(min(most, 1.0), 2)} | {int(mine.sum())} | {_n(float(np.abs(error).mean()))} "
+                f"| {error.mean():+.3f} | {holds[mine].mean():.1%} |"
+            )
+    lines += [
+        "",
+        "## What was fitted",
+        "",
+        _paragraph(
+            "A logistic function of these features, its weights shrunk towards agreement on the line (source accuracy",
+            f"1, fall of agreement 1). Margin of the bound: {record['fitted']['committee']['quantile']} times the usual",
+            f"spread for a committee, {record['fitted']['single']['quantile']} for one policy.",
+        ),
+        "",
+        "| committee | weight | one policy | weight |",
+        "| --- | ---: | --- | ---: |",
+    ]
+    pairs = [
+        list(zip(record["fitted"][kind]["features"], record["fitted"][kind]["weights"], strict=True))
+        for kind in ("committee", "single")
+    ]
+    for index in range(max(map(len, pairs))):
+        cells = [f"{side[index][0]} | {side[index][1]:+.3f}" if index < len(side) else " | " for side in pairs]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        _paragraph(
+            f"Policies: `python benchmarks/trust_policies.py`; study: `{record['command']}`. Commit",
+            f"{record['commit']}; {record['machine']}. Seeds 0 to 2 of every variant (0 to 4 for the released MNIST-M).",
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def trust_figure(record: Record) -> str:
+    """Estimated against true accuracy, as SVG."""
+    policies = record["policies"]
+    families = sorted({one["family"] for one in policies})
+    side, left, top = 400, 50, 20
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + side + 150} {top + side + 50}" '
+        'font-family="sans-serif" font-size="12" role="img" '
+        'aria-label="Estimated against true target accuracy of every policy; points near the diagonal are right">',
+        f'<rect width="{left + side + 150}" height="{top + side + 50}" fill="#ffffff"/>',
+        f'<rect x="{left}" y="{top}" width="{side}" height="{side}" fill="none" stroke="#888888"/>',
+        f'<line x1="{left}" y1="{top + side}" x2="{left + side}" y2="{top}" stroke="#888888" stroke-dasharray="4 3"/>',
+    ]
+    for tick in range(6):
+        share = tick / 5
+        x, y = left + share * side, top + (1 - share) * side
+        parts.append(f'<text x="{x:.0f}" y="{top + side + 16}" text-anchor="middle">{share:.1f}</text>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{share:.1f}</text>')
+    parts.append(
+        f'<text x="{left + side / 2:.0f}" y="{top + side + 38}" text-anchor="middle">estimated accuracy</text>'
+    )
+    parts.append(
+        f'<text transform="translate(14 {top + side / 2:.0f}) rotate(-90)" text-anchor="middle">true accuracy</text>'
+    )
+    for index, name in enumerate(families):
+        colour = COLOURS[index % len(COLOURS)]
+        points = "".join(
+            f'<circle cx="{left + one["estimated"] * side:.1f}" cy="{top + (1 - one["true"]) * side:.1f}" r="2.2"/>'
+            for one in policies
+            if one["family"] == name
+        )
+        parts.append(f'<g fill="{colour}" fill-opacity="0.55">{points}</g>')
+        y = top + 14 + 18 * index
+        parts.append(f'<circle cx="{left + side + 16}" cy="{y - 4}" r="4" fill="{colour}"/>')
+        parts.append(f'<text x="{left + side + 26}" y="{y}">{name}</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _kind(variant: str) -> str:
+    if "linucb-p" in variant or variant == "linucb":
+        return "linear"
+    if "nlinucb" in variant:
+        return "Neural-LinUCB"
+    return "DABand, collapsed" if "collapsed" in variant else "DABand"
+
+
+def _column(policies: Sequence[Record], name: str) -> np.ndarray:
+    return np.array([one[name] for one in policies], np.float64)
+
+
+def _macro(values: np.ndarray, family: np.ndarray, families: Sequence[str]) -> float:
+    return float(np.mean([values[family == name].mean() for name in families]))
+
+
+def _n(value: float, digits: int = 3) -> str:
+    text = f"{value:.{digits}f}"
+    return text.replace("0.", ".", 1) if text.startswith("0.") else text
+
+
+def _paragraph(*parts: str) -> str:
+    return textwrap.fill(" ".join(parts), 120)

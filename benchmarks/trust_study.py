@@ -1,0 +1,327 @@
+"""The study of `daband.assess`: estimators of target accuracy on the committees that `trust_policies.py` kept.
+
+    python benchmarks/trust_study.py --scores scores more_scores --digit digit_scores --commit C   # writes the record
+
+Every estimator is judged on every policy. What is fitted (weights, margin of the bound) is fitted on all data sets but
+the one that is judged; what the library ships is fitted on all of them. The record, `benchmarks/records/trust.json`,
+has a row per policy; `results_pages.py` makes the page and the figure from it.
+
+`--digit` names a folder of predictions for the released MNIST-M, a file per variant with arrays `variant`, `seed`,
+`source_mean`, `source_label`, `target_mean`, `target_label`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from daband.evaluation.scores import Scores
+from daband.evaluation.zero_shot import best_arms
+from daband.trust.agreement import conditional_agreement, corrected_agreement, target_agreement
+from daband.trust.arm_frequencies import expected_arm_frequencies
+from daband.trust.calibration import spread
+from daband.trust.collapse import collapse_signs
+from daband.trust.estimate import constant_value, sampling_error
+from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, committee_features, single_features
+from daband.trust.single_policy import (
+    average_thresholded_confidence,
+    confidence,
+    difference_of_confidences,
+    neighbours,
+    optimal_transport,
+    source_accuracy,
+)
+from daband.trust.verdict import verdict_of
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "benchmarks" / "records" / "trust.json"
+SINGLE = {
+    "source accuracy": source_accuracy,
+    "confidence": confidence,
+    "DoC": difference_of_confidences,
+    "ATC, max": partial(average_thresholded_confidence, by="max"),
+    "ATC, entropy": partial(average_thresholded_confidence, by="entropy"),
+    "ATC, margin": partial(average_thresholded_confidence, by="margin"),
+    "COT": partial(optimal_transport, most=300),
+    "neighbours": partial(neighbours, most=500),
+}
+COMMITTEE = {
+    "agreement": target_agreement,
+    "agreement x source accuracy / source agreement": corrected_agreement,
+    "accuracy given agreement": conditional_agreement,
+}
+PRIOR = {"source accuracy": 1.0, "fall of agreement": 1.0, "own agreement": 2.0, "fall above threshold": 1.0}
+"""What weights are shrunk towards: agreement on the line, or thresholded confidence."""
+SHRINKAGE = 0.01
+FLOOR = 0.1
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Committee:
+    """What is known of a committee, and what is true of it."""
+
+    about: dict[str, Any]
+    scores: Scores
+    reference: np.ndarray | None
+    accuracy: np.ndarray
+    value: np.ndarray
+    constant: float
+    """The true value of the best constant arm in the target."""
+
+
+def kept(path: Path) -> Committee:
+    """A committee of `trust_policies.py`."""
+    with np.load(path) as packed:
+        arrays = dict(packed)
+    about = json.loads(str(arrays["about"]))
+    table, truth = (arrays[name].astype(np.float64) for name in ("source_expected", "test_expected"))
+    arm, judged = arrays["source_arm"].astype(np.int64), arrays["test_arm"].astype(np.int64)
+    paid = table[np.arange(len(table))[None, :], arm]
+    low, high = -0.25, 1.25
+    here, there = (arrays[f"{name}_mean"] / 255.0 * (high - low) + low for name in ("source", "target"))
+    scores = Scores(here, arm, paid, np.ones_like(paid), there, arrays["target_arm"].astype(np.int64))
+    rows = np.arange(len(truth))[None, :]
+    reference = arrays.get("reference") if arrays["source_latent"].size == 0 else None
+    return Committee(
+        about,
+        scores,
+        reference,
+        best_arms(truth)[rows, judged].mean(axis=1),
+        truth[rows, judged].mean(axis=1),
+        float(truth.mean(axis=0).max()),
+    )
+
+
+def released(path: Path) -> Iterator[Committee]:
+    """Committees of three and two among the seeds of one variant on the released MNIST-M."""
+    with np.load(path) as packed:
+        arrays = dict(packed)
+    labels, truth = arrays["source_label"], arrays["target_label"]
+    constant = float(np.bincount(truth).max() / len(truth))
+    for members in ([0, 1, 2], [3, 4]):
+        if members[-1] >= len(arrays["seed"]):
+            continue
+        here, there = (arrays[f"{name}_mean"][members].astype(np.float64) for name in ("source", "target"))
+        arm, choice = here.argmax(axis=2), there.argmax(axis=2)
+        paid = (arm == labels).astype(np.float64)
+        right = (choice == truth).mean(axis=1)
+        about = {
+            "problem": "digit/released",
+            "family": "digit",
+            "variant": path.stem.removeprefix("digit_"),
+            "stage": 1.0,
+            "seeds": arrays["seed"][members].tolist(),
+        }
+        scores = Scores(here, arm, paid, np.ones_like(paid), there, choice)
+        yield Committee(about, scores, None, right, right, constant)
+
+
+def described(one: Committee) -> dict[str, Any]:
+    """Everything that fits and tables need of a committee."""
+    scores = one.scores
+    signs = [len(collapse_signs(scores, member)) for member in range(scores.members)]
+    required = [constant_value(scores, expected_arm_frequencies(scores, member)[1]) for member in range(scores.members)]
+    return {
+        "about": one.about,
+        "committee": committee_features(scores, one.reference),
+        "single": single_features(scores, one.reference),
+        "estimates": {name: own(scores) for name, own in {**SINGLE, **COMMITTEE}.items()},
+        "accuracy": one.accuracy,
+        "value": one.value,
+        "constant": one.constant,
+        "binary": scores.binary,
+        "signs": signs,
+        "required": required,
+        "source_rounds": scores.source_arm.shape[1],
+        "source_value": scores.source_value(),
+        "target_contexts": scores.target_arm.shape[1],
+    }
+
+
+@dataclass(frozen=True)
+class Table:
+    """All policies in rows."""
+
+    family: np.ndarray
+    features: np.ndarray
+    names: tuple[str, ...]
+    accuracy: np.ndarray
+    extra: np.ndarray
+    """The sampling error of the estimate, as a share of it."""
+
+
+def logistic(odds: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0)))
+
+
+def fitted(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
+    """Weights of least absolute error, every data set counting the same, shrunk towards `PRIOR`."""
+    x, y, family = table.features[rows], table.accuracy[rows], table.family[rows]
+    counts = {name: int((family == name).sum()) for name in np.unique(family)}
+    weight = np.array([1.0 / counts[name] for name in family]) / len(counts)
+    prior = np.array([PRIOR.get(name, 0.0) for name in table.names])
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        p = logistic(x @ w)
+        error = p - y
+        size = np.sqrt(np.square(error) + 1e-3)
+        gradient = (weight * error / size * p * (1.0 - p)) @ x + 2.0 * shrinkage * (w - prior)
+        return float((weight * size).sum() + shrinkage * np.square(w - prior).sum()), gradient
+
+    found: np.ndarray = minimize(loss, prior, jac=True, method="L-BFGS-B").x
+    return found
+
+
+def conformal(error: np.ndarray, scale: np.ndarray, family: np.ndarray) -> float:
+    """The quantile of ``error / scale`` that a bound needs, every data set counting the same."""
+    ratio = error / scale
+    counts = {name: int((family == name).sum()) for name in np.unique(family)}
+    weight = np.array([1.0 / counts[name] for name in family]) / len(counts)
+    order = np.argsort(ratio)
+    reached = np.cumsum(weight[order])
+    return max(0.0, float(ratio[order][min(np.searchsorted(reached, LEVEL), len(order) - 1)]))
+
+
+def left_out(table: Table, shrinkage: float) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates and bounds of every policy, by what was fitted on the other data sets, (N,) each.
+
+    The margin of a judged data set comes from errors on the others, each estimated by weights that were fitted without
+    it and without the judged one.
+    """
+    families = np.unique(table.family)
+    estimate, low = np.zeros(len(table.accuracy)), np.zeros(len(table.accuracy))
+    for judged in families:
+        others = table.family != judged
+        inner = np.zeros(len(table.accuracy))
+        for held in families[families != judged]:
+            rows = others & (table.family == held)
+            inner[rows] = logistic(table.features[rows] @ fitted(table, others & ~rows, shrinkage))
+        quantile = conformal((inner - table.accuracy)[others], spread(inner, FLOOR)[others], table.family[others])
+        own = ~others
+        estimate[own] = logistic(table.features[own] @ fitted(table, others, shrinkage))
+        margin = np.hypot(quantile * spread(estimate[own], FLOOR), 1.645 * table.extra[own])
+        low[own] = np.maximum(0.0, estimate[own] - margin)
+    return estimate, low
+
+
+def shipped(table: Table, shrinkage: float) -> dict[str, Any]:
+    """What the library takes over: weights fitted on everything, and the margin from data sets left out in turn."""
+    everything = np.ones(len(table.accuracy), np.bool_)
+    inner = np.zeros(len(table.accuracy))
+    for held in np.unique(table.family):
+        rows = table.family == held
+        inner[rows] = logistic(table.features[rows] @ fitted(table, ~rows, shrinkage))
+    return {
+        "features": list(table.names),
+        "weights": [round(float(w), 4) for w in fitted(table, everything, shrinkage)],
+        "quantile": round(conformal(inner - table.accuracy, spread(inner, FLOOR), table.family), 4),
+        "floor": FLOOR,
+    }
+
+
+def table_of(described_all: Sequence[dict[str, Any]], kind: str) -> Table:
+    """The features of a kind, "committee" or "single", with what is true."""
+    names = COMMITTEE_FEATURES if kind == "committee" else SINGLE_FEATURES
+    families, extra = [], []
+    for one in described_all:
+        families += [one["about"]["family"]] * len(one["accuracy"])
+        extra += [
+            sampling_error(one["source_rounds"], float(value), one["target_contexts"], float(right))
+            for value, right in zip(one["source_value"], one["accuracy"], strict=True)
+        ]
+    return Table(
+        np.array(families),
+        np.concatenate([one[kind] for one in described_all]),
+        names,
+        np.concatenate([one["accuracy"] for one in described_all]),
+        np.array(extra),
+    )
+
+
+def rows_of(described_all: Sequence[dict[str, Any]], ours: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[Any]:
+    """A record per policy."""
+    found = []
+    at = 0
+    for one in described_all:
+        about = one["about"]
+        for member, right in enumerate(one["accuracy"]):
+            estimate, low = (float(part[at]) for part in ours["committee"])
+            alone, alone_low = (float(part[at]) for part in ours["single"])
+            required = float(one["required"][member])
+            verdict = verdict_of(value=estimate, low=low, required=required, doubts=one["signs"][member])
+            found.append(
+                {
+                    "family": about["family"],
+                    "problem": about["problem"],
+                    "variant": about["variant"],
+                    "stage": about["stage"],
+                    "seed": about["seeds"][member],
+                    "committee": len(one["accuracy"]),
+                    "true": _short(right),
+                    "true_value": _short(one["value"][member]),
+                    "constant": _short(one["constant"]),
+                    "required": _short(required),
+                    "verdict": verdict.text,
+                    "estimated": _short(estimate),
+                    "low": _short(low),
+                    "single": _short(alone),
+                    "single_low": _short(alone_low),
+                    "others": {name: _short(values[member]) for name, values in one["estimates"].items()},
+                }
+            )
+            at += 1
+    return found
+
+
+def _short(value: float) -> float:
+    return round(float(value), 4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scores", type=Path, nargs="+", required=True)
+    parser.add_argument("--digit", type=Path)
+    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--cache", type=Path, help="keep what was described here, to fit again without reading anew")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--machine", default="")
+    parser.add_argument("--shrinkage", type=float, default=SHRINKAGE)
+    arguments = parser.parse_args()
+    if arguments.cache and arguments.cache.exists():
+        described_all = pickle.loads(arguments.cache.read_bytes())
+    else:
+        described_all = [
+            described(kept(path)) for folder in arguments.scores for path in sorted(folder.glob("*--*--*.npz"))
+        ]
+        for path in sorted(arguments.digit.glob("*.npz")) if arguments.digit else ():
+            described_all += [described(one) for one in released(path)]
+        if arguments.cache:
+            arguments.cache.write_bytes(pickle.dumps(described_all))
+    tables = {kind: table_of(described_all, kind) for kind in ("committee", "single")}
+    ours = {kind: left_out(table, arguments.shrinkage) for kind, table in tables.items()}
+    record = {
+        "command": "python benchmarks/trust_study.py --scores SCORES --digit DIGIT_SCORES",
+        "commit": arguments.commit,
+        "machine": arguments.machine,
+        "shrinkage": arguments.shrinkage,
+        "level": LEVEL,
+        "fitted": {kind: shipped(table, arguments.shrinkage) for kind, table in tables.items()},
+        "policies": rows_of(described_all, ours),
+    }
+    text = json.dumps(record, indent=None, separators=(",", ":")).replace('{"family"', '\n{"family"')
+    arguments.out.write_text(text + "\n")
+    print(f"{len(record['policies'])} policies, {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()
