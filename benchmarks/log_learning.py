@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def main() -> None:
             continue
         records.append(study(policy, reward, kind, seed, rounds=rounds, steps=given.steps))
         run = {
-            "command": "python benchmarks/log_learning.py " + " ".join(sys.argv[1:]),
+            "command": shlex.join(["python", "benchmarks/log_learning.py", *[Path(one).name for one in sys.argv[1:]]]),
             "commit": given.commit,
             "machine": platform.machine(),
             "numpy": np.__version__,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -262,7 +263,7 @@ def main() -> None:
         return
     part, parts = (int(number) for number in given.part.split("/"))
     document: dict[str, Any] = {
-        "command": "python benchmarks/off_policy.py " + " ".join(sys.argv[1:]),
+        "command": shlex.join(["python", "benchmarks/off_policy.py", *[Path(one).name for one in sys.argv[1:]]]),
         "commit": given.commit,
         "machine": platform.machine(),
         "numpy": np.__version__,
