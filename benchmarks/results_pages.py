@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from audit_page import audit_page
 from front_door_page import front_door
+from latency_page import latency_page
 from page_attribution import attribution
 from page_linear_readings import linear_readings
 from page_off_policy import off_policy
@@ -178,6 +179,7 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "front-door": front_door,
     "linear-readings": linear_readings,
     "off-policy": off_policy,
+    "latency": latency_page,
     "paper-digit": paper_digit,
     "trust": trust_page,
 }

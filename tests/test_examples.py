@@ -1,5 +1,6 @@
 """Every example runs as it is, and prints what it promises."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -28,7 +29,32 @@ def bring_arrays(text):
     assert accuracy["daband"] > accuracy["linucb"] + 0.1
 
 
-PROMISES = {"own_loop": own_loop, "bring_arrays": bring_arrays}
+def table_to_decision(text):
+    """Two raw rows get the offers of their kind, and a category that was never seen is named."""
+    first, second = text.splitlines()
+    assert first.endswith("-> card")
+    assert "-> loan" in second
+    assert "'nort', a category that training never saw" in second
+
+
+def photos_to_decision(text):
+    """Photographs of the new camera are told apart."""
+    found = ast.literal_eval(text)
+    assert sum(name == right for name, right in zip(found, ["rows", "columns", "checks"] * 2, strict=True)) >= 5
+
+
+PROMISES = {
+    "own_loop": own_loop,
+    "bring_arrays": bring_arrays,
+    "table_to_decision": table_to_decision,
+    "photos_to_decision": photos_to_decision,
+}
+
+
+@pytest.mark.parametrize("name", ["table_to_decision", "photos_to_decision"])
+def test_hand_over_in_thirty_lines(name):
+    (path,) = [path for path in EXAMPLES if path.stem == name]
+    assert len(path.read_text().splitlines()) <= 30
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -40,7 +40,10 @@ continue_on_target
 domains
 evaluate
 evaluate_log
+fit_log
+export
 load
+load_deployed
 recipe_for
 train
 """

@@ -9,15 +9,16 @@ import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import Decision, Exploration, RidgeHead
-from daband.policies.contract import Policy, policies
+from daband.policies.contract import policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
+from daband.policies.summed import SummedPolicy
 
 __all__ = ["Constant"]
 
 
 @policies.register("constant")
-class Constant(Policy):
+class Constant(SummedPolicy):
     """Learns every arm's mean reward and ignores contexts: LinUCB on a constant.
 
     Args:
@@ -117,6 +118,9 @@ class Constant(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
+
+    def _features(self, contexts: AnyArray) -> AnyArray:
+        return _ones(contexts)
 
 
 def _ones(contexts: AnyArray) -> FloatArray:

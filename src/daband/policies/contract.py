@@ -38,6 +38,7 @@ from daband.policies.input_checks import (
     checked_contexts,
     checked_domain,
     checked_mask,
+    checked_prior_trust,
     checked_propensities,
     checked_rewards,
     checked_shape,
@@ -336,6 +337,22 @@ class Policy(Saved, ABC):
         with self._write_lock:
             self.domain = checked
 
+    def trust_prior(self, prior_trust: float | str = "adaptive") -> None:
+        """Say how much what was learned so far counts against the rounds that are learned from now on.
+
+        Args:
+            prior_trust: a factor from 0 (nothing) to 1 (every round as much as a new one), or "adaptive": several
+                factors run beside each other, and the one that predicts rewards best acts.
+        """
+        discounts = checked_prior_trust(prior_trust)
+        with self._write_lock:
+            if not self.can_discount:
+                raise InvalidInput(
+                    f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
+                    "be kept several times; put a transform in front, e.g. daband.PCA(64)"
+                )
+            self._trust_prior(discounts)
+
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
         with self._write_lock, self._state_lock:
@@ -463,6 +480,15 @@ class Policy(Saved, ABC):
 
     def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
         return {}
+
+    @property
+    def can_discount(self) -> bool:
+        """Whether ``trust_prior`` is offered."""
+        return False
+
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        """Count what was learned so far by the best of these factors."""
+        raise NotImplementedError
 
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
         """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""

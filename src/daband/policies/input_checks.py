@@ -9,6 +9,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
+from daband.linear.prior_trust import DISCOUNTS
 
 __all__ = [
     "DOMAINS",
@@ -16,6 +17,7 @@ __all__ = [
     "checked_contexts",
     "checked_domain",
     "checked_mask",
+    "checked_prior_trust",
     "checked_propensities",
     "checked_rewards",
     "checked_shape",
@@ -82,6 +84,15 @@ def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
     return arms
 
 
+def checked_prior_trust(prior_trust: float | str) -> tuple[float, ...]:
+    """The discounts that are meant: one, or all where the best is to be found."""
+    if prior_trust == "adaptive":
+        return DISCOUNTS
+    if isinstance(prior_trust, bool | str) or not 0.0 <= float(prior_trust) <= 1.0:
+        raise InvalidInput(f"prior_trust must be a number from 0 to 1 or 'adaptive', got {prior_trust!r}")
+    return (float(prior_trust),)
+
+
 def checked_propensities(propensity: ArrayLike, n: int) -> FloatArray:
     """Propensities (n,), each in (0, 1]."""
     array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
@@ -124,7 +135,7 @@ def checked_whole(name: str, value: int, *, least: int) -> int:
 
 
 def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> None:
-    flat = contexts.reshape(-1)
+    flat = contexts.ravel(order="K")  # in whatever order they lie: nothing is copied
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
     safe = min(largest_norm * largest_norm, _LARGEST_SUM.get(flat.dtype.char, 0.0))
     if flat.dtype == np.float64:

@@ -136,6 +136,11 @@ class LinearGate:
         """The held-out rounds: contexts, arms and rewards."""
         return self._contexts, self._arms, self._rewards
 
+    @property
+    def weights(self) -> FloatArray:
+        """The weights of the held-out rounds, (h,)."""
+        return self._weights
+
     def compare(self, buffers: ReplayBuffers, head: RidgeHead, encode: Callable[[AnyArray], FloatArray]) -> None:
         """Decide who acts: this linear part, or the network whose ``head`` was just fitted to the stored rounds.
 

@@ -13,15 +13,16 @@ from typing import Any, Literal
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.norm_limit import LARGEST_SQUARE
-from daband.policies.contract import Policy, policies
+from daband.policies.contract import policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
+from daband.policies.summed import SummedPolicy
 
 __all__ = ["LinUCB"]
 
 
 @policies.register("linucb")
-class LinUCB(Policy):
+class LinUCB(SummedPolicy):
     """LinUCB, exact.
 
     Args:
@@ -150,6 +151,9 @@ class LinUCB(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
+
+    def _features(self, contexts: AnyArray) -> AnyArray:
+        return self._flat(contexts)
 
     def _flat(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":

@@ -12,6 +12,7 @@ from daband.arrays import checked_number
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
+from daband.policies.input_checks import checked_prior_trust
 from daband.training.stacked import Training, can_train_stacked, train_stacked
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, check_weighting, order_seed
@@ -155,6 +156,7 @@ def continue_on_target(
     target: RewardDomain | None,
     rounds: int = 1920,
     episode_length: int = 64,
+    prior_trust: float | str | None = None,
     seed: int | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
@@ -163,14 +165,18 @@ def continue_on_target(
 ) -> Run:
     """Continue training in the target once its rewards are available; the head start lowers cumulative regret.
 
-    The policy keeps what it learned in the source, and updates by its own rule. Fewer than ``rounds`` rounds are played
-    where the target has fewer contexts; the last episode may be shorter than ``episode_length``.
+    The policy updates by its own rule. What it learned in the source counts as ``prior_trust`` says. Fewer than
+    ``rounds`` rounds are played where the target has fewer contexts; the last episode may be shorter than
+    ``episode_length``.
 
     Args:
         policy: changed in place.
         target: the target with its rewards, e.g. ``pair.target_labelled``; contexts that evaluation does not use.
         rounds: how many rounds at most.
         episode_length: rounds of an episode; the policy adapts after each.
+        prior_trust: how much a round of the source counts against one of the target: a factor from 0 to 1, or
+            "adaptive", the best of several as target rewards tell (``Policy.trust_prior``), so that a bad hand-over
+            recovers. By default "adaptive" where the policy has learned something and offers it, else 1.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         directory: keep the phase there, as ``train`` does.
         config: more settings to write down in the folder's ``config.json``.
@@ -190,7 +196,13 @@ def continue_on_target(
     check_training(policy, target, None, 1, min(episode_length, rounds), what="target")
     episodes = math.ceil(rounds / episode_length)
     phase = Phase("target", target, None, episodes, episode_length, order_seed(policy, seed), rounds)
-    return _run(policy, phase, directory, config, save_every, progress)
+    if prior_trust is None:
+        prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
+    checked_prior_trust(prior_trust)
+    _check_config(config)
+    if prior_trust != 1.0:
+        policy.trust_prior(prior_trust)
+    return _run(policy, phase, directory, {**(config or {}), "prior_trust": prior_trust}, save_every, progress)
 
 
 def _run(

@@ -61,7 +61,6 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
     phases = []
     for one in trainings:
         check_training(one.policy, one.source, one.target, one.episodes, one.episode_length)
-        seed = order_seed(one.policy, one.seed)
         check_weighting(one.policy, one.source, one.propensity_weighting)
         phases.append(
             Phase(
@@ -70,7 +69,7 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
                 one.target,
                 one.episodes,
                 one.episode_length,
-                seed,
+                order_seed(one.policy, one.seed),
                 propensity_weighting=one.propensity_weighting,
             )
         )

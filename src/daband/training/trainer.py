@@ -256,15 +256,6 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
     )
 
 
-def check_weighting(policy: Policy, source: RewardDomain | LoggedDomain, weighting: str | None) -> None:
-    """Refuse a way to use propensities that the policy does not offer, or that the source has none for."""
-    if weighting is None:
-        return
-    checked_weighting(weighting, policy.propensity_weightings, policy.name)
-    if not isinstance(source, LoggedDomain):
-        raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
-
-
 def _play_episode(
     policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History, weighting: str | None
 ) -> Played | None:
@@ -311,6 +302,15 @@ def _prepare(policy: Policy, phase: Phase) -> None:
     if phase.unlabelled is not None:
         batches.append(phase.unlabelled.batch(0, min(n, len(phase.unlabelled)), seed=phase.seed))
     policy.prepare(*batches)
+
+
+def check_weighting(policy: Policy, source: RewardDomain | LoggedDomain, propensity_weighting: str | None) -> None:
+    """Refuse a weighting by propensities that the policy has not, or of a source that is no log."""
+    if propensity_weighting is None:
+        return
+    checked_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
+    if not isinstance(source, LoggedDomain):
+        raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
 
 
 def check_training(
