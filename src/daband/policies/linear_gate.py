@@ -164,9 +164,12 @@ class LinearGate:
         head = copy.copy(self.head)  # a decision under way keeps the head it began with
         held, held_arms, held_rewards = self.rounds
         features = [self.features(rows) for rows in (contexts, held) if len(rows)]
-        columns = ((arms, held_arms), (rewards, held_rewards), (weights, self._weights))
-        rounds = [np.concatenate(column) for column in columns]
-        head.statistics = head.refitted(np.concatenate(features), *rounds)
+        head.statistics = head.refitted(
+            np.concatenate(features),
+            np.concatenate([arms, held_arms]),
+            np.concatenate([rewards, held_rewards]),
+            np.concatenate([weights, self._weights]),
+        )
         self.head = head
 
     def judge(
