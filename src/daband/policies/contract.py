@@ -27,6 +27,7 @@ from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, 
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
 from daband.linear.kernels import kernels
+from daband.linear.reward_model import cross_fitted_rewards, flat_features
 from daband.policies.decisions import Played, joined
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
@@ -37,11 +38,14 @@ from daband.policies.input_checks import (
     checked_contexts,
     checked_domain,
     checked_mask,
+    checked_prior_trust,
+    checked_propensities,
     checked_rewards,
     checked_shape,
     checked_whole,
 )
 from daband.policies.pending_rounds import PendingRounds
+from daband.policies.propensities import LARGEST_WEIGHT, checked_weighting, pseudo_rewards, round_weights
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.policies.saving import Saved
@@ -60,6 +64,10 @@ class Policy(Saved, ABC):
     arrays or torch tensors go in, numpy arrays come out. ``uint8`` contexts are read as images, 0..255 scaled to
     [0, 1]. Rewards go in, and predicted rewards and widths come out, in the user's units: ``reward_range`` tells the
     smallest and largest one, or is "auto".
+
+    >>> policies = [daband.LinUCB, daband.Constant, daband.DABand]
+    >>> all(issubclass(policy, daband.Policy) for policy in policies)
+    True
     """
 
     name: ClassVar[str]
@@ -177,7 +185,9 @@ class Policy(Saved, ABC):
         reward: ArrayLike,
         domain: str | None = None,
         ids: Sequence[int | str] | IntArray | None = None,
+        propensity: ArrayLike | None = None,
         on_duplicate: str = "refuse",
+        propensity_weighting: str | None = None,
     ) -> list[int | str]:
         """Learn from a batch of rounds: late ones, some of them only, in any order, from any thread.
 
@@ -188,7 +198,13 @@ class Policy(Saved, ABC):
             domain: where the rounds were played; by default as in ``select``.
             ids: a name per round, integers or strings. A round counts once: a name among the latest ``id_window``
                 that were learned (262,144), or twice in a batch, is a duplicate.
+            propensity: for rounds of a log, the probability with which the logging policy pulled each arm, (B,) in
+                (0, 1]; it is used as ``propensity_weighting`` says. Rounds that this policy chose itself need none.
             on_duplicate: "refuse" the whole batch with an error, or "skip" the duplicates and learn the rest.
+            propensity_weighting: "importance" (rounds weighted by ``1 / (n_arms * propensity)``, at most 10),
+                "flattened" (by the fourth root of that), "doubly_robust" (linear policies: every arm learns a
+                pseudo-reward of every round) or "none" (they are not used). By default the first of the policy's
+                ``propensity_weightings``, which was the best by measurement (docs/logs.md).
 
         Returns:
             The ids that were skipped.
@@ -200,6 +216,13 @@ class Policy(Saved, ABC):
             where = self._resolved_domain(domain)
             pulled = checked_arms(arm, len(checked), self.n_arms)
             paid = self._checked_rewards(reward, (len(checked),))
+            weighting, chance = "none", None
+            if propensity is not None or propensity_weighting is not None:
+                weighting = checked_weighting(propensity_weighting, self.propensity_weightings, self.name)
+                if propensity is not None:
+                    chance = checked_propensities(propensity, len(checked))
+                elif weighting != "none":
+                    raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
             skipped: list[int | str] = []
             if ids is not None:
                 names = self._ids.checked(ids, len(checked))
@@ -212,11 +235,32 @@ class Policy(Saved, ABC):
                     )
                 if skipped:
                     checked, pulled, paid = checked[new], pulled[new], paid[new]
-            if len(checked):
-                self._absorb(checked, pulled, paid, where)
+                    chance = None if chance is None else chance[new]
+            if len(checked) and chance is not None and weighting == "doubly_robust":
+                self._learn_doubly_robust(checked, pulled, paid, chance, where)
+            elif len(checked):
+                weights = None if chance is None else round_weights(chance, self.n_arms, weighting=weighting)
+                self._absorb(checked, pulled, paid, where, weights)
             if ids is not None:
                 self._ids.add(name for name, is_new in zip(names, new, strict=True) if is_new)
             return skipped
+
+    def probabilities(
+        self,
+        contexts: ArrayLike,
+        domain: str | None = None,
+        available: ArrayLike | None = None,
+        *,
+        rule: str | None = None,
+    ) -> FloatArray:
+        """The probability with which ``select`` would choose each arm, (B, K). Arguments as in ``decide``."""
+        if rule not in (None, "ucb", "greedy"):
+            raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
+        with self._state_lock:
+            checked, where, mask = self._checked_request(contexts, domain, available)
+            if self.locks_state:
+                return self._probabilities(self._transformed(checked), where, mask, rule)
+        return self._probabilities(self._transformed(checked), where, mask, rule)
 
     def play(
         self, contexts: ArrayLike, rewards: ArrayLike, domain: str | None = None, available: ArrayLike | None = None
@@ -247,7 +291,7 @@ class Policy(Saved, ABC):
                     decision = self.select(checked[part], where, None if mask is None else mask[part])
                     selected += 1
                     reward = paid[part, decision.arm[0]]
-                    self._absorb(checked[part], decision.arm, reward, where)
+                    self._absorb(checked[part], decision.arm, reward, where, None)
                     parts.append(Played(decision.arm, decision.propensity, decision.mean, decision.width, reward))
                     start += 1
                 if start < len(checked):
@@ -296,6 +340,22 @@ class Policy(Saved, ABC):
         checked = checked_domain(domain)
         with self._write_lock:
             self.domain = checked
+
+    def trust_prior(self, prior_trust: float | str = "adaptive") -> None:
+        """Say how much what was learned so far counts against the rounds that are learned from now on.
+
+        Args:
+            prior_trust: a factor from 0 (nothing) to 1 (every round as much as a new one), or "adaptive": several
+                factors run beside each other, and the one that predicts rewards best acts.
+        """
+        discounts = checked_prior_trust(prior_trust)
+        with self._write_lock:
+            if not self.can_discount:
+                raise InvalidInput(
+                    f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
+                    "be kept several times; put a transform in front, e.g. daband.PCA(64)"
+                )
+            self._trust_prior(discounts)
 
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
@@ -367,6 +427,31 @@ class Policy(Saved, ABC):
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         """Learn from a batch of rounds."""
 
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        """Which values of ``propensity_weighting`` the policy offers, the default first.
+
+        All but "none" take ``_learn_weighted``.
+        """
+        return ("none",)
+
+    def _learn_weighted(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
+    ) -> None:
+        """Learn from a batch of rounds, each counted by its weight (B,)."""
+        raise NotImplementedError
+
+    def _probabilities(
+        self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
+    ) -> FloatArray:
+        """The probability of each arm, (B, K); change nothing. A policy that draws arms at random must say it."""
+        decision = self._decide(contexts, domain, available, self.rounds_decided, rule)
+        if not (decision.propensity == 1.0).all():
+            raise InvalidInput(f"{self.name} chooses at random and does not say the probability of every arm")
+        certain = np.zeros(decision.mean.shape)
+        certain[np.arange(len(certain)), decision.arm] = 1.0
+        return certain
+
     @abstractmethod
     def _grow(self) -> None:
         """Make room for one more arm; ``n_arms`` is raised afterwards."""
@@ -400,24 +485,35 @@ class Policy(Saved, ABC):
     def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
         return {}
 
+    @property
+    def can_discount(self) -> bool:
+        """Whether ``trust_prior`` is offered."""
+        return False
+
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        """Count what was learned so far by the best of these factors."""
+        raise NotImplementedError
+
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
         """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""
 
     # Between the two.
 
-    def _absorb(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _absorb(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
+    ) -> None:
         """Learn checked rounds, or keep them back until the range of rewards is known."""
         if self._scale.known:
-            self._learn_known(contexts, arms, rewards, domain)
+            self._learn_known(contexts, arms, rewards, domain, weights)
             return
         self._transformed(contexts)  # refuse now what could not be learned later
-        rounds = self._pending.joined_with(contexts, arms, rewards, domain)
+        rounds = self._pending.joined_with(contexts, arms, rewards, domain, weights)
         before = self._scale.state()
-        if not self._scale.estimate(np.concatenate([paid for _, _, paid, _ in rounds])):
-            self._pending.add(contexts, arms, rewards, domain)
+        if not self._scale.estimate(np.concatenate([paid for _, _, paid, _, _ in rounds])):
+            self._pending.add(contexts, arms, rewards, domain, weights)
             return
         try:
-            for _, _, paid, _ in rounds:
+            for _, _, paid, _, _ in rounds:
                 self._check_unit_rewards(self._scale.to_unit(paid))
         except BaseException:
             self._scale.restore(before)
@@ -426,12 +522,44 @@ class Policy(Saved, ABC):
         for batch in rounds:
             self._learn_known(*batch)
 
-    def _learn_known(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _learn_known(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
+    ) -> None:
         unit = self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
         with self._state_lock if self.locks_state else _NO_LOCK:
-            self._learn(self._transformed(contexts), arms, unit, domain)
+            if weights is None:
+                self._learn(self._transformed(contexts), arms, unit, domain)
+            else:
+                self._learn_weighted(self._transformed(contexts), arms, unit, domain, weights)
         self.rounds_learned += len(arms)
+
+    def _learn_doubly_robust(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray, domain: str
+    ) -> None:
+        """Every arm learns its pseudo-reward in every round; a round counts once, each of its arms 1 / n_arms.
+
+        Predictions come from what was learned before, or, where that is less than this batch, from a model that is
+        fitted to the batch's other rounds.
+        """
+        if not self._scale.known:
+            raise InvalidInput(
+                "propensity_weighting='doubly_robust' needs to know reward_range, and 'auto' has not seen enough "
+                "rewards yet; give the range, or use propensity_weighting='importance'"
+            )
+        unit = self._scale.to_unit(rewards)
+        n, k = len(arms), self.n_arms
+        with self._state_lock:
+            features = self._transformed(contexts)
+            if self.rounds_learned >= n:
+                predicted = self._decide(features, domain, None, self.rounds_decided, "greedy").mean
+            else:
+                (flat,) = flat_features(features, lead=2 if self.arms == "shared" else 1)
+                predicted = cross_fitted_rewards(flat, arms, unit, n_arms=k, seed=self.seed)
+            every = pseudo_rewards(predicted, arms, unit, propensities, largest=k * LARGEST_WEIGHT)
+            repeated = np.repeat(features, k, axis=0)
+            self._learn_weighted(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, np.full(n * k, 1.0 / k))
+        self.rounds_learned += n
 
     def _play_known(self, contexts: AnyArray, rewards: FloatArray, domain: str, mask: BoolArray | None) -> Played:
         unit = self._scale.to_unit(rewards)

@@ -10,6 +10,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ReplayBuffers
+from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
@@ -42,6 +43,8 @@ _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""
 _STREAK_THAT_STOPS = 3
 _LARGEST_PIXEL = 2.0
+_LEAST_TRUST = 0.0
+"""Where the source counts no more than this (see ``PriorTrust``), gradient steps leave it out as well."""
 
 
 Arguments = ParamSpec("Arguments")
@@ -79,6 +82,12 @@ class NeuralLinUCB(Policy):
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
+
+    >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
+    >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
+    >>> measured = policy.adapt(steps=2)
+    >>> "loss" in measured
+    True
     """
 
     source_terms_only: ClassVar[bool] = True
@@ -162,6 +171,7 @@ class NeuralLinUCB(Policy):
             )
         self._publish(self._learner.acting_copy(), head)
         self._buffers = self._fresh_buffers(self.n_arms)
+        self._target_alone: ReplayBuffers | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
         self._refitted_at = 0
@@ -218,12 +228,7 @@ class NeuralLinUCB(Policy):
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
         encoder, network, linear = self._published  # once: they belong together
-        head = network if linear is None else linear
-        # Another thread may have added an arm since the contexts and the mask were checked: it is not offered here.
-        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
-            head = head.with_arms(contexts.shape[1])
-        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
-            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        head, available = self._head_for(network if linear is None else linear, contexts, available)
         features = self._features(encoder, linear, contexts, domain)
         return self._call_head(head.decide, features, first_round=first_round, available=available, rule=rule)
 
@@ -243,6 +248,29 @@ class NeuralLinUCB(Policy):
         if self._gate is not None:
             self._call_head(self._gate.learn, contexts, arms, rewards)
         self._remember(contexts, arms, rewards, domain)
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        # Pseudo-rewards leave [0, 1], where the cross-entropy has no minimum. Steps on the latest rounds draw none.
+        return ("flattened", "importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
+
+    def _learn_weighted(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
+    ) -> None:
+        self._warn_of_large_pixels(contexts)
+        encoder, head, _ = self._published
+        self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards, weights)
+        if self._gate is not None:
+            self._call_head(self._gate.learn, contexts, arms, rewards, weights)
+        self._remember(contexts, arms, rewards, domain, weights)
+
+    def _probabilities(
+        self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
+    ) -> FloatArray:
+        encoder, network, linear = self._published
+        head, available = self._head_for(network if linear is None else linear, contexts, available)
+        features = self._features(encoder, linear, contexts, domain)
+        return self._call_head(head.probabilities, features, available=available, rule=rule)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
@@ -295,11 +323,34 @@ class NeuralLinUCB(Policy):
         return self.after_steps(self._take_steps(due)) if due else {}
 
     def _take_steps(self, steps: int) -> dict[str, float]:
-        (measured,) = take_steps([self._learner], steps, [self._buffers])
+        (measured,) = take_steps([self._learner], steps, [self.buffers])
         return measured
+
+    @property
+    def can_discount(self) -> bool:
+        return self._head.can_discount
+
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        with self._state_lock:
+            head = copy.copy(self._head)
+            head.trust_prior(discounts)
+            if self._gate is not None and self._gate.head.can_discount:
+                self._gate.head = copy.copy(self._gate.head)
+                self._gate.head.trust_prior(discounts)
+            self._publish(self._published.encoder, head)
 
     def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
         return encoder.encode(contexts, domain)
+
+    def _head_for(
+        self, head: RidgeHead, contexts: AnyArray, available: BoolArray | None
+    ) -> tuple[RidgeHead, BoolArray | None]:
+        """The head and the mask for contexts checked before another thread added an arm, which is not offered here."""
+        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
+            head = head.with_arms(contexts.shape[1])
+        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
+            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        return head, available
 
     def _call_head(
         self, method: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
@@ -317,8 +368,14 @@ class NeuralLinUCB(Policy):
 
     @property
     def buffers(self) -> ReplayBuffers:
-        """The replay buffers that steps draw from."""
-        return self._buffers
+        """The replay buffers that steps draw from: those of the target alone where the source is not trusted."""
+        trust = self._head.trust
+        if trust is None or trust.discount > _LEAST_TRUST or not len(self._buffers.target_rounds):
+            return self._buffers
+        if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
+            empty = self._fresh_buffers(self.n_arms)
+            self._target_alone = replace(empty, target_rounds=self._buffers.target_rounds)
+        return self._target_alone
 
     def before_steps(self, steps: int | None) -> int:
         """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
@@ -415,15 +472,23 @@ class NeuralLinUCB(Policy):
             (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
         )
 
-    def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _remember(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,
+        weights: FloatArray | None = None,
+    ) -> None:
         if domain != "source":
-            self._buffers.target_rounds.add_rounds(contexts, arms, rewards)
+            self._buffers.target_rounds.add_rounds(contexts, arms, rewards, weights)
         else:
             if self._gate is None:
-                self._buffers.source.add_rounds(contexts, arms, rewards)
+                self._buffers.source.add_rounds(contexts, arms, rewards, weights)
             else:
                 kept = ~self._gate.hold_out(contexts, arms, rewards)
-                self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept])
+                own = None if weights is None else weights[kept]
+                self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept], own)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 
@@ -450,18 +515,40 @@ class NeuralLinUCB(Policy):
 
     def _refitted(self, encoder: InferenceEncoder) -> RidgeHead:
         """A head fitted to every stored round, each once, with the features of ``encoder``."""
-        latents, arms, rewards = [], [], []
-        for domain, buffer in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):
-            n = len(buffer)
-            if n:
-                latents.append(self._encode(encoder, buffer.contexts[:n], domain))
-                arms.append(buffer.arms[:n].cpu().numpy())
-                rewards.append(buffer.rewards[:n].cpu().numpy())
+        both = [("source", self._buffers.source), ("target", self._buffers.target_rounds)]
+        rounds = [self._encoded_rounds(encoder, domain, buffer) for domain, buffer in both]
         self._refitted_at = self._buffers.rounds_seen
-        head = self._fit_head(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
-        if self._gate is not None:
-            self._gate.compare(self._buffers, head, lambda held: self._encode(encoder, held, "source"))
+        head = copy.copy(self._head)  # a decision under way keeps the head it began with
+        if head.trust is None:
+            head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
+            if self._gate is not None:
+                self._gate.compare(self._buffers, head, lambda held: self._encode(encoder, held, "source"))
+            return head
+        # Once target rewards arrive, who acts is settled; the source's statistics hold the held-out rounds as well.
+        if self._gate is not None and len(self._gate.rounds[0]):
+            held, held_arms, held_rewards = self._gate.rounds
+            more = (self._encode(encoder, held, "source"), held_arms, held_rewards, np.ones(len(held)))
+            rounds[0] = tuple(np.concatenate(columns) for columns in zip(rounds[0], more, strict=True))  # type: ignore[assignment]
+        head.trust = copy.copy(head.trust)
+        head.trust.refit(*(self._fit_head(*columns) for columns in rounds))
+        head.statistics = head.trust.statistics
         return head
+
+    def _encoded_rounds(
+        self, encoder: InferenceEncoder, domain: str, buffer: RoundBuffer
+    ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+        """Latents, arms, rewards and weights of every round in a buffer."""
+        n = len(buffer)
+        lead = (self.n_arms,) if self.arms == "shared" else ()
+        latents = self._encode(encoder, buffer.contexts[:n], domain) if n else np.zeros((0, *lead, self._head.dim))
+        arms, rewards, weights = (own[:n].cpu().numpy() for own in (buffer.arms, buffer.rewards, buffer.weights))
+        return latents, arms, rewards, weights
+
+    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray, weights: FloatArray) -> PrimalRidge:
+        weighted = self._buffers.source.weighted or self._buffers.target_rounds.weighted
+        statistics = self._head.refitted(latents, arms, rewards, weights if weighted else None)
+        assert isinstance(statistics, PrimalRidge)
+        return statistics
 
     def _expected_arms(self, encoder: InferenceEncoder, head: RidgeHead) -> FloatArray | None:
         """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells."""
@@ -476,8 +563,3 @@ class NeuralLinUCB(Policy):
         self, encoder: InferenceEncoder, head: RidgeHead, contexts: AnyArray | torch.Tensor, domain: str
     ) -> FloatArray:
         return head.decide(self._encode(encoder, contexts, domain), first_round=0, rule="greedy").mean
-
-    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray) -> RidgeHead:
-        head = copy.copy(self._head)  # a decision under way keeps the head it began with
-        head.statistics = head.refitted(latents, arms, rewards)
-        return head
