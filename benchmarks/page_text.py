@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from daband.evaluation import compare_paired, holm
-from daband.report import paper_ablation
-
 __all__ = [
     "NAMES",
-    "ablation_table",
     "by",
     "count",
+    "digit_runs",
     "number",
     "of_method",
     "paragraph",
@@ -26,10 +23,9 @@ __all__ = [
 
 Record = Mapping[str, Any]
 NAMES = {
-    "random": "Random", "linucb": "LinUCB", "linucb-p": "LinUCB-P (64 components)", "nlinucb": "Neural-LinUCB",
-    "nlinucb-p": "NLinUCB-P", "daband": "**DABand**",
+    "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P (64 components)",
+    "nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "**DABand**",
 }  # fmt: skip
-LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 
 
 def written_from(*records: str) -> str:
@@ -79,27 +75,11 @@ def of_method(records: Sequence[Record], method: str) -> list[Record]:
     return sorted(found, key=lambda record: (record["pair"], record["seed"]))
 
 
-def ablation_table(records: Sequence[Record], base: str, *, pair: str) -> list[str]:
-    """R, P and D in all combinations of one recipe: accuracy, paired tests against all three, source regret."""
-    own = {letters: by(records, "variant")[f"{base}:{letters}"] for letters in LETTERS}
-    accuracy = {letters: [record["target_accuracy"] for record in found] for letters, found in own.items()}
-    tests = {letters: compare_paired(accuracy[letters], accuracy["RPD"]) for letters in LETTERS[:-1]}
-    corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
-    paper = paper_ablation(pair)
-    rows = []
-    for letters, found in own.items():
-        test = tests.get(letters)
-        row = [
-            "none (Neural-LinUCB)" if letters == "none" else ", ".join(letters),
-            spread(found, "target_accuracy", number),
-            "" if test is None else number(test.difference, sign=True),
-            "" if test is None else _p_value(corrected[letters]),
-            count(float(np.mean([record["source_regret"] for record in found]))),
-        ]
-        rows.append([*row, number(paper[letters][0], 4)] if paper else row)
-    head = ["terms", "target accuracy", "against all three", "p (Holm)", "source regret"]
-    return table([*head, "the paper"] if paper else head, rows)
-
-
-def _p_value(value: float) -> str:
-    return "< .0001" if value < 0.0001 else number(value, 4 if value < 0.01 else 2)
+def digit_runs(bench: Sequence[Record], attribution: Sequence[Record]) -> list[Record]:
+    """DIGIT by method: Neural-LinUCB with the target's statistics and DABand's default are of the attribution study."""
+    studies = {"nlinucb": ("baselines", "statistics of the target"), "daband": ("leave-one-out", "default")}
+    found = [record for record in bench if record["method"] not in studies]
+    for method, study in studies.items():
+        own = [r for r in attribution if (r["study"], r["variant"]) == study and r["method"] == method]
+        found += [{**record, "pair": "digit"} for record in own if "signs" not in record["pair"]]
+    return found

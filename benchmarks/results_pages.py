@@ -24,6 +24,7 @@ from page_digit import digit
 from page_linear_readings import linear_readings
 from page_off_policy import off_policy
 from page_stand_ins import stand_ins
+from page_text import digit_runs
 from trust_page import trust_figure, trust_page
 
 from daband.evaluation import compare_paired, holm
@@ -185,10 +186,8 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "latency": latency_page,
     "paper-digit": paper_digit,
     "trust": trust_page,
-    "digit": lambda records: digit(records, _records("digit-ablation"), _records("digit-continued")),
-    "stand-ins": lambda records: stand_ins(
-        records, _records("signs"), _records("signs-ablation"), _records("r-earned")
-    ),
+    "digit": lambda records: digit(records, _records("attribution")),
+    "stand-ins": lambda records: stand_ins(records, _records("signs")),
 }
 IMAGES = ROOT / "docs" / "images"
 
@@ -239,7 +238,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     written = {PAGES / f"{name}.md": page(_records(name)) for name, page in PAGE_OF.items()}
-    written[IMAGES / "front.svg"] = front_figure(_records("digit"), IMAGES / "digits.png")
+    written[IMAGES / "front.svg"] = front_figure(
+        digit_runs(_records("digit"), _records("attribution")), IMAGES / "digits.png"
+    )
     written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
     for path, text in written.items():
         if not check:

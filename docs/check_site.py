@@ -42,7 +42,11 @@ class Page(HTMLParser):
 
 def problems(root: Path) -> list[str]:
     """What is wrong with the pages below ``root``, a line each."""
-    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(root.rglob("*.html")) if "_static" not in path.parts}
+    pages = {
+        path: Page(path.read_text(encoding="utf-8"))
+        for path in sorted(root.rglob("*.html"))
+        if "_static" not in path.parts
+    }
     found = [] if pages else [f"{root}: no page"]
     for path, page in pages.items():
         where = path.relative_to(root)

@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 def numbers() -> dict[str, Any]:
     """What pages may use: per data set the two methods' mean target accuracy, their difference and its interval."""
-    from page_text import by, number, of_method
+    from page_text import by, digit_runs, number, of_method
 
     from daband.evaluation import compare_paired
 
@@ -37,7 +37,7 @@ def numbers() -> dict[str, Any]:
         family: compared([run for run in stand_ins if run["pair"].partition("/")[0] == family])
         for family in ("amazon", "office_caltech", "warfarin")
     }
-    found["digit"], found["signs"] = compared(read("digit")), compared(read("signs"))
+    found["digit"], found["signs"] = compared(digit_runs(read("digit"), read("attribution"))), compared(read("signs"))
     found["pairs"] = {
         pair.replace("/", "_").replace("-", "_"): compared(own) for pair, own in by(stand_ins, "pair").items()
     }

@@ -380,7 +380,7 @@ class NeuralLinUCB(NeuralSteps):
             if self._gate is None:
                 self._buffers.source.add_rounds(contexts, arms, rewards, weights)
             else:
-                kept = ~self._gate.hold_out(contexts, arms, rewards)
+                kept = ~self._gate.hold_out(contexts, arms, rewards, weights)
                 own = None if weights is None else weights[kept]
                 self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept], own)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)

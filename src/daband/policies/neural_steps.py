@@ -162,7 +162,7 @@ class NeuralSteps(Policy):
         # Once target rewards arrive, who acts is settled; the source's statistics hold the held-out rounds as well.
         if self._gate is not None and len(self._gate.rounds[0]):
             held, held_arms, held_rewards = self._gate.rounds
-            more = (self._encode(encoder, held, "source"), held_arms, held_rewards, np.ones(len(held)))
+            more = (self._encode(encoder, held, "source"), held_arms, held_rewards, self._gate.weights)
             rounds[0] = tuple(np.concatenate(columns) for columns in zip(rounds[0], more, strict=True))  # type: ignore[assignment]
         head.trust = copy.copy(head.trust)
         head.trust.refit(*(self._fit_head(*columns) for columns in rounds))
