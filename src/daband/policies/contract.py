@@ -1,4 +1,4 @@
-"""What every policy can do: the methods that users call.
+"""What every policy can do, and the checks that stand before it.
 
 A policy of one's own derives from ``Policy``, fills in the hooks of ``policies/hooks.py``, and registers:
 
@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 from daband.arrays import ArrayLike, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
+from daband.policies.checked_rounds import CheckedRounds
 from daband.policies.decisions import Played
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
@@ -39,13 +40,12 @@ from daband.policies.pending_rounds import PendingRounds
 from daband.policies.propensities import checked_weighting, round_weights
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
-from daband.policies.scaled_rounds import ScaledRounds
 from daband.registry import Registry
 
 __all__ = ["DOMAINS", "Policy", "policies"]
 
 
-class Policy(ScaledRounds):
+class Policy(CheckedRounds):
     """Chooses among ``n_arms`` arms by contexts of ``context_shape``.
 
     Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Numpy
@@ -64,6 +64,9 @@ class Policy(ScaledRounds):
     """Whether ``adapt`` takes gradient steps, for which a GPU may be of use."""
     scale_matters: ClassVar[bool] = False
     """Whether decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them."""
+    locks_state: ClassVar[bool] = True
+    """Whether ``Policy`` holds the state lock around ``_decide``, ``_learn`` and ``_play``. A policy with long work in
+    them sets it to False and holds ``self._state_lock`` itself where it reads or changes what it has learned."""
     id_window: ClassVar[int] = 1 << 18
     """How many round ids are remembered: see ``update``."""
 
@@ -358,10 +361,6 @@ class Policy(ScaledRounds):
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of a context behind the transform."""
         return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
-
-    def timed_parts(self) -> list[tuple[str, object, str]]:
-        """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""
-        return []
 
     def __repr__(self) -> str:
         defaults = setting_defaults(type(self))

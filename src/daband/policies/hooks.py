@@ -1,10 +1,12 @@
-"""What a policy of one's own fills in: the hooks that ``Policy`` calls."""
+"""What a policy of one's own fills in.
+
+Contexts arrive checked and transformed, rewards scaled to [0, 1]; means and widths are returned on that scale.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -12,19 +14,13 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.policies.decisions import joined
+from daband.policies.saving import Saved
 
 __all__ = ["PolicyHooks"]
 
 
-class PolicyHooks(ABC):
-    """Contexts arrive checked and transformed, rewards scaled to [0, 1]; means and widths are returned on that scale.
-
-    ``Policy`` holds the write lock around all that changes it, and the state lock around ``_decide``, ``_learn`` and
-    ``_play`` unless ``locks_state`` is False.
-    """
-
-    name: ClassVar[str]
-    rounds_decided: int
+class PolicyHooks(Saved, ABC):
+    """The hooks; those that are not abstract have a default."""
 
     @abstractmethod
     def _decide(
@@ -85,10 +81,10 @@ class PolicyHooks(ABC):
             decisions.append(decision)
         return joined(decisions)
 
-    def _prepare(self, contexts: Sequence[AnyArray]) -> None:  # noqa: B027 - most policies have no use for it
+    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         """Look at batches of unlabelled contexts, behind the transform, before the first round."""
 
-    def _observe(self, contexts: AnyArray) -> None:  # noqa: B027 - nor for this
+    def _observe(self, contexts: AnyArray) -> None:
         """See unlabelled target contexts."""
 
     def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
@@ -103,5 +99,9 @@ class PolicyHooks(ABC):
         """Count what was learned so far by the best of these factors."""
         raise NotImplementedError
 
-    def _check_unit_rewards(self, rewards: FloatArray) -> None:  # noqa: B027 - most learn from any
+    def _check_unit_rewards(self, rewards: FloatArray) -> None:
         """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""
+
+    def timed_parts(self) -> list[tuple[str, object, str]]:
+        """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""
+        return []

@@ -1,7 +1,4 @@
-"""Checks of what users pass to a policy. Each returns the checked value or raises an error that names the argument.
-
-``CheckedInput``, the part of a policy that applies them, checks everything before anything changes.
-"""
+"""Checks of what users pass to a policy. Each returns the checked value or raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -11,14 +8,11 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
-from daband.linear import Transform
 from daband.linear.kernels import kernels
 from daband.linear.prior_trust import DISCOUNTS
-from daband.policies.reward_scale import RewardScale
 
 __all__ = [
     "DOMAINS",
-    "CheckedInput",
     "checked_arms",
     "checked_contexts",
     "checked_domain",
@@ -31,7 +25,6 @@ __all__ = [
 ]
 
 DOMAINS = ("source", "target")
-_FLOAT64 = np.dtype(np.float64)
 
 LARGEST_NORM = 1e7
 """Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row."""
@@ -166,59 +159,3 @@ def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> No
             f"contexts has a norm of {norms[worst]:g} in row {row}, the largest that is accepted is {largest_norm:g}; "
             "scale the features to like sizes, or leave the row out if it is a mistake"
         )
-
-
-class CheckedInput:
-    """The part of a policy that checks contexts, rewards, domains and masks against its shape."""
-
-    context_shape: tuple[int, ...]
-    n_arms: int
-    arms: str
-    domain: str
-    transform: Transform | None
-    _dimensions: int
-    _scale: RewardScale
-
-    def _transformed(self, contexts: AnyArray) -> AnyArray:
-        if self.transform is None:
-            return contexts
-        lead = contexts.shape[: -len(self.context_shape)]
-        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
-
-    def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
-        usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape
-        # One product tells in nearly every case that all is well: a loop of single rounds needs no further check.
-        if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self._safe_square:
-            return contexts  # type: ignore[no-any-return]
-        largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
-        return checked_contexts(contexts, self._round_shape, dimensions=self._dimensions, largest_norm=largest)
-
-    @property
-    def largest_norm(self) -> float:
-        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
-        return self._largest_norm
-
-    @largest_norm.setter
-    def largest_norm(self, value: float) -> None:
-        self._largest_norm = value
-        self._safe_square = value * value
-
-    def _set_round_shape(self) -> None:
-        """The shape of what a round brings: one context, or one per arm."""
-        self._round_shape = (self.n_arms, *self.context_shape) if self.arms == "shared" else self.context_shape
-
-    def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-        array = checked_rewards(reward, shape)
-        self._scale.check(array)
-        return array
-
-    def _resolved_domain(self, domain: str | None) -> str:
-        return self.domain if domain is None else checked_domain(domain)
-
-    def _checked_request(
-        self, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
-    ) -> tuple[AnyArray, str, BoolArray | None]:
-        checked = self._checked_contexts(contexts)
-        where = self._resolved_domain(domain)
-        mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
-        return checked, where, mask

@@ -156,10 +156,9 @@ class LinearGate:
         contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
         if not self.transform.fitted:
             self.fit_transform(contexts, buffers.target.contexts[: len(buffers.target)].cpu().numpy())
-            self.refit(contexts, arms, rewards, weights)
             if not self.transform.fitted:
                 return
-            self.refit(contexts, arms, rewards)
+            self.refit(contexts, arms, rewards, weights)
         held, held_arms, held_rewards = self.rounds
         if not len(held):
             return

@@ -1,7 +1,4 @@
-"""Rounds in the user's units on their way to a policy's hooks, which learn rewards in [0, 1].
-
-With ``reward_range="auto"`` the first rounds are kept back until the range of their rewards is known.
-"""
+"""Between what users call and the hooks of a policy: checked input, scaled rewards, rounds that are kept back."""
 
 from __future__ import annotations
 
@@ -14,25 +11,33 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.linear import Decision
+from daband.linear.kernels import kernels
 from daband.linear.reward_model import cross_fitted_rewards, flat_features
 from daband.policies.decisions import Played, joined
 from daband.policies.hooks import PolicyHooks
-from daband.policies.input_checks import CheckedInput
+from daband.policies.input_checks import (
+    LARGEST_RAW_NORM,
+    checked_contexts,
+    checked_domain,
+    checked_mask,
+    checked_rewards,
+)
 from daband.policies.propensities import LARGEST_WEIGHT, pseudo_rewards
-from daband.policies.saving import Saved
 
-__all__ = ["ScaledRounds"]
+__all__ = ["CheckedRounds"]
 
 _NO_LOCK = nullcontext()
+_FLOAT64 = np.dtype(np.float64)
 
 
-class ScaledRounds(CheckedInput, Saved, PolicyHooks):
-    """The part of a policy that scales rewards and calls the hooks that learn, under the locks they need."""
+class CheckedRounds(PolicyHooks):
+    """Checks what arrives, scales rewards, and calls the hooks."""
 
+    n_arms: int
+    arms: str
     seed: int
-    locks_state: ClassVar[bool] = True
-    """Whether ``Policy`` holds the state lock around ``_decide``, ``_learn`` and ``_play``. A policy with long work in
-    them sets it to False and holds ``self._state_lock`` itself where it reads or changes what it has learned."""
+    locks_state: ClassVar[bool]
+    _dimensions: int
 
     @abstractmethod
     def select(self, contexts: ArrayLike, domain: str | None = None, available: ArrayLike | None = None) -> Decision:
@@ -147,3 +152,49 @@ class ScaledRounds(CheckedInput, Saved, PolicyHooks):
             return decision
         mean, width = self._scale.predictions(decision.mean, decision.width)
         return Decision(decision.arm, decision.propensity, mean, width)
+
+    # The checks.
+
+    def _transformed(self, contexts: AnyArray) -> AnyArray:
+        if self.transform is None:
+            return contexts
+        lead = contexts.shape[: -len(self.context_shape)]
+        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
+
+    def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
+        usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape
+        # One product tells in nearly every case that all is well: a loop of single rounds needs no further check.
+        if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self._safe_square:
+            return contexts  # type: ignore[no-any-return]
+        largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
+        return checked_contexts(contexts, self._round_shape, dimensions=self._dimensions, largest_norm=largest)
+
+    @property
+    def largest_norm(self) -> float:
+        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
+        return self._largest_norm
+
+    @largest_norm.setter
+    def largest_norm(self, value: float) -> None:
+        self._largest_norm = value
+        self._safe_square = value * value
+
+    def _set_round_shape(self) -> None:
+        """The shape of what a round brings: one context, or one per arm."""
+        self._round_shape = (self.n_arms, *self.context_shape) if self.arms == "shared" else self.context_shape
+
+    def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+        array = checked_rewards(reward, shape)
+        self._scale.check(array)
+        return array
+
+    def _resolved_domain(self, domain: str | None) -> str:
+        return self.domain if domain is None else checked_domain(domain)
+
+    def _checked_request(
+        self, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
+    ) -> tuple[AnyArray, str, BoolArray | None]:
+        checked = self._checked_contexts(contexts)
+        where = self._resolved_domain(domain)
+        mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
+        return checked, where, mask
