@@ -35,7 +35,13 @@ ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
 
 @dataclass(frozen=True)
 class LogEstimate:
-    """The value of a policy, estimated from a log, in the unit of the log's rewards."""
+    """The value of a policy, estimated from a log, in the unit of the log's rewards.
+
+    >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
+    >>> found = daband.evaluate_log(lambda contexts: [[0.5, 0.5]] * len(contexts), log, estimator="ips")
+    >>> found.low <= found.value <= found.high, found.effective_sample_size
+    (True, 100.0)
+    """
 
     value: float
     low: float
@@ -88,6 +94,11 @@ def evaluate_log(
         reward_model: a regression with scikit-learn's ``fit`` and ``predict``, copied for every arm; by default a ridge
             regression. "snips" and "ips" use none.
         seed: the folds of cross-fitting.
+
+    >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
+    >>> found = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log, estimator="snips")
+    >>> found.value, found.rounds
+    (1.0, 100)
     """
     found = compare_estimators(
         policy,

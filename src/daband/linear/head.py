@@ -56,7 +56,13 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at."""
+    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at.
+
+    >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
+    >>> decision = policy.select([[1.0]], available=[False, True])
+    >>> decision.arm.tolist(), decision.propensity.tolist()
+    ([1], [1.0])
+    """
 
     arm: IntArray
     propensity: FloatArray

@@ -40,6 +40,11 @@ class Standardise:
     a row is clipped like any other, with an ``OutlierWarning``.
 
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
+    >>> policy.prepare([[1000.0, 0.1], [3000.0, 0.3], [2000.0, 0.2], [4000.0, 0.4]])
+    >>> policy.feature_shape  # the constant is the third
+    (3,)
     """
 
     bounds_contexts = True

@@ -28,6 +28,11 @@ class Constant(SummedPolicy):
         arms: "disjoint" or "shared": how contexts arrive.
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         seed: decides ties.
+
+    >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
+    >>> skipped = policy.update([[0.0]] * 4, [0, 0, 1, 1], [0, 1, 1, 1])
+    >>> policy.select([[5.0]]).arm.tolist()
+    [1]
     """
 
     def __init__(

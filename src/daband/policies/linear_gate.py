@@ -27,8 +27,10 @@ from daband.policies.for_pair import standardised_alpha
 
 __all__ = ["LARGEST_INPUT", "LinearGate"]
 
-LARGEST_INPUT = 2048
+LARGEST_INPUT = 4096
 """Numbers of a context beyond which there is no linear part: it would take longer than the network."""
+_WIDEST, _COMPONENTS = 128, 64
+"""Contexts of more numbers than the first are reduced to so many principal components, as LinUCB-P does."""
 _MOST_CONTEXTS = 512
 """Contexts held out at the most: more would not make the comparison much sharper."""
 _MOST_ROUNDS = 8 * _MOST_CONTEXTS
@@ -66,7 +68,8 @@ class LinearGate:
     ) -> None:
         self.share = share
         self._one_hot = one_hot
-        self.transform = Standardise()
+        self._components = _COMPONENTS if math.prod(feature_shape) > _WIDEST else None
+        self.transform = Standardise(components=self._components)
         dim = self.transform.n_features(feature_shape)
         alpha = min(exploration.alpha, standardised_alpha(dim))
         self.head = RidgeHead(
@@ -97,8 +100,10 @@ class LinearGate:
         return self.transform(contexts.reshape(-1, *self._feature_shape)).reshape(*lead, -1)
 
     def fit_transform(self, *contexts: AnyArray) -> None:
-        """Fit the standardisation to contexts of both domains."""
-        self.transform.fit(*[batch.reshape(-1, *self._feature_shape) for batch in contexts if len(batch)])
+        """Fit the standardisation to contexts of both domains, where there are enough of them."""
+        batches = [batch.reshape(-1, *self._feature_shape) for batch in contexts if len(batch)]
+        if sum(map(len, batches)) >= (self._components or 1):
+            self.transform.fit(*batches)
 
     def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Learn rounds; before the standardisation is fitted there is nothing to learn them with."""
@@ -151,6 +156,8 @@ class LinearGate:
         contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
         if not self.transform.fitted:
             self.fit_transform(contexts, buffers.target.contexts[: len(buffers.target)].cpu().numpy())
+            if not self.transform.fitted:
+                return
             self.refit(contexts, arms, rewards, weights)
         held, held_arms, held_rewards = self.rounds
         if not len(held):

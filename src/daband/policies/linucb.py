@@ -39,6 +39,15 @@ class LinUCB(SummedPolicy):
             ``fit`` and ``transform``; fitted by ``prepare``.
         form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
         seed: decides ties and draws. Every whole number is a seed, 0 too.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
+    >>> contexts = [[1.0, 0.0], [0.0, 1.0]]
+    >>> decision = policy.select(contexts)
+    >>> decision.arm.shape, decision.mean.shape
+    ((2,), (2, 3))
+    >>> skipped = policy.update(contexts, decision.arm, [1.0, 0.0], ids=["monday-1", "monday-2"])
+    >>> policy.rounds_learned
+    2
     """
 
     scale_matters = True

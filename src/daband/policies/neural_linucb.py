@@ -82,6 +82,12 @@ class NeuralLinUCB(Policy):
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
+
+    >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
+    >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
+    >>> measured = policy.adapt(steps=2)
+    >>> "loss" in measured
+    True
     """
 
     source_terms_only: ClassVar[bool] = True

@@ -22,6 +22,10 @@ class Random(Policy):
     """Every available arm is equally likely; nothing is learned.
 
     Its predicted reward is the middle of ``reward_range`` for every arm, its width half of that range.
+
+    >>> policy = daband.Random(context_shape=(1,), n_arms=4, seed=0)
+    >>> policy.select([[0.0]]).propensity.tolist()
+    [0.25]
     """
 
     def __init__(

@@ -87,6 +87,12 @@ def train(
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, directory="run")
+    >>> policy.rounds_learned
+    128
     """
     if not isinstance(policy, Policy) and isinstance(policy, Sequence):
         return _train_several(
@@ -182,6 +188,12 @@ def continue_on_target(
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.continue_on_target(policy, target=pair.target_labelled, rounds=16, episode_length=8)
+    >>> run.rounds
+    16
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InvalidInput(f"rounds must be a whole number >= 1, got {rounds!r}")

@@ -35,7 +35,14 @@ Progress = Callable[[dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did in the domain where it was played: a row per round, a record per episode."""
+    """What a run did in the domain where it was played: a row per round, a record per episode.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
+    >>> run.rounds, run.reward.shape, len(run.episodes)
+    (16, (16,), 2)
+    """
 
     arm: IntArray
     reward: FloatArray

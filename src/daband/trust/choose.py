@@ -31,7 +31,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """The policy that was chosen, what is known of it in the target, and all candidates."""
+    """The policy that was chosen, what is known of it in the target, and all candidates.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> candidates = [daband.trust.Candidate("linucb", "linucb")]
+    >>> choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=32)
+    >>> choice.candidate, choice.assessment.verdict in ("hand over", "hand over and audit", "do not")
+    ('linucb', True)
+    """
 
     policy: Policy
     """The chosen policy, trained; ``deploy("target")`` and use it."""
@@ -77,6 +84,12 @@ def choose(
         members: policies trained of each candidate, 2 or more.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
         progress: called with a candidate's name, how many policies are trained, and how many there will be.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
+    >>> choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=32)
+    >>> [row["candidate"] for row in choice.table]
+    ['constant', 'linucb']
     """
     if not isinstance(pair, Pair):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")

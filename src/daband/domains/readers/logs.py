@@ -94,6 +94,12 @@ def from_log(
         name: what reports call the pair; it also fixes which rounds are held out.
 
     Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
+
+    >>> contexts, arms, rewards = [[0.0, 1.0]] * 20, [0, 1] * 10, [0.0, 1.0] * 10
+    >>> log = (contexts, arms, rewards, [0.5] * 20)
+    >>> pair = daband.domains.from_log(source=log, target=[[0.0, 2.0]] * 20, n_arms=2)
+    >>> pair.n_arms
+    2
     """
     if feedback not in ("bandit", "one_hot"):
         raise InvalidInput(f"feedback must be 'bandit' or 'one_hot', got {feedback!r}")

@@ -61,6 +61,14 @@ def from_table(
 
     ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
     the numbers of a context are.
+
+    >>> import polars as pl
+    >>> old = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
+    >>> new = pl.DataFrame({"age": [35, 55] * 20, "city": ["Oslo", "Lima"] * 20})
+    >>> columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
+    >>> pair = daband.domains.from_table(source=old, target=new, columns=columns)
+    >>> pair.n_arms, pair.table.contexts({"age": 41, "city": "Oslo"}).shape == (1, *pair.context_shape)
+    (2, True)
     """
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
