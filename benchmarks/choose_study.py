@@ -46,8 +46,14 @@ class Trained:
     def ballot(self, seed: int, members: int = 2) -> Ballot:
         """As ``choose`` sees it, with this seed's policy first."""
         rows = [(seed + member) % len(self.source_arm) for member in range(members)]
-        uses_contexts = self.about["method"] not in ("constant", "random")
-        return Ballot(self.source_arm[rows], self.reward[rows], self.target_arm[rows], uses_contexts)
+        neural = self.about["method"] in ("nlinucb", "daband")
+        return Ballot(
+            self.source_arm[rows],
+            self.reward[rows],
+            self.target_arm[rows],
+            uses_contexts=self.about["method"] not in ("constant", "random"),
+            seed_matters=neural and not any(self.about["linear_acts"][row] for row in rows),
+        )
 
 
 def read(folder: Path) -> dict[str, dict[str, Trained]]:

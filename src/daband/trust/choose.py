@@ -70,8 +70,8 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one without a target reward.
 
-    A candidate is judged by its reward on held-out source rounds, times how much less it agrees with its other members
-    and the other candidates in the target than in the source. Where nothing is clearly better, the simpler one is
+    A candidate is judged by its reward on held-out source rounds, times how much less it agrees with others in the
+    target than in the source (``daband.trust.choice_rule``). Where nothing is clearly better, the simpler one is
     chosen. Training costs what all candidates cost, ``members`` times.
 
     Args:
@@ -125,7 +125,8 @@ def choose(
         seed=seed,
     )
     ballots = [
-        _ballot(scores.of(range(i * members, (i + 1) * members)), candidate) for i, candidate in enumerate(options)
+        _ballot(scores.of(range(i * members, (i + 1) * members)), candidate, trained[i])
+        for i, candidate in enumerate(options)
     ]
     place, values = chosen(ballots)
     policies = trained[place]
@@ -140,13 +141,24 @@ def choose(
     )
 
 
-def _ballot(scores: Scores, candidate: Candidate) -> Ballot:
-    return Ballot(scores.source_arm, scores.reward, scores.target_arm, candidate.uses_contexts)
+def _ballot(scores: Scores, candidate: Candidate, policies: Sequence[Policy]) -> Ballot:
+    return Ballot(
+        scores.source_arm,
+        scores.reward,
+        scores.target_arm,
+        uses_contexts=candidate.uses_contexts,
+        seed_matters=_network_acts(policies),
+    )
+
+
+def _network_acts(policies: Sequence[Policy]) -> bool:
+    """Whether every policy decides by a network; a neural one may leave decisions to the LinUCB beside it."""
+    return all(policy.learns_by_gradients and not getattr(policy, "linear_acts", False) for policy in policies)
 
 
 def _different(policies: Sequence[Policy]) -> list[Policy]:
     """The first policy, with the others where seeds make a difference: two linear policies may be one."""
-    return list(policies) if policies[0].learns_by_gradients else list(policies[:1])
+    return list(policies) if _network_acts(policies) else list(policies[:1])
 
 
 def _table(
