@@ -1,10 +1,11 @@
 """Which of several candidates to hand over, from what they choose in both domains and what the source paid for it.
 
-The estimate of a candidate's target accuracy is its reward on held-out source rounds, times how much less it agrees with
-others in the target than in the source. Two networks of one recipe and different seeds agree about as often as they are
-right, so a network's others are its own members. Linear policies of different seeds make the same errors: their others
-are all other candidates. Candidates stand from the simplest to the most complex. The best estimate wins, unless a
-simpler candidate has nearly the same; the constant arm wins where contexts have not shown that they help in the source.
+The estimate of a candidate's target accuracy is its reward on held-out source rounds, times how much less it agrees
+with others in the target than in the source. Two networks of one recipe and different seeds agree about as often as
+they are right, so a network's others are its own members. Linear policies of different seeds make the same errors:
+their others are all other candidates. Candidates stand from the simplest to the most complex. The best estimate wins,
+unless a simpler candidate has nearly the same; the constant arm wins where contexts have not shown that they help in
+the source.
 """
 
 from __future__ import annotations
