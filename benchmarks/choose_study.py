@@ -94,7 +94,7 @@ def study(pairs: dict[str, dict[str, Trained]]) -> list[dict[str, Any]]:
                     "linear_acts": {n: candidates[n].about["linear_acts"][place] for n in names},
                     "episodes": first["episodes"],
                     "device": {n: candidates[n].about["device"] for n in names},
-                    "commit": first["commit"],
+                    "commit": ", ".join(sorted({candidates[n].about["commit"] for n in names})),
                 }
             )
     return records
