@@ -56,12 +56,14 @@ bench: $(READY)
 	mkdir -p runs
 	$(BIN)/python benchmarks/linear.py --json runs/benchmark-linear.json
 
-# The site, in build/docs. Tutorials are executed, a warning is an error, and every local link is followed.
+# The site, in build/docs. Tutorials are executed, a warning is an error, every local link is followed, and every
+# page is looked at in a browser where there is one.
 docs: $(READY)
 	$(PIP) --group docs
 	DABAND_DOCS_JOBS=2 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 		$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs build/docs
 	$(BIN)/python docs/check_site.py build/docs
+	$(BIN)/python docs/browse_site.py build/docs
 
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8000

@@ -67,10 +67,10 @@ def build(method: str, pair: Pair, seed: int, recipe: str) -> Policy:
     return daband.LinUCB.for_pair(pair, seed=seed)
 
 
-def unit(study: str, method: str, seed: int, recipe: str, folder: Path) -> dict[str, Any]:
+def unit(study: str, method: str, seed: int, recipe: str, folder: Path, *, tiny: bool = False) -> dict[str, Any]:
     """Train one policy and continue it in every way."""
     name, options, episodes, _, _ = STUDIES[study]
-    pair = load(name, **options)
+    pair = load(name, tiny=True) if tiny else load(name, **options)
     begun = time.perf_counter()
     policy = build(method, pair, seed, recipe)
     episodes = min(episodes, pair.source.rounds_available // EPISODE)
@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="at most so many seeds")
     parser.add_argument("--recipe", default="default")
     parser.add_argument("--part", default="0/1")
+    parser.add_argument("--tiny", action="store_true", help="the pair's small twin, for tests")
     parser.add_argument("--commit", default="")
     parser.add_argument("--join", type=Path)
     parser.add_argument("--record", type=Path)
@@ -139,7 +140,7 @@ def main() -> None:
         path = args.out / f"{study}-{method}-{seed}.json"
         if path.exists():
             continue
-        found = unit(study, method, seed, args.recipe, args.out)
+        found = unit(study, method, seed, args.recipe, args.out, tiny=args.tiny)
         about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
         about["command"] = f"python benchmarks/prior_trust.py --pairs {study} --recipe {args.recipe}"
         path.write_text(json.dumps({**found, **about}, indent=1) + "\n")

@@ -87,6 +87,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["tutorials"],
     "filename_pattern": r"\.py$",
     "copyfile_regex": r"^$",
+    "ignore_pattern": r"_to_decision\.py$",  # thirty lines each, run in the tests
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,
@@ -97,7 +98,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": False,
     "image_scrapers": ("matplotlib",),
     "reset_modules": (_clean,),
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.TutorialOrder",
     "thumbnail_size": (320, 200),
     "capture_repr": ("_repr_html_", "__repr__"),
     "nested_sections": False,

@@ -7,9 +7,9 @@ Which method, and may I trust it?
 .. image:: images/sphx_glr_trust_001.png
    :alt: the estimated value of the policy without a target reward, the audited one, and the truth, in two markets
 
-Three calls answer that, each with more knowledge than the one before. ``choose`` trains candidates and picks one without a
-target reward. ``assess`` says how good it is there, with a lower bound, a verdict and its reasons, still without one.
-``audit`` asks for a few rewards, and its interval holds whatever was assumed.
+Three calls answer that, each with more knowledge than the one before. ``choose`` trains candidates and picks one
+without a target reward. ``assess`` says how good it is there, with a lower bound, a verdict and its reasons, still
+without one. ``audit`` asks for a few rewards, and its interval holds whatever was assumed.
 """
 
 # %%
@@ -67,21 +67,22 @@ for row in choice.table:
 # Assess
 # ------
 #
-# What ``choose`` returns carries the assessment of its policy. ``daband.assess([policy, other_seed], ...)`` makes one of any
-# policies that were trained alike.
+# What ``choose`` returns carries the assessment of its policy. ``daband.assess([policy, other_seed], ...)`` makes one
+# of any policies that were trained alike.
 
 print(choice.assessment)
 
 # %%
-# The verdict rests on what stands under "This assumes". The first line there is the one that matters: contexts that are
-# alike have the same best arm in both domains. In the relabelled market that is wrong, and everything above is the same.
+# The verdict rests on what stands under "This assumes". The first line there is the one that matters: contexts that
+# are alike have the same best arm in both domains. In the relabelled market that is wrong, and everything above is the
+# same.
 
 # %%
 # Audit
 # -----
 #
-# So ask. ``ask`` is called with one context and the policy's arm, and returns what that pays; here it looks it up. Sixty
-# rewards, drawn at random in a way that favours uncertain contexts. The interval rests on the draw alone.
+# So ask. ``ask`` is called with one context and the policy's arm, and returns what that pays; here it looks it up.
+# Sixty rewards, drawn at random in a way that favours uncertain contexts. The interval rests on the draw alone.
 
 place = {row.tobytes(): number for number, row in enumerate(contexts)}
 audits = {}
@@ -90,9 +91,11 @@ for market, best in truth.items():
     def reward_of(asked: np.ndarray, arms: np.ndarray, best: np.ndarray = best) -> list[float]:
         return [float(best[place[row.tobytes()]] == arm) for row, arm in zip(asked, arms, strict=True)]
 
-    audits[market] = daband.audit(choice.policy, target=contexts, budget=60, ask=reward_of, assessment=choice.assessment)
+    audits[market] = daband.audit(
+        choice.policy, target=contexts, budget=60, ask=reward_of, assessment=choice.assessment
+    )
     found = audits[market]
-    print(f"{market:18} {found.value:.3f}, 95% interval {found.low:.3f} to {found.high:.3f}, from {found.answered} rewards")
+    print(f"{market:18} {found.value:.3f}, from {found.low:.3f} to {found.high:.3f} (95%), {found.answered} rewards")
 
 # %%
 # Side by side
@@ -108,7 +111,9 @@ for row, (market, best) in enumerate(truth.items()):
     axis.plot([found.low, found.high], [row - 0.15] * 2, color="#e69f00", linewidth=6, solid_capstyle="butt")
     axis.plot(found.value, row - 0.15, "o", color="#d55e00", label="audited, 60 rewards" if row == 0 else None)
     axis.plot(np.mean(chosen == best), row, "|", color="black", markersize=40, label="truth" if row == 0 else None)
-axis.set(yticks=[0, 1], yticklabels=list(truth), xlim=(-0.05, 1.05), ylim=(-0.6, 1.6), xlabel="mean reward in the target")
+axis.set(
+    yticks=[0, 1], yticklabels=list(truth), xlim=(-0.05, 1.05), ylim=(-0.6, 1.6), xlabel="mean reward in the target"
+)
 axis.legend(frameon=False, loc="center")
 plt.show()
 

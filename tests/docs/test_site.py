@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,10 +12,11 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path[:0] = [str(DOCS), str(DOCS / "_ext")]
 
+import browse_site
 import check_site
 from shared_text import with_shared_text
 
-TUTORIALS = sorted((ROOT / "examples").glob("*.py"))
+TUTORIALS = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.stem.endswith("_to_decision"))
 
 
 def test_the_front_page_is_the_readme():
@@ -59,3 +61,20 @@ def test_the_check_of_a_site(tmp_path):
     found = "\n".join(check_site.problems(tmp_path))
     for part in ("#gone: there is no such place", "c.html leads nowhere", "has no text", "from the network"):
         assert part in found
+
+
+def test_the_look_in_a_browser(tmp_path):
+    browser = next((path for path in map(shutil.which, browse_site.BROWSERS) if path), None)
+    if browser is None:
+        pytest.skip("no Chromium: install one (apt-get install chromium)")
+    (tmp_path / "good.html").write_text('<meta name="viewport" content="width=device-width"><p>words</p>')
+    assert browse_site.problems(*browse_site.browse(tmp_path, browser)) == []
+    (tmp_path / "bad.html").write_text(
+        '<div style="width:700px">wide</div><img src="lost.png" alt="x"><script>console.error("oh")</script>'
+    )
+    found = "\n".join(browse_site.problems(*browse_site.browse(tmp_path, browser)))
+    assert "bad.html at 390 pixels" in found
+    assert "scrolls sideways" in found
+    assert "oh" in found
+    assert "lost.png" in found
+    assert "good.html" not in found

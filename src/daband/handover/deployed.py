@@ -191,6 +191,12 @@ def load_deployed(path: str | Path, *, encoder: Any = None) -> Deployed:
 
     A file that is damaged, truncated, of a newer format or no exported policy is a ``CheckpointError`` that names it.
     ``encoder`` is the ``torch.nn.Module`` where the policy has a custom one, of which the file holds the weights alone.
+
+    >>> policy = daband.Constant(context_shape=(2,), n_arms=2, alpha=0.0, seed=0)
+    >>> skipped = policy.update([[0.0, 0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
+    >>> daband.export(policy, "market.daband", arm_names=["letter", "call"])
+    >>> daband.load_deployed("market.daband").decide([0.0, 0.0]).arm_name
+    'call'
     """
     header, arrays = read_deployed_file(path)
     try:

@@ -67,6 +67,12 @@ def export(
             warnings and for ``Deployed.monitor``. By default those of the pair, else the contexts that the policy
             keeps for replay, else none.
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
+    >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
+    >>> daband.export(policy, "market.daband", arm_names=["letter", "call"])
+    >>> daband.load_deployed("market.daband").decide([1.0, 0.0]).arm_name in ("letter", "call")
+    True
     """
     header, arrays = exported(
         policy,

@@ -19,8 +19,8 @@ __all__ = ["RewardModel", "cross_fitted_rewards", "flat_features", "split_folds"
 _MOST_FEATURES = 256
 """Contexts of more numbers are reduced to their first principal components."""
 _COMPONENTS = 64
-_SAMPLE = 4096
-"""Contexts that the principal components are fitted to."""
+_SAMPLE, _SAMPLE_BYTES = 4096, 1 << 28
+"""Contexts of each batch that the principal components are fitted to, and their memory, at most."""
 
 
 class RewardModel:
@@ -125,6 +125,7 @@ def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[Fl
     shown = []
     for batch in flat:
         rows = batch.reshape(-1, size)
-        shown.append(rows[np.linspace(0, len(rows) - 1, min(_SAMPLE, len(rows))).astype(np.int64)])
+        most = min(_SAMPLE, len(rows), max(_COMPONENTS, _SAMPLE_BYTES // max(1, rows[0].nbytes)))
+        shown.append(rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)])
     transform = PCA(min(_COMPONENTS, sum(map(len, shown)))).fit(*shown)
     return [transform(batch.reshape(-1, size)).reshape(*batch.shape[:lead], -1) for batch in flat]

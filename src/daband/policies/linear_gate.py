@@ -52,6 +52,7 @@ class LinearGate:
     _keys: IntArray
     _arms: IntArray
     _rewards: FloatArray
+    _weights: FloatArray
 
     def __init__(
         self,
@@ -109,7 +110,9 @@ class LinearGate:
         if self.transform.fitted:
             self.head.learn(self.features(contexts), arms, rewards, weights)
 
-    def hold_out(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> BoolArray:
+    def hold_out(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
+    ) -> BoolArray:
         """Keep the source rounds whose contexts are held out, and return which they are, (B,).
 
         A context is held out whenever it comes again, and so is never in a gradient step.
@@ -130,6 +133,7 @@ class LinearGate:
             self._keys = np.concatenate([self._keys, keys[kept]])
             self._arms = np.concatenate([self._arms, arms[kept]])
             self._rewards = np.concatenate([self._rewards, rewards[kept]])
+            self._weights = np.concatenate([self._weights, np.ones(len(kept)) if weights is None else weights[kept]])
         return held
 
     @property
@@ -137,35 +141,52 @@ class LinearGate:
         """The held-out rounds: contexts, arms and rewards."""
         return self._contexts, self._arms, self._rewards
 
+    @property
+    def weights(self) -> FloatArray:
+        """The weights of the held-out rounds, (h,)."""
+        return self._weights
+
     def compare(self, buffers: ReplayBuffers, head: RidgeHead, encode: Callable[[AnyArray], FloatArray]) -> None:
         """Decide who acts: this linear part, or the network whose ``head`` was just fitted to the stored rounds.
 
         ``head`` learns the held-out rounds afterwards; ``encode`` gives the latents of source contexts.
         """
-        stored = [buffer.columns() for buffer in (buffers.source, buffers.target_rounds) if len(buffer)]
-        contexts, arms, rewards = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
+        filled = [buffer for buffer in (buffers.source, buffers.target_rounds) if len(buffer)]
+        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
+        contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
         if not self.transform.fitted:
             self.fit_transform(contexts, buffers.target.contexts[: len(buffers.target)].cpu().numpy())
             if not self.transform.fitted:
                 return
-            self.refit(contexts, arms, rewards)
+            self.refit(contexts, arms, rewards, weights)
         held, held_arms, held_rewards = self.rounds
         if not len(held):
             return
         latents = encode(held)
-        self.judge(contexts, arms, rewards, head.decide(latents, first_round=0, rule="greedy").mean)
-        head.learn(latents, held_arms, held_rewards)
+        self.judge(contexts, arms, rewards, head.decide(latents, first_round=0, rule="greedy").mean, weights)
+        head.learn(latents, held_arms, held_rewards, self._weights)
 
-    def refit(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+    def refit(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray) -> None:
         """Fit the head to rounds from before the standardisation was fitted, besides the held-out ones."""
         head = copy.copy(self.head)  # a decision under way keeps the head it began with
         held, held_arms, held_rewards = self.rounds
         features = [self.features(rows) for rows in (contexts, held) if len(rows)]
-        rounds = np.concatenate([arms, held_arms]), np.concatenate([rewards, held_rewards])
-        head.statistics = head.refitted(np.concatenate(features), *rounds)
+        head.statistics = head.refitted(
+            np.concatenate(features),
+            np.concatenate([arms, held_arms]),
+            np.concatenate([rewards, held_rewards]),
+            np.concatenate([weights, self._weights]),
+        )
         self.head = head
 
-    def judge(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, predicted: FloatArray) -> None:
+    def judge(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        predicted: FloatArray,
+        weights: FloatArray | None = None,
+    ) -> None:
         """Decide who acts.
 
         Args:
@@ -173,9 +194,12 @@ class LinearGate:
             arms: their arms, (n,).
             rewards: and rewards, (n,).
             predicted: what the network, fitted to the same rounds, predicts for the held-out ones, (h, K).
+            weights: those of the rounds, (n,); 1 by default.
         """
         held, held_arms, held_rewards = self.rounds
-        own = self._predicted(self.features(contexts), arms, rewards, self.features(held))
+        root = np.ones(len(arms)) if weights is None else np.sqrt(weights)
+        features = self.features(contexts) * root.reshape(-1, *[1] * (1 + len(self._lead)))
+        own = self._predicted(features, arms, rewards * root, self.features(held))
         both = [calibrated(mean, held_arms, held_rewards) for mean in (own, predicted)]
         worth = values_of_arms(np.mean(both, axis=0), held_arms, held_rewards, one_hot=self._one_hot)
         rows = np.arange(len(held))
@@ -210,7 +234,9 @@ class LinearGate:
         if rounds:
             arrays["held"] = np.array(list(self._held), np.int64)
             columns = zip(
-                ("contexts", "keys", "arms", "rewards"), (self._contexts, self._keys, *self.rounds[1:]), strict=True
+                ("contexts", "keys", "arms", "rewards", "weights"),
+                (self._contexts, self._keys, *self.rounds[1:], self._weights),
+                strict=True,
             )
             arrays.update({f"rounds.{name}": array for name, array in columns})
         return arrays
@@ -230,12 +256,14 @@ class LinearGate:
         if columns:
             self._contexts, self._keys = columns["contexts"], columns["keys"]
             self._arms, self._rewards = columns["arms"], columns["rewards"]
+            self._weights = columns["weights"]
 
     def _forget_rounds(self) -> None:
         self._contexts = np.empty((0, *self._lead, *self._feature_shape), np.float32)
         self._keys = np.empty(0, np.int64)
         self._arms = np.empty(0, np.int64)
         self._rewards = np.empty(0)
+        self._weights = np.empty(0)
 
 
 def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) -> FloatArray:

@@ -486,7 +486,7 @@ class NeuralLinUCB(Policy):
             if self._gate is None:
                 self._buffers.source.add_rounds(contexts, arms, rewards, weights)
             else:
-                kept = ~self._gate.hold_out(contexts, arms, rewards)
+                kept = ~self._gate.hold_out(contexts, arms, rewards, weights)
                 own = None if weights is None else weights[kept]
                 self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept], own)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
@@ -527,7 +527,7 @@ class NeuralLinUCB(Policy):
         # Once target rewards arrive, who acts is settled; the source's statistics hold the held-out rounds as well.
         if self._gate is not None and len(self._gate.rounds[0]):
             held, held_arms, held_rewards = self._gate.rounds
-            more = (self._encode(encoder, held, "source"), held_arms, held_rewards, np.ones(len(held)))
+            more = (self._encode(encoder, held, "source"), held_arms, held_rewards, self._gate.weights)
             rounds[0] = tuple(np.concatenate(columns) for columns in zip(rounds[0], more, strict=True))  # type: ignore[assignment]
         head.trust = copy.copy(head.trust)
         head.trust.refit(*(self._fit_head(*columns) for columns in rounds))

@@ -80,6 +80,13 @@ def fit_log(
             on at the first part that is not learned; files that have come to the log since are learned as well.
         progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
             ``rows_per_second`` and ``seconds_left``.
+
+    >>> import polars as pl
+    >>> rounds = pl.DataFrame({"x": [0.0, 1.0] * 20, "arm": [0, 1] * 20, "reward": [0.0, 1.0] * 20})
+    >>> rounds.with_columns(propensity=0.5).write_parquet("log.parquet")
+    >>> policy = daband.fit_log(daband.LinUCB(context_shape=(1,), n_arms=2, seed=0), "log.parquet")
+    >>> policy.rounds_learned
+    40
     """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
