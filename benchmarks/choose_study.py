@@ -118,7 +118,11 @@ def main() -> None:
     parser.add_argument("--scores", type=Path, required=True)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    records = study(read(arguments.scores))
+    pairs = read(arguments.scores)
+    most = max(map(len, pairs.values()))
+    for pair in [pair for pair, own in pairs.items() if len(own) < most]:
+        print(f"{pair} is left out: {len(pairs.pop(pair))} of {most} candidates are trained")
+    records = study(pairs)
     print(summary(records))
     if arguments.record:
         lines = ",\n".join(json.dumps(record) for record in records)
