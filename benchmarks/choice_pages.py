@@ -209,7 +209,8 @@ def _signed(value: float) -> str:
 
 
 def _commits(records: Sequence[Record]) -> str:
-    return f"Commit {', '.join(sorted({record['commit'] for record in records}))}."
+    names = sorted({name for record in records for name in record["commit"].split(", ")})
+    return f"Commits: {', '.join(names)}."
 
 
 def _passes(passes: int) -> str:
