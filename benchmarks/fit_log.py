@@ -34,17 +34,21 @@ CONTEXT = [f"x{i}" for i in range(N_FEATURES)]
 
 
 def make_file(path: Path, number: int, rows: int) -> None:
-    """One file of a log whose rewards depend on the context, and whose propensities are uneven."""
+    """One file of a log whose rewards depend on the context, and whose propensities are uneven.
+
+    Contexts are standard normal: every block has those of the file's first one in another order, with random signs.
+    """
     rng = np.random.default_rng([16, number])
     coefficients = np.random.default_rng(16).normal(size=(N_ARMS, N_FEATURES)).astype(np.float32)
+    first = rng.standard_normal((min(rows, BATCH), N_FEATURES), dtype=np.float32)
     frames = []
-    for start in range(0, rows, 262_144):
-        n = min(262_144, rows - start)
-        x = rng.standard_normal((n, N_FEATURES), dtype=np.float32)
+    for start in range(0, rows, BATCH):
+        n = min(BATCH, rows - start)
+        x = first[rng.permutation(len(first))[:n]] * rng.choice(np.array([-1, 1], np.float32), N_FEATURES)
         favourite = np.argmax(x[:, :N_ARMS], axis=1)
         arm = np.where(rng.random(n) < 0.5, favourite, rng.integers(0, N_ARMS, n))
         propensity = np.where(arm == favourite, 0.5 + 0.5 / N_ARMS, 0.5 / N_ARMS).astype(np.float32)
-        chance = 1 / (1 + np.exp(-np.einsum("nd,nd->n", x, coefficients[arm]) / np.sqrt(N_FEATURES)))
+        chance = 1 / (1 + np.exp(-(x @ coefficients.T)[np.arange(n), arm] / np.sqrt(N_FEATURES)))
         columns: dict[str, Any] = {name: x[:, i] for i, name in enumerate(CONTEXT)}
         columns |= {"arm": arm.astype(np.uint8), "reward": (rng.random(n) < chance).astype(np.float32)}
         frames.append(pl.DataFrame({**columns, "propensity": propensity}))
@@ -99,7 +103,7 @@ def _kill_a_worker(killed: list[int]) -> None:
 def child(what: str, folder: Path) -> None:
     """Run one measurement and print it."""
     theta, killed = None, 0
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), _cpu()
     if what.startswith("product"):
         product_alone(folder, np.float32 if what == "product float32" else np.float64)
     else:
@@ -107,7 +111,14 @@ def child(what: str, folder: Path) -> None:
     seconds = time.perf_counter() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     coefficients = None if theta is None else theta.tolist()
-    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "theta": coefficients, "killed": killed}))
+    found = {"seconds": seconds, "cpu_seconds": _cpu() - before, "peak_bytes": peak, "killed": killed}
+    print(json.dumps({**found, "theta": coefficients}))
+
+
+def _cpu() -> float:
+    """Seconds of processors that all threads of this process have used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def measured(what: str, folder: Path) -> dict[str, Any]:
@@ -155,6 +166,7 @@ def main() -> None:
             kind: {
                 "rows_per_second": [args.rows / run["seconds"] for run in found],
                 "seconds": [run["seconds"] for run in found],
+                "cpu_seconds": [run["cpu_seconds"] for run in found],
                 "peak_bytes": max(run["peak_bytes"] for run in found),
                 "workers_killed": sum(run["killed"] for run in found),
                 "largest_difference": None

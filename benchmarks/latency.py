@@ -112,17 +112,17 @@ def cases(folder: Path) -> list[Case]:
     rows = rng.normal(size=(ROUNDS, DIMENSIONS))
     arms, rewards = rng.integers(0, ARMS, ROUNDS), rng.random(ROUNDS)
     numeric = [NumericColumn(f"c{at}", 0.0, 0.1, 1.1, False) for at in range(DIMENSIONS)]
-    mixed = [*numeric[:20], *(CategoricalColumn(f"k{at}", ("a", "b", "c")) for at in range(4))]
+    mixed: list[NumericColumn | CategoricalColumn] = [*numeric[:20], *(CategoricalColumn(f"k{at}", ("a", "b", "c")) for at in range(4))]
     row = {f"c{at}": float(value) for at, value in enumerate(rows[0])}
     categories: dict[str, Any] = {**{f"c{at}": row[f"c{at}"] for at in range(20)}, **{f"k{at}": "b" for at in range(4)}}
     found = []
-    for name, table, given, settings in (
-        ("linucb, array", None, rows[0], {}),
-        ("linucb, dict", TableTransform(tuple(numeric)), row, {}),
-        ("linucb, dict with categories", TableTransform(tuple(mixed)), categories, {}),
-        ("linucb with Standardise, dict", TableTransform(tuple(numeric)), row, {"transform": daband.Standardise()}),
+    for name, table, given, transform in (
+        ("linucb, array", None, rows[0], None),
+        ("linucb, dict", TableTransform(tuple(numeric)), row, None),
+        ("linucb, dict with categories", TableTransform(tuple(mixed)), categories, None),
+        ("linucb with Standardise, dict", TableTransform(tuple(numeric)), row, daband.Standardise()),
     ):
-        policy = daband.LinUCB(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, **settings)
+        policy = daband.LinUCB(context_shape=(DIMENSIONS,), n_arms=ARMS, seed=0, transform=transform)
         policy.prepare(rows)
         policy.update(rows, arms, rewards)
         deployed = exported(policy, folder / f"{name}.daband", rows, table)

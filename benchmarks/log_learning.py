@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ ARMS, FEATURES, FRESH = 5, 6, 20_000
 LOGS = ("even", "good arms", "bad arms", "by context")
 REWARDS = ("linear", "nonlinear")
 POLICIES = ("constant", "linucb", "nlinucb")
-EPISODE = 64
+EPISODE = 128
 
 
 def expected_rewards(contexts: AnyArray, kind: str, seed: int) -> AnyArray:
@@ -120,6 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--logs", default=",".join(LOGS))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--rounds", default="1000,4000,20000", help="of the logs, one or more")
     parser.add_argument("--steps", type=int, default=8, help="gradient steps after an episode")
@@ -136,18 +138,18 @@ def main() -> None:
     records: list[dict[str, Any]] = []
     work = [
         (policy, reward, kind, rounds, seed)
+        for seed in range(given.seeds)
         for policy in given.policies.split(",")
         for reward in REWARDS
-        for kind in LOGS
+        for kind in given.logs.split(",")
         for rounds in map(int, given.rounds.split(","))
-        for seed in range(given.seeds)
     ]
     for number, (policy, reward, kind, rounds, seed) in enumerate(work):
         if number % parts != part:
             continue
         records.append(study(policy, reward, kind, seed, rounds=rounds, steps=given.steps))
         run = {
-            "command": "python benchmarks/log_learning.py " + " ".join(sys.argv[1:]),
+            "command": shlex.join(["python", "benchmarks/log_learning.py", *[Path(one).name for one in sys.argv[1:]]]),
             "commit": given.commit,
             "machine": platform.machine(),
             "numpy": np.__version__,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import numpy as np
 
 import daband
 from daband.arrays import AnyArray, FloatArray
-from daband.evaluation import ESTIMATORS
+from daband.evaluation import ESTIMATORS, compare_estimators
 from daband.evaluation.off_policy_estimators import (
     direct_method,
     doubly_robust,
@@ -59,8 +60,10 @@ PROBLEMS = (
     Problem("nonlinear rewards, normal shift", True, 0.7, "normal"),
     Problem("linear rewards, shift of a product", False, 0.7, "product"),
     Problem("nonlinear rewards, shift of a product", True, 0.7, "product"),
+    Problem("linear rewards, shift of a wave", False, 0.7, "wave"),
+    Problem("nonlinear rewards, shift of a wave", True, 0.7, "wave"),
 )
-"""A product's shift is none that the ratio's linear and squared features can represent."""
+"""A wave's shift is none that the ratio's features, products of two at most, can represent."""
 
 _FIXED = np.random.default_rng(2020)
 SLOPES, LOGGING, WAVES = (_FIXED.normal(size=(ARMS, FEATURES)) / np.sqrt(FEATURES) for _ in range(3))
@@ -72,12 +75,17 @@ def source_contexts(rng: np.random.Generator, n: int) -> AnyArray:
 
 
 def target_contexts(rng: np.random.Generator, n: int, shift: str) -> AnyArray:
-    """Contexts of the target; with shift "product" those whose first two features agree in sign are more frequent."""
+    """Contexts of the target, or source contexts of which some are kept with a probability of their own.
+
+    With "product" those whose first two features agree in sign are more frequent, with "wave" those whose first
+    feature is near 0 or 2.
+    """
     if shift == "normal":
         moved: FloatArray = rng.normal(size=(n, FEATURES)) * SCALE + SHIFT
         return moved
     found = rng.normal(size=(3 * n, FEATURES))
-    kept = rng.random(3 * n) < 1 / (1 + np.exp(-2 * found[:, 0] * found[:, 1]))
+    score = 2 * found[:, 0] * found[:, 1] if shift == "product" else 2 * np.cos(3 * found[:, 0])
+    kept = rng.random(3 * n) < 1 / (1 + np.exp(-score))
     some: FloatArray = found[kept][:n]
     return some
 
@@ -128,8 +136,8 @@ def coverage(problem: Problem, logs: int) -> dict[str, Any]:
         rng = np.random.default_rng([seed, 9])
         log = draw_log(rng, problem, ROUNDS)
         target = target_contexts(rng, TARGETS, problem.shift) if problem.shift else None
-        for name in ESTIMATORS:
-            found[name].append(daband.evaluate_log(policy, log, name, target))
+        for name, estimate in compare_estimators(policy, log, target=target).items():
+            found[name].append(estimate)
     rows = {}
     for name, estimates in found.items():
         errors = np.array([one.value for one in estimates]) - truth
@@ -247,24 +255,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--studies", default="obp,coverage")
+    parser.add_argument("--domains", default="source,target", help="where the policy is valued")
     parser.add_argument("--logs", type=int, default=500)
     parser.add_argument("--part", default="0/1", help="I/N: of N processes the I-th")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--join", nargs="+", type=Path, help="write the studies of these files to --out, and stop")
     given = parser.parse_args()
+    if given.join:
+        joined: dict[str, Any] = {}
+        for path in given.join:
+            more = json.loads(path.read_text())
+            lists = {name: [*joined.get(name, []), *more.get(name, [])] for name in ("runs", "obp", "coverage")}
+            joined = {**more, **joined, **lists}
+        given.out.write_text(json.dumps(joined, indent=1) + "\n")
+        return
     part, parts = (int(number) for number in given.part.split("/"))
-    document: dict[str, Any] = {
-        "command": "python benchmarks/off_policy.py " + " ".join(sys.argv[1:]),
+    run = {
+        "command": shlex.join(["python", "benchmarks/off_policy.py", *[Path(one).name for one in sys.argv[1:]]]),
         "commit": given.commit,
         "machine": platform.machine(),
         "numpy": np.__version__,
-        "rounds": ROUNDS,
-        "smallest_propensity": SMALLEST,
     }
+    document: dict[str, Any] = {"runs": [run], "rounds": ROUNDS, "smallest_propensity": SMALLEST}
+    wanted = [problem for problem in PROBLEMS if ("target" if problem.shift else "source") in given.domains.split(",")]
     if "obp" in given.studies and part == 0:
         document["obp"] = against_obp()
     if "coverage" in given.studies:
         document["coverage"] = []
-        for problem in PROBLEMS[part::parts]:
+        for problem in wanted[part::parts]:
             document["coverage"].append(coverage(problem, given.logs))
             given.out.write_text(json.dumps(document, indent=1) + "\n")
     given.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -7,7 +7,7 @@ Every policy is trained in the source as ``daband bench`` would, and handed over
 and the same with every label moved on to the next arm, where what the source taught is wrong. There it plays 1,920
 rounds with full trust in the source, with adaptive trust, and with none; and a policy of the same settings that was
 never in the source plays them as well ("nothing"). A unit of work is a pair, a method and a seed; ``--part`` takes
-every N-th. A unit that is in DIR already is not repeated.
+every N-th, from I = 0 on. A unit that is in DIR already is not repeated; ``--join`` adds to a record that is there.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def build(method: str, pair: Pair, seed: int, recipe: str) -> Policy:
     return daband.LinUCB.for_pair(pair, seed=seed)
 
 
-def unit(study: str, method: str, seed: int, recipe: str, folder: Path) -> dict[str, Any]:
+def unit(study: str, method: str, seed: int, recipe: str, folder: Path, *, tiny: bool = False) -> dict[str, Any]:
     """Train one policy and continue it in every way."""
     name, options, episodes, _, _ = STUDIES[study]
-    pair = load(name, **options)
+    pair = load(name, tiny=True) if tiny else load(name, **options)
     begun = time.perf_counter()
     policy = build(method, pair, seed, recipe)
     episodes = min(episodes, pair.source.rounds_available // EPISODE)
@@ -117,13 +117,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="at most so many seeds")
     parser.add_argument("--recipe", default="default")
     parser.add_argument("--part", default="0/1")
+    parser.add_argument("--tiny", action="store_true", help="the pair's small twin, for tests")
     parser.add_argument("--commit", default="")
     parser.add_argument("--join", type=Path)
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     if args.join is not None:
-        records = [json.loads(path.read_text()) for path in sorted(args.join.glob("*.json"))]
-        args.record.write_text(json.dumps(records, indent=1) + "\n")
+        known = json.loads(args.record.read_text()) if args.record.exists() else []
+        found = [json.loads(path.read_text()) for path in sorted(args.join.glob("*.json"))]
+        of = {(record["study"], record["method"], record["seed"]): record for record in [*known, *found]}
+        args.record.write_text(json.dumps([of[key] for key in sorted(of)], indent=1) + "\n")
         return
     warnings.simplefilter("ignore")
     args.out.mkdir(parents=True, exist_ok=True)
@@ -139,7 +142,7 @@ def main() -> None:
         path = args.out / f"{study}-{method}-{seed}.json"
         if path.exists():
             continue
-        found = unit(study, method, seed, args.recipe, args.out)
+        found = unit(study, method, seed, args.recipe, args.out, tiny=args.tiny)
         about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
         about["command"] = f"python benchmarks/prior_trust.py --pairs {study} --recipe {args.recipe}"
         path.write_text(json.dumps({**found, **about}, indent=1) + "\n")

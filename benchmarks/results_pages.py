@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import choice_pages
 from audit_page import audit_page
 from front_door_page import front_door
 from front_figure import front_figure
@@ -189,6 +190,9 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "digit": lambda records: digit(records, _records("attribution")),
     "stand-ins": lambda records: stand_ins(records, _records("signs")),
 }
+for _name in ("choose", "small-tables", "label-shift"):
+    if (RECORDS / f"{_name}.json").is_file():  # each is a study of its own; a page comes with its record
+        PAGE_OF[_name] = getattr(choice_pages, _name.replace("-", "_"))
 IMAGES = ROOT / "docs" / "images"
 
 

@@ -43,7 +43,7 @@ KINDS = {
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
     "daband-linear": (daband.DABand, _vector(recipe=GATED)),
     "daband-linear-shared": (daband.DABand, _vector(recipe=GATED, arms="shared", transform=daband.PCA(4))),
-    "daband-linear-images": (daband.DABand, {"context_shape": (18, 17, 3), "n_arms": ARMS, "recipe": GATED}),
+    "daband-linear-images": (daband.DABand, {"context_shape": (17, 16), "n_arms": ARMS, "recipe": GATED}),
     "daband-paper": (daband.DABand, _vector(recipe={"base": "paper", "learning": {"steps": 2}})),
     "daband-shared": (daband.DABand, _vector(recipe=SMALL, arms="shared")),
     "daband-pca": (daband.DABand, _vector(recipe=SMALL, transform=daband.PCA(4))),

@@ -31,6 +31,7 @@ from daband.checks.policy_problems import (
     fresh,
     random_contexts,
 )
+from daband.checks.policy_statistics import STATISTICS_CHECKS
 from daband.errors import InvalidInput
 from daband.policies import Policy, load
 
@@ -324,6 +325,7 @@ POLICY_CHECKS: tuple[Callable[[MakePolicy], None], ...] = (
     check_bad_input_changes_nothing,
     check_bad_sizes_are_refused,
     *DEPLOYMENT_CHECKS,
+    *STATISTICS_CHECKS,
 )
 
 

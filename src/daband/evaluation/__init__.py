@@ -9,7 +9,7 @@ from daband.evaluation.bound import (
     observable_bound,
 )
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
-from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, evaluate_log
+from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
 from daband.evaluation.paired_test import Paired, compare_paired, holm
 from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate
 
@@ -24,6 +24,7 @@ __all__ = [
     "Paired",
     "best_arms",
     "best_joint_error",
+    "compare_estimators",
     "compare_paired",
     "count_arms",
     "discriminator_divergence",

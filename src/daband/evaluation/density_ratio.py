@@ -1,8 +1,8 @@
 """How much more likely a context is in the target than in the source, from samples of both.
 
 A logistic regression tells the two samples apart; its odds, times the ratio of the sample sizes, estimate the ratio of
-the densities (Bickel, Bruckner, Scheffer 2009). Features are standardised, with their squares beside them where there
-are contexts enough: the log ratio of two normal densities is quadratic.
+the densities (Bickel, Bruckner, Scheffer 2009). Features are standardised, with their squares and products beside them
+where there are contexts enough: the log ratio of two normal densities is quadratic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from daband.arrays import FloatArray
 __all__ = ["DensityRatio"]
 
 _ROWS_PER_COEFFICIENT = 20
-"""Squares are used where each coefficient has as many contexts of the smaller sample."""
+"""Squares, and products, are used where each coefficient has as many contexts of the smaller sample."""
 _STEPS = 50
 _LARGEST_LOGIT = 30.0
 
@@ -36,12 +36,13 @@ class DensityRatio:
         deviation = both.std(axis=0)
         varies = deviation > 1e-12 * (1.0 + np.abs(self._centre))
         self._scale = np.where(varies, deviation, np.inf)  # a constant becomes 0
-        smaller = min(len(source), len(target))
-        self._squares = (2 * source.shape[1] + 1) * _ROWS_PER_COEFFICIENT <= smaller
+        dim, most = source.shape[1], min(len(source), len(target)) // _ROWS_PER_COEFFICIENT
+        self._squares = 1 + 2 * dim <= most
+        self._products = 1 + dim + dim * (dim + 1) // 2 <= most
         self._offset = math.log(len(source) / len(target))
         is_target = np.concatenate([np.zeros(len(source)), np.ones(len(target))])
         self.coefficients = _fit_logistic(self._design(both), is_target, ridge)
-        """(1 + d,) or, with squares, (1 + 2 d,)."""
+        """(1 + d,); (1 + 2 d,) with squares; (1 + d + d (d + 1) / 2,) with products as well."""
 
     def __call__(self, features: FloatArray) -> FloatArray:
         """The ratio at these contexts, (n,)."""
@@ -52,7 +53,10 @@ class DensityRatio:
     def _design(self, features: FloatArray) -> FloatArray:
         standard = (features - self._centre) / self._scale
         columns = [np.ones((len(features), 1)), standard]
-        if self._squares:
+        if self._products:
+            first, second = np.triu_indices(features.shape[1])
+            columns.append(standard[:, first] * standard[:, second])
+        elif self._squares:
             columns.append(standard**2)
         return np.concatenate(columns, axis=1)
 

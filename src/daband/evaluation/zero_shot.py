@@ -94,7 +94,9 @@ def evaluate(
     if not isinstance(domain, EvaluationDomain):
         logged = isinstance(domain, LoggedDomain)
         missing = (
-            ": a log holds the reward of the logged arm alone, which takes an off-policy estimate" if logged else ""
+            ": a log holds the reward of the logged arm alone; daband.evaluate_log(policy, log) estimates from it"
+            if logged
+            else ""
         )
         raise InvalidInput(
             f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"

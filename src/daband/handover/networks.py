@@ -24,8 +24,8 @@ Float32Array = npt.NDArray[np.float32]
 
 _LOCAL = threading.local()
 _BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
-_PATCH_NUMBERS = 1 << 19
-"""How many numbers of patches are made at a time: 2 MB, which stay in the cache."""
+_PATCHES = 1024
+"""How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
 _SPREAD_FLOOR = np.float32(0.1)
 
 
@@ -196,25 +196,26 @@ def _pooled_convolution(maps: Float32Array, side: int, weight: Float32Array) -> 
     height, width, channels = maps.shape
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
     out = np.empty((rows, columns, weight.shape[1]), np.float32)
-    strides = maps.strides
-    # A patch is ``side`` pieces of memory: pixels of a row, with their channels, lie side by side.
+    down, right, deep = maps.strides
+    # A patch is ``side`` pieces of memory: pixels of a row, with their channels, lie side by side. The four patches
+    # that are pooled differ in the first two axes, so that pooling compares four blocks of memory.
     patches = np.lib.stride_tricks.as_strided(
         maps,
-        (2 * rows, 2 * columns, side, side * channels),
-        (strides[0], strides[1], strides[0], strides[2]),
+        (2, 2, rows, columns, side, side * channels),
+        (down, right, 2 * down, 2 * right, down, deep),
         writeable=False,
     )
-    at_once = min(rows, max(1, _PATCH_NUMBERS // (4 * columns * side * side * channels)))
+    at_once = max(1, min(rows, _PATCHES // (4 * columns)))
     for start in range(0, rows, at_once):
-        part = patches[2 * start : 2 * (start + at_once)]
+        part = patches[:, :, start : start + at_once]
         cut = _scratch("patches", part.shape)
         np.copyto(cut, part)
         flat = cut.reshape(-1, len(weight))
         products = np.matmul(flat, weight, out=_scratch("products", (len(flat), weight.shape[1])))
-        four = products.reshape(len(part) // 2, 2, columns, 2, -1)
-        np.maximum(four[:, 0, :, 0], four[:, 0, :, 1], out=out[start : start + at_once])
-        lower = np.maximum(four[:, 1, :, 0], four[:, 1, :, 1])
-        np.maximum(out[start : start + at_once], lower, out=out[start : start + at_once])
+        four = products.reshape(4, *out[start : start + at_once].shape)
+        np.maximum(four[0], four[1], out=four[0])
+        np.maximum(four[2], four[3], out=four[2])
+        np.maximum(four[0], four[2], out=out[start : start + at_once])
     return out
 
 

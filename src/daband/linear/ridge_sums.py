@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array
+from daband.linear.kernels import kernels
 
 __all__ = ["RidgeSums"]
 
-_TILE_BYTES = 1 << 21
+_TILE_BYTES = 1 << 22
 """Rows are sorted by head and summed in tiles of about this size, which stay in the cache."""
 
 
@@ -28,8 +29,7 @@ class RidgeSums:
         self.moment: FloatArray = np.zeros((n_heads, dim))
         self.counts: IntArray = np.zeros(n_heads, np.int64)
         self._tile = max(64, _TILE_BYTES // (8 * dim))
-        self._columns: FloatArray = np.empty((dim, 0))
-        self._gathered: AnyArray = np.empty((dim, 0))
+        self._columns: FloatArray = np.empty((dim + 1, 0))
 
     def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
@@ -61,25 +61,21 @@ class RidgeSums:
         self.__dict__.update(state)
 
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: FloatArray | None) -> None:
-        n, n_heads = len(contexts), len(self.counts)
-        if self._columns.shape[1] < n or self._gathered.dtype != contexts.dtype:
-            self._columns = np.empty((self.dim, self._tile))
-            self._gathered = np.empty((self.dim, self._tile), contexts.dtype)
+        n, n_heads, dim = len(contexts), len(self.counts), self.dim
+        if self._columns.shape[1] < n:
+            self._columns = np.empty((dim + 1, self._tile))
         small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
         order = np.argsort(small, kind="stable")  # a radix sort for small integers
-        gathered = np.take(contexts.T, order, axis=1, out=self._gathered[:, :n], mode="clip")
-        paid = rewards[order]
+        # A row times the root of its weight counts by its weight in every product of two rows.
+        root = np.ones(n) if weights is None else np.sqrt(weights[order])
         columns = self._columns[:, :n]
-        if weights is None:
-            np.copyto(columns, gathered)
-        else:  # a row times the root of its weight counts by its weight in every product of two rows
-            root = np.sqrt(weights[order])
-            np.multiply(gathered, root, out=columns)
-            paid = paid * root
+        kernels.gather_columns(contexts.T, order, root, columns[:dim])
+        np.multiply(rewards[order], root, out=columns[dim])
         counts = np.bincount(heads, minlength=n_heads)
         stop = np.cumsum(counts)
         for head in np.flatnonzero(counts):
             own = columns[:, stop[head] - counts[head] : stop[head]]
-            self.gram[head] += own @ own.T
-            self.moment[head] += own @ paid[stop[head] - counts[head] : stop[head]]
+            products = own @ own.T  # rewards stand in the last row: Z'Z and Z'r in one product
+            self.gram[head] += products[:dim, :dim]
+            self.moment[head] += products[dim, :dim]
         self.counts += counts
