@@ -1,7 +1,7 @@
 """Decide from a shell: ``python -m daband.handover FILE < rows.jsonl``, one JSON value a line in, one a line out.
 
-A row is a mapping from column to value, an array of numbers, or the path of an image file. One that cannot be decided on becomes a line
-with an ``error``, and the exit code is 1; the others are decided.
+A row is a mapping from column to value, an array of numbers, or the path of an image file. One that cannot be decided
+on becomes a line with an ``error``, and the exit code is 1; the others are decided.
 """
 
 from __future__ import annotations
