@@ -165,7 +165,7 @@ def prediction_powered(
 
 def active(predicted: FloatArray, paid: FloatArray, budget: int, generator: np.random.Generator) -> tuple[float, float]:
     """Active inference (Zrnic and Candes, 2024): contexts asked with their own probability, weighted by its inverse."""
-    deviation = np.maximum(np.sqrt(predicted * (1.0 - predicted)), 0.05)
+    deviation = np.maximum(np.sqrt(predicted * (1.0 - predicted)), np.sqrt(2.0 / budget))
     probability = np.minimum(budget / len(paid) * (0.5 + 0.5 * deviation / deviation.mean()), 1.0)
     asked = generator.random(len(paid)) < probability
     drawn = predicted + np.where(asked, (paid - predicted) / probability, 0.0)

@@ -48,8 +48,8 @@ def audit_page(content: Record) -> str:
         lines += _table(data, [record for record in records if record["data"] == data])
     lines += [
         _paragraph(
-            "The made-up policies are there because no data set here has one that is nearly always right: their mistakes",
-            "are drawn with the probabilities that they predict.",
+            "The made-up policies are there because no data set here has one that is nearly always right: their",
+            "mistakes are drawn with the probabilities that they predict.",
         ),
         "",
         "## What else was tried",
@@ -102,8 +102,8 @@ def _summary(records: Sequence[Record], simulations: int) -> str:
     good = [record["width_ratio"] for record in records if _is_good(record)]
     text = (
         f"**Coverage is at least {lowest}** for every policy and budget, {mean} on average; over the domain at least "
-        f"{lowest_domain}, {mean_domain} on average (an error of .01 is to be expected of {simulations} simulations). The "
-        f"width is never above {widest:.2f} of Wilson's."
+        f"{lowest_domain}, {mean_domain} on average (an error of .01 is to be expected of {simulations} simulations). "
+        f"The width is never above {widest:.2f} of Wilson's."
     )
     if good:
         text += (
