@@ -87,8 +87,8 @@ def label_shift(records: Sequence[Record]) -> str:
             "The term `target_diversity` asks that arms be chosen as often as they are expected to be the best ones in",
             'the target. With `prior="uniform"` that is evenly, with `prior="estimated"` as often as label shift',
             "estimation says: predictions are calibrated on source rewards, and the EM iteration of Saerens, Latinne",
-            "and Decaestecker (2002) gives the frequencies of highest likelihood in the target. Vectors are run with the",
-            "network alone and the gate of the target's terms open.",
+            "and Decaestecker (2002) gives the frequencies of highest likelihood in the target. Vectors are run with",
+            "the network alone and the gate of the target's terms open.",
         ),
         "",
         "| pair | seeds | " + " | ".join(variants) + " | estimated less uniform, 95% interval |",
@@ -209,7 +209,8 @@ def _signed(value: float) -> str:
 
 
 def _commits(records: Sequence[Record]) -> str:
-    return f"Commit {', '.join(sorted({record['commit'] for record in records}))}."
+    names = sorted({name for record in records for name in record["commit"].split(", ")})
+    return f"Commits: {', '.join(names)}."
 
 
 def _passes(passes: int) -> str:

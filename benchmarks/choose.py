@@ -181,6 +181,7 @@ def claimed(path: Path) -> bool:
 
 def train_all(arguments: argparse.Namespace) -> None:
     """Train what is asked for; this part of it."""
+    started = time.perf_counter()
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(arguments.threads)
     families = [family for name in arguments.pairs.split(",") for family in GROUPS.get(name, (name,))]
@@ -197,7 +198,9 @@ def train_all(arguments: argparse.Namespace) -> None:
             stem = candidate.name.replace(", ", "-").replace(" ", "-")
             mine = zlib.crc32(f"{label} {candidate.name}".encode()) % of == index
             path = arguments.out / f"{label.replace('/', '_')}--{stem}.npz"
-            if mine and (not wanted or candidate.method in wanted) and claimed(path):
+            if time.perf_counter() - started > arguments.seconds:
+                return
+            if mine and (not wanted or candidate.method in wanted) and not path.exists() and claimed(path):
                 try:
                     print(dump(path, label, candidate, pair, episodes, arguments), flush=True)
                 except Exception:  # the others go on
@@ -216,6 +219,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch, on the CPU")
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th pair and candidate")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--commit", default="")
     arguments = parser.parse_args()
     if arguments.export_tables:
