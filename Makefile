@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PEERS := mabwiser contextualbandits river vowpalwabbit "obp>=0.4.1,<0.5"
 
-.PHONY: setup demo test test-portable check bench docs clean
+.PHONY: setup demo test test-portable check bench docs docs-serve dist clean
 
 setup: $(READY)
 
@@ -56,9 +56,26 @@ bench: $(READY)
 	mkdir -p runs
 	$(BIN)/python benchmarks/linear.py --json runs/benchmark-linear.json
 
+# The site, in build/docs. Tutorials are executed, a warning is an error, every local link is followed, and every
+# page is looked at in a browser where there is one.
 docs: $(READY)
 	$(PIP) --group docs
-	$(BIN)/python -m mkdocs build --strict
+	DABAND_DOCS_JOBS=2 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+		$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs build/docs
+	$(BIN)/python docs/check_site.py build/docs
+	$(BIN)/python docs/browse_site.py build/docs
+
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8000
+
+# Wheel and sdist in dist/, and a try of the wheel in an environment that has nothing else: the demo, shortened.
+dist: $(READY)
+	$(PIP) build
+	rm -rf dist build/dist
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/dist
+	build/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd build/dist && bin/daband bench demo --set episodes=8 --jobs 2 --out demo && test -s demo/report.html
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist docs/tutorials docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

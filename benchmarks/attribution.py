@@ -202,7 +202,7 @@ def with_labels(pair: Pair, labels: str) -> Pair:
         n_arms=pair.n_arms,
         feedback="one_hot",
     )
-    return replace(made, target=pair.target, target_test=pair.target_test)
+    return replace(made, target=pair.target, target_test=pair.target_test, about=pair.about)
 
 
 def run_variant(

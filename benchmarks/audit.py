@@ -241,7 +241,7 @@ def plan_of_training() -> Iterator[tuple[str, tuple[str, ...], dict[str, Any], d
     yield "warfarin", ("white-asian", "asian-white", "white-black"), {"passes": 2}, both
     both = {"linucb": ({}, (10, 0)), "daband": (small, (20, 0))}
     yield "amazon", ("books-dvd", "elec-kitchen", "kitchen-elec", "dvd-elec"), {"passes": 3}, both
-    networks = {"nlinucb": (small, (15, 40)), "daband": (small, (20, 40, 60, 80, 100, 140, 180))}
+    networks = {"nlinucb": (small, (15, 40)), "daband": (small, (20, 40, 60, 80, 100, 140))}
     yield "digit", ("all",), {"form": "embedded"}, networks
 
 

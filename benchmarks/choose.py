@@ -1,9 +1,9 @@
 """How well `daband.choose` chooses: what every candidate predicts and chooses on all shared pairs, and the rule on it.
 
     python benchmarks/choose.py --export-tables tables.npz                          # warfarin as arrays: needs polars
-    python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu --commit HASH    # as often as there are cores
+    python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu --commit HASH   # per core
     python benchmarks/choose.py --out scores --pairs images --commit HASH                       # uses a GPU
-    python benchmarks/choose.py --study scores --record benchmarks/records/choose.json    # the rule, from these files
+    python benchmarks/choose_study.py --scores scores --record benchmarks/records/choose.json   # the rule on them
 
 Training needs numpy, scipy, scikit-learn, torch and safetensors alone. One file per pair and candidate:
 ``PAIR--CANDIDATE.npz``, with the predictions and choices of every seed on held-out source contexts, on target contexts
@@ -70,7 +70,7 @@ GROUPS = {"vectors": ("amazon", "office_caltech", "warfarin", "synthetic"), "ima
 
 def load_pair(label: str, tables: Path | None) -> tuple[Pair, int]:
     """The pair, and its episodes; warfarin from exported arrays where there are some."""
-    name, options, episodes = FAMILIES[label.split("/")[0]][label]
+    name, options, episodes = FAMILIES[label.split("/", maxsplit=1)[0]][label]
     if tables is not None and label.startswith("warfarin"):
         with np.load(tables) as packed:
             part = {key: packed[f"{label} {key}"] for key in PARTS}
@@ -181,6 +181,7 @@ def claimed(path: Path) -> bool:
 
 def train_all(arguments: argparse.Namespace) -> None:
     """Train what is asked for; this part of it."""
+    started = time.perf_counter()
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(arguments.threads)
     families = [family for name in arguments.pairs.split(",") for family in GROUPS.get(name, (name,))]
@@ -197,7 +198,9 @@ def train_all(arguments: argparse.Namespace) -> None:
             stem = candidate.name.replace(", ", "-").replace(" ", "-")
             mine = zlib.crc32(f"{label} {candidate.name}".encode()) % of == index
             path = arguments.out / f"{label.replace('/', '_')}--{stem}.npz"
-            if mine and (not wanted or candidate.method in wanted) and claimed(path):
+            if time.perf_counter() - started > arguments.seconds:
+                return
+            if mine and (not wanted or candidate.method in wanted) and not path.exists() and claimed(path):
                 try:
                     print(dump(path, label, candidate, pair, episodes, arguments), flush=True)
                 except Exception:  # the others go on
@@ -216,6 +219,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch, on the CPU")
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th pair and candidate")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--commit", default="")
     arguments = parser.parse_args()
     if arguments.export_tables:

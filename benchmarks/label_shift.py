@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th pair and variant")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--commit", default="")
     parser.add_argument("--record", type=Path, help="gather what is in --out into this file, and train nothing")
     arguments = parser.parse_args()
@@ -125,7 +126,10 @@ def main() -> None:
     torch.set_num_threads(1)
     names = IMAGES if arguments.pairs == "images" else (*FAMILIES["warfarin"], *SYNTHETIC)
     index, of = map(int, arguments.part.split("/"))
+    started = time.perf_counter()
     for name, variant in [(name, variant) for name in names for variant in VARIANTS][index::of]:
+        if time.perf_counter() - started > arguments.seconds:
+            return
         stem = f"{name}--{variant}".replace("/", "-").replace(", ", "-").replace(" ", "-")
         path = arguments.out / f"{stem}.json"
         if path.exists() or not claimed(path):

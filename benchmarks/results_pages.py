@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import choice_pages
 from audit_page import audit_page
+from front_door_page import front_door
+from front_figure import front_figure
+from latency_page import latency_page
+from page_attribution import attribution
+from page_digit import digit
+from page_linear_readings import linear_readings
+from page_off_policy import off_policy
+from page_stand_ins import stand_ins
+from page_text import digit_runs
 from trust_page import trust_figure, trust_page
 
 from daband.evaluation import compare_paired, holm
@@ -169,11 +179,25 @@ def paper_digit(records: Sequence[Record]) -> str:
 
 
 PAGE_OF: dict[str, Callable[[Any], str]] = {
+    "attribution": attribution,
     "audit": audit_page,
+    "front-door": front_door,
+    "linear-readings": linear_readings,
+    "off-policy": off_policy,
+    "latency": latency_page,
     "paper-digit": paper_digit,
     "trust": trust_page,
+    "digit": lambda records: digit(records, _records("attribution")),
+    "stand-ins": lambda records: stand_ins(records, _records("signs")),
 }
-FIGURE_OF: dict[str, Callable[[Any], str]] = {"trust": trust_figure}
+for _name in ("choose", "small-tables", "label-shift"):
+    if (RECORDS / f"{_name}.json").is_file():  # each is a study of its own; a page comes with its record
+        PAGE_OF[_name] = getattr(choice_pages, _name.replace("-", "_"))
+IMAGES = ROOT / "docs" / "images"
+
+
+def _records(name: str) -> Any:
+    return json.loads((RECORDS / f"{name}.json").read_text())
 
 
 def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:
@@ -217,16 +241,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    for name, page in PAGE_OF.items():
-        record = json.loads((RECORDS / f"{name}.json").read_text())
-        written = {PAGES / f"{name}.md": page(record)}
-        if name in FIGURE_OF:
-            written[PAGES / f"{name}.svg"] = FIGURE_OF[name](record)
-        for path, text in written.items():
-            if not check:
-                path.write_text(text)
-            elif not path.is_file() or path.read_text() != text:
-                sys.exit(f"{path} is not what its records say; run benchmarks/results_pages.py")
+    written = {PAGES / f"{name}.md": page(_records(name)) for name, page in PAGE_OF.items()}
+    written[IMAGES / "front.svg"] = front_figure(
+        digit_runs(_records("digit"), _records("attribution")), IMAGES / "digits.png"
+    )
+    written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
+    for path, text in written.items():
+        if not check:
+            path.write_text(text)
+        elif not path.is_file() or path.read_text() != text:
+            sys.exit(f"{path} is not what its records say; run benchmarks/results_pages.py")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def real_data():
     """The folder with the real data sets, where there is one: DABAND_DATA, as it was when the tests began."""
     if _DATA and (Path(_DATA) / "mnist").is_dir():
         return Path(_DATA)
-    pytest.skip("no real data: set DABAND_DATA to a folder with the data sets (see docs/data.md)")
+    pytest.skip("no real data: set DABAND_DATA to a folder with the data sets (see docs/guide/data.md)")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -164,3 +164,20 @@ def test_simulated_audits_record_coverage_and_width(tmp_path: Path) -> None:
         assert (record["data"], record["pair"], record["method"], record["episodes"]) == ("made", "up", "linucb", 7)
         assert 0.5 < record["width_ratio"] < 1.1
         assert record["coverage"] >= 0.7
+
+
+def test_studies_of_logs(tmp_path: Path) -> None:
+    path = tmp_path / "coverage.json"
+    run("off_policy.py", "--studies", "coverage", "--logs", "2", "--part", "3/7", "--out", str(path))
+    (row,) = json.loads(path.read_text())["coverage"]
+    assert row["shift"] == "normal"
+    assert row["estimators"]["dr"]["rmse"] < 0.2
+    path = tmp_path / "learning.json"
+    run("log_learning.py", "--policies", "linucb", "--seeds", "1", "--rounds", "200", "--out", str(path))
+    run("log_learning.py", "--join", str(path), str(path), "--out", str(tmp_path / "joined.json"))
+    joined = json.loads((tmp_path / "joined.json").read_text())
+    assert len(joined["runs"]) == 2
+    assert len(joined["records"]) == 2 * 8
+    for record in joined["records"]:
+        assert len(record["values"]) == 4
+        assert max(record["values"].values()) <= record["best"]

@@ -4,6 +4,8 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ Decision
 Evaluation
 InvalidInput
 LinUCB
+LogEstimate
 NeuralLinUCB
 NotFitted
 PCA
@@ -38,7 +41,11 @@ choose
 continue_on_target
 domains
 evaluate
+evaluate_log
+fit_log
+export
 load
+load_deployed
 recipe_for
 train
 """
@@ -47,6 +54,11 @@ train
 
 def test_the_surface_is_what_the_docs_promise():
     assert set(daband.__all__) == set(SURFACE.split())
+
+
+def test_the_version_is_written_once_in_effect():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == daband.__version__
 
 
 def test_every_room_is_found():

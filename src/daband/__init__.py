@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
-from daband.evaluation import Evaluation, evaluate
+from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
+from daband.handover import export, load_deployed
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
-from daband.training import Run, continue_on_target, train
+from daband.training import Run, continue_on_target, fit_log, train
 from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "Evaluation",
     "InvalidInput",
     "LinUCB",
+    "LogEstimate",
     "NeuralLinUCB",
     "NotFitted",
     "Policy",
@@ -50,7 +52,11 @@ __all__ = [
     "continue_on_target",
     "domains",
     "evaluate",
+    "evaluate_log",
+    "export",
+    "fit_log",
     "load",
+    "load_deployed",
     "recipe_for",
     "train",
 ]

@@ -16,23 +16,54 @@ __all__ = [
 
 
 class DabandError(Exception):
-    """The root of every error that daband raises on purpose."""
+    """The root of every error that daband raises on purpose.
+
+    >>> try:
+    ...     daband.load("no-such-file.safetensors")
+    ... except daband.DabandError as error:
+    ...     print(type(error).__name__)
+    CheckpointError
+    """
 
 
 class InvalidInput(DabandError, ValueError):
-    """An argument has the wrong shape or value. The message names the argument; nothing was changed."""
+    """An argument has the wrong shape or value. The message names the argument; nothing was changed.
+
+    >>> daband.LinUCB(context_shape=(2,), n_arms=0)
+    Traceback (most recent call last):
+    daband.errors.InvalidInput: n_arms must be a whole number >= 1, got 0
+    """
 
 
 class NotFitted(DabandError, RuntimeError):
-    """Something must be fitted before it can be used; the message says what to call."""
+    """Something must be fitted before it can be used; the message says what to call.
+
+    >>> policy = daband.LinUCB(context_shape=(4,), n_arms=2, transform=daband.PCA(2))
+    >>> policy.select([[0.0, 1.0, 0.0, 1.0]])
+    Traceback (most recent call last):
+    daband.errors.NotFitted: ...
+    """
 
 
 class CheckpointError(DabandError, OSError):
-    """A saved file cannot be read: truncated, foreign, of a newer format, or a pickle."""
+    """A saved file cannot be read: truncated, foreign, of a newer format, or a pickle.
+
+    >>> with open("broken.safetensors", "wb") as file:
+    ...     written = file.write(b"not a policy")
+    >>> daband.load("broken.safetensors")
+    Traceback (most recent call last):
+    daband.errors.CheckpointError: ...broken.safetensors...
+    """
 
 
 class DataError(DabandError, OSError):
-    """Data on disk is missing or damaged; the message names the file and the remedy."""
+    """Data on disk is missing or damaged; the message names the file and the remedy.
+
+    >>> columns = daband.domains.Columns(context=["age"], label="offer")
+    >>> daband.domains.from_table(source="no-such.csv", target="new.csv", columns=columns)
+    Traceback (most recent call last):
+    daband.errors.DataError: ...no-such.csv...
+    """
 
 
 class FolderInUse(DabandError, RuntimeError):
@@ -40,7 +71,11 @@ class FolderInUse(DabandError, RuntimeError):
 
 
 class TrainingDiverged(DabandError, ArithmeticError):
-    """Several gradient steps in a row were not finite. What was learned before them is kept."""
+    """Several gradient steps in a row were not finite. What was learned before them is kept.
+
+    >>> issubclass(daband.TrainingDiverged, ArithmeticError)
+    True
+    """
 
 
 class DeviceOutOfMemory(DabandError, MemoryError):

@@ -1,6 +1,11 @@
 """What a run leaves behind for the report: true to the evaluation, small, and never in the way of a result."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,3 +182,15 @@ def test_the_observer_sees_every_context_once_and_in_order():
     np.testing.assert_array_equal(np.concatenate([batch[0] for batch in seen]), pair.target_test.read(0, n))
     np.testing.assert_array_equal(np.concatenate([batch[1] for batch in seen]), pair.target_test.read_expected(0, n))
     assert sum(len(batch[2].arm) for batch in seen) == n
+
+
+def test_the_commit_is_recorded_where_there_is_no_git_directory(tmp_path):
+    package = Path(daband.__file__).parent
+    shutil.copytree(package, tmp_path / "src" / "daband", ignore=shutil.ignore_patterns("embedded", "__pycache__"))
+    code = "from daband.experiments.artifacts import _commit; print(_commit())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "DABAND_COMMIT": "0123abc"}
+    for told, expected in ((environment, "0123abc"), ({**environment, "DABAND_COMMIT": ""}, "None")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=told, cwd=tmp_path, check=True
+        )
+        assert done.stdout.strip() == expected

@@ -50,6 +50,20 @@ def test_choices_agree(epsilon):
     np.testing.assert_allclose(results[0][1], results[1][1])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gathered_columns_agree_and_indices_are_checked(dtype):
+    rng = np.random.default_rng(4)
+    columns, order, factor = rng.normal(size=(3, 50)).astype(dtype), rng.permutation(50)[:20], rng.random(20)
+    results = [np.empty((3, 20)) for _ in range(2)]
+    for kernels, out in zip((kernels_numba, kernels_numpy), results, strict=True):
+        kernels.gather_columns(columns, order, factor, out)
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], columns[:, order].astype(np.float64) * factor)
+    for wrong in (order + 45, order - 50, order[:5]):
+        with pytest.raises(ValueError, match="must fit columns"):
+            kernels_numba.gather_columns(columns, wrong, factor, results[0])
+
+
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("model", ["disjoint", "shared"])
 def test_episodes_agree(model, direct):

@@ -284,6 +284,11 @@ def test_a_wrong_answer_of_ask_loses_nothing(trained, tmp_path, reward, message)
     assert read_audit(tmp_path / "a").answered == 3
 
 
+def test_without_a_folder_nothing_is_said_to_be_kept(trained):
+    with pytest.raises(InvalidInput, match=r"which is no number$"):
+        daband.audit(trained.policy, target=trained.pair.target, budget=5, ask=lambda *_: math.nan)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
+from daband.trust.audit_predictions import certainty
 from daband.trust.confidence_sequence import confidence_sequence
 
-GENERATOR = np.random.default_rng(3)
-PREDICTED = np.concatenate([np.full(700, 0.99), GENERATOR.random(300)])
+PREDICTED = np.concatenate([np.full(700, 0.99), np.random.default_rng(3).random(300)])
 
 
 @pytest.mark.parametrize("budget", [1, 5, 10, 37, 100, 999, 1000])
@@ -44,7 +44,8 @@ def test_uncertain_contexts_are_asked_more_often_and_certain_ones_too():
 
 def test_each_context_of_a_stratum_is_as_likely():
     """Estimates by strata are unbiased: over many plans, the mean of the estimates is the mean of the rewards."""
-    rewards = (GENERATOR.random(1000) < PREDICTED).astype(float)
+    generator = np.random.default_rng(11)
+    rewards = (generator.random(1000) < PREDICTED).astype(float)
     estimates = []
     for seed in range(300):
         plan = plan_strata(PREDICTED, budget=60, seed=seed)
@@ -64,8 +65,9 @@ def test_plans_are_seeded_and_survive_a_file():
 
 
 def test_the_sequence_holds_at_every_time_at_once():
-    rewards = (GENERATOR.random(400) < 0.8).astype(float)
-    predicted = np.clip(0.5 * rewards + 0.4 * GENERATOR.random(400), 0, 1)
+    generator = np.random.default_rng(12)
+    rewards = (generator.random(400) < 0.8).astype(float)
+    predicted = np.clip(0.5 * rewards + 0.4 * generator.random(400), 0, 1)
     truth, missed = rewards.mean(), 0
     for seed in range(40):
         plan = plan_draws(predicted, budget=120, seed=seed)
@@ -77,7 +79,8 @@ def test_the_sequence_holds_at_every_time_at_once():
 
 
 def test_the_sequence_shrinks_and_bad_predictions_do_no_harm():
-    rewards = (GENERATOR.random(500) < 0.7).astype(float)
+    generator = np.random.default_rng(13)
+    rewards = (generator.random(500) < 0.7).astype(float)
     for predicted in (np.full(500, 0.5), 1.0 - rewards, np.ones(500)):
         plan = plan_draws(predicted, budget=200, seed=0)
         widths = []
@@ -89,3 +92,14 @@ def test_the_sequence_shrinks_and_bad_predictions_do_no_harm():
         assert widths == sorted(widths, reverse=True)
         assert widths[0] == 1.0
         assert widths[-1] < 0.5
+
+
+def test_certainty_is_the_predicted_reward_in_the_order_of_reward_and_lead():
+    mean = np.random.default_rng(1).normal(0.5, 0.3, size=(200, 4))
+    arm = mean.argmax(axis=1)
+    found = certainty(mean, arm)
+    np.testing.assert_allclose(np.sort(found), np.sort(np.clip(mean.max(axis=1), 0, 1)))
+    two = np.sort(mean, axis=1)[:, -2:]
+    order = np.argsort(np.clip(two[:, 1], 0, 1) + np.clip(two[:, 1] - two[:, 0], -1, 1))
+    assert (np.diff(found[order]) >= 0).all()
+    assert certainty(np.array([[0.3], [7.0]]), np.zeros(2, np.int64)).tolist() == [0.3, 1.0]

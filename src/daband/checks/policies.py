@@ -31,6 +31,7 @@ from daband.checks.policy_problems import (
     fresh,
     random_contexts,
 )
+from daband.checks.policy_statistics import STATISTICS_CHECKS
 from daband.errors import InvalidInput
 from daband.policies import Policy, load
 
@@ -52,6 +53,39 @@ def check_shapes_and_propensities(make: MakePolicy) -> None:
         assert np.isfinite(decision.mean).all()
         assert np.isfinite(decision.width).all()
         assert (decision.width >= 0).all()
+
+
+def check_probabilities_of_every_arm(make: MakePolicy) -> None:
+    """``probabilities`` is a distribution over the available arms, of which ``decide`` tells the chosen arm's share."""
+    for arms in ARM_MODELS:
+        contexts = random_contexts(np.random.default_rng(13), 9, arms)
+        mask = np.array([True, False, True, True])
+        for policy in (fresh(make, arms), experienced(make, arms)):
+            before = fingerprint(policy)
+            shares, decision = policy.probabilities(contexts, available=mask), policy.decide(contexts, available=mask)
+            assert shares.shape == (9, N_ARMS), shares.shape
+            assert (shares[:, ~mask] == 0).all(), "an arm that is not available has a probability"
+            assert_close(shares.sum(axis=1), np.ones(9), "the sums of probabilities")
+            assert_close(shares[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
+            assert fingerprint(policy) == before, "probabilities changed the policy"
+
+
+def check_propensities_weigh_rounds(make: MakePolicy) -> None:
+    """Even propensities teach what none teach; every offered way to use uneven ones leaves finite predictions."""
+    for arms in ARM_MODELS:
+        rng = np.random.default_rng(14)
+        contexts, pulled, paid = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+        without, even = fresh(make, arms), fresh(make, arms)
+        without.update(contexts, pulled, paid)
+        even.update(contexts, pulled, paid, propensity=np.full(24, 1 / N_ARMS))
+        assert_close(without.decide(contexts).mean, even.decide(contexts).mean, "means")
+        for weighting in even.propensity_weightings:
+            policy = fresh(make, arms)
+            policy.update(contexts, pulled, paid, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting)
+            policy.observe_target(contexts)
+            policy.adapt(steps=2)
+            assert policy.rounds_learned == 24, policy.rounds_learned
+            assert np.isfinite(policy.decide(contexts).mean).all(), weighting
 
 
 def check_same_seed_same_choices(make: MakePolicy) -> None:
@@ -237,6 +271,10 @@ def check_bad_input_changes_nothing(make: MakePolicy) -> None:
         ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, 1.5, 1.0])),
         ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, -0.5, 1.0])),
         ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, 1.0])),
+        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, 0.0, 1.0])),
+        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, 1.5, 1.0])),
+        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, nan, 1.0])),
+        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, 1.0])),
         ("domain", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], "nowhere")),
         ("ids", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], ids=[1, 2])),
         ("ids", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], ids=[1.5, 2.5, 3.5])),  # type: ignore[list-item]
@@ -271,6 +309,8 @@ def check_bad_sizes_are_refused(make: MakePolicy) -> None:
 
 POLICY_CHECKS: tuple[Callable[[MakePolicy], None], ...] = (
     check_shapes_and_propensities,
+    check_probabilities_of_every_arm,
+    check_propensities_weigh_rounds,
     check_same_seed_same_choices,
     check_ties_follow_the_seed,
     check_decide_changes_nothing,
@@ -285,6 +325,7 @@ POLICY_CHECKS: tuple[Callable[[MakePolicy], None], ...] = (
     check_bad_input_changes_nothing,
     check_bad_sizes_are_refused,
     *DEPLOYMENT_CHECKS,
+    *STATISTICS_CHECKS,
 )
 
 

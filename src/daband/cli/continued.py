@@ -27,6 +27,10 @@ _CAPTION = "continued: in the rounds played now, with rewards; zero-shot: before
 def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
+    prior_trust: Annotated[
+        str | None,
+        typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
+    ] = None,
     jobs: Jobs = 1,
 ) -> None:
     """Go on in the target, now with its rewards: how much is the head start worth?"""
@@ -34,7 +38,8 @@ def continue_command(
     specs = [read_spec(path) for path in finished_runs(folder)]
     try:
         with warnings_on(console), watch(specs, console, CONTINUING) as drawing, interruptible(drawing) as listener:
-            records = continue_bench(folder, rounds=rounds, jobs=jobs, on_event=listener)
+            trust = _number_or_name(prior_trust)
+            records = continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
     except BenchError as error:
         if error.records:
             console.print(_table(error.records))
@@ -45,6 +50,13 @@ def continue_command(
     if (folder / "continued.json").is_file():
         console.print(f"Written: {folder / 'continued.json'}", soft_wrap=True, highlight=False)
     console.print(report_hint(folder), soft_wrap=True, highlight=False)
+
+
+def _number_or_name(text: str | None) -> float | str | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _table(records: Records) -> Table:

@@ -14,10 +14,12 @@ from daband.domains.data_paths import cache_directory, data_directory
 from daband.domains.pairs.synthetic import Shift
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
+from daband.domains.readers.columns import Columns
 from daband.domains.readers.image_folder import Reading, from_image_folder
 from daband.domains.readers.images import Framing, imagenet_normalise
 from daband.domains.readers.logs import ArrayLog, from_log
-from daband.domains.readers.tables import Columns, from_table
+from daband.domains.readers.parquet_log import ParquetLog
+from daband.domains.readers.tables import from_table
 from daband.domains.readers.torch_datasets import from_datasets
 from daband.domains.registry import PairEntry, load, pair_names, register_pair
 from daband.table_transform import TableTransform
@@ -36,6 +38,7 @@ __all__ = [
     "LoggedRounds",
     "Pair",
     "PairEntry",
+    "ParquetLog",
     "Reading",
     "RewardDomain",
     "Rounds",

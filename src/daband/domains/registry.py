@@ -97,7 +97,11 @@ def describe(pair: Pair, about: About, summary: str | None = None) -> Pair:
 
 
 def pair_names() -> list[str]:
-    """The name of every registered pair."""
+    """The name of every registered pair.
+
+    >>> "warfarin/white-asian" in daband.domains.pair_names()
+    True
+    """
     return pairs.names()
 
 
@@ -106,6 +110,10 @@ def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
 
     ``tiny=True`` builds its small twin, which needs no data files. The other keywords are the pair's own; a wrong one
     is an error that lists them.
+
+    >>> pair = daband.domains.load("digit", tiny=True)
+    >>> pair.context_shape, pair.n_arms
+    ((3, 28, 28), 10)
     """
     entry = pairs.get(name)
     entry.check_options(options)

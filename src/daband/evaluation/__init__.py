@@ -1,4 +1,4 @@
-"""Evaluation: value, regret and accuracy of a fixed policy, paired tests, the bound's terms, signs of collapse."""
+"""Evaluation: a fixed policy's value, regret and accuracy; estimates from logs; paired tests; bounds; collapse."""
 
 from daband.evaluation.bound import (
     BoundTerms,
@@ -9,22 +9,27 @@ from daband.evaluation.bound import (
     observable_bound,
 )
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
+from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
 from daband.evaluation.paired_test import Paired, compare_paired, holm
 from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate
 
 __all__ = [
+    "ESTIMATORS",
     "BoundTerms",
     "CollapseWarning",
     "CollapseWatch",
     "Evaluation",
     "LiveBound",
+    "LogEstimate",
     "Paired",
     "best_arms",
     "best_joint_error",
+    "compare_estimators",
     "compare_paired",
     "count_arms",
     "discriminator_divergence",
     "evaluate",
+    "evaluate_log",
     "holm",
     "hypothesis_divergence",
     "observable_bound",

@@ -24,7 +24,15 @@ _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a fixed policy is worth on some contexts, rewards in the unit in which the domain gives them."""
+    """What a fixed policy is worth on some contexts, rewards in the unit in which the domain gives them.
+
+    >>> pair = daband.domains.from_arrays(source=([[0.0], [1.0]] * 20, [0, 1] * 20), target=[[0.0]] * 40,
+    ...                                   target_test=([[0.0], [1.0]], [0, 1]))
+    >>> constant = daband.Constant.for_pair(pair, seed=0)
+    >>> found = daband.evaluate(constant, pair.target_test)
+    >>> found.best_value, found.constant_value, found.contexts
+    (1.0, 0.5, 2)
+    """
 
     value: float
     """The mean expected reward of the arms that the policy chose."""
@@ -69,6 +77,13 @@ def evaluate(
         as_domain: which domain the policy takes the contexts for.
         batch_size: contexts at a time.
         observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
+    >>> found = daband.evaluate(policy, pair.target_test)
+    >>> found.regret >= 0 and found.value <= found.best_value
+    True
     """
     _check(policy, rule, batch_size)
     if domain is None:
@@ -79,7 +94,9 @@ def evaluate(
     if not isinstance(domain, EvaluationDomain):
         logged = isinstance(domain, LoggedDomain)
         missing = (
-            ": a log holds the reward of the logged arm alone, which takes an off-policy estimate" if logged else ""
+            ": a log holds the reward of the logged arm alone; daband.evaluate_log(policy, log) estimates from it"
+            if logged
+            else ""
         )
         raise InvalidInput(
             f"domain must be an EvaluationDomain, e.g. pair.target_test, got {type(domain).__name__}{missing}"

@@ -240,10 +240,14 @@ def _version(package: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _commit() -> str | None:
-    """The commit of the source tree that daband is imported from ("-dirty" if changed); None for an installed one."""
+    """The commit of the source tree that daband is imported from ("-dirty" if changed).
+
+    Where there is no git directory (an installed package, a copy of the tree), what ``DABAND_COMMIT`` says, or None.
+    """
     tree = Path(__file__).resolve().parents[3]
     if not ((tree / ".git").exists() and (tree / "pyproject.toml").exists()):
-        return None  # else a repository around an installed package would be taken for its own
+        # Not git's answer: a repository around an installed package would be taken for its own.
+        return os.environ.get("DABAND_COMMIT") or None
     try:
         answer = subprocess.run(  # noqa: S603
             ["git", "-C", str(tree), "describe", "--exclude=*", "--always", "--abbrev=12", "--dirty"],  # noqa: S607

@@ -40,9 +40,16 @@ def finished_runs(folder: str | Path) -> list[Path]:
 
 
 def continue_bench(
-    folder: str | Path, *, rounds: int = 1920, jobs: int = 1, on_event: Listener | None = None
+    folder: str | Path,
+    *,
+    rounds: int = 1920,
+    prior_trust: float | str | None = None,
+    jobs: int = 1,
+    on_event: Listener | None = None,
 ) -> list[Record]:
     """Continue every finished run of a bench on target rewards, ``jobs`` at a time; what is done is not repeated.
+
+    ``prior_trust`` is that of ``daband.continue_on_target``.
 
     Writes ``continued.json`` after each: a record per run as ``continue_run`` gives it. ``rounds_file`` names the file,
     relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
@@ -57,7 +64,7 @@ def continue_bench(
     failures: list[str] = []
     todo = []
     for name, spec in specs.items():
-        known = _known(places[name], rounds)
+        known = _known(places[name], rounds, prior_trust)
         if known is None:
             todo.append(spec)
         else:
@@ -69,7 +76,7 @@ def continue_bench(
             return
         with results_locked(folder):
             for name in specs:  # what another process has continued in the meantime
-                if name not in records and (known := _known(places[name], rounds)) is not None:
+                if name not in records and (known := _known(places[name], rounds, prior_trust)) is not None:
                     records[name] = known
             listed = [
                 {**records[name], "rounds_file": f"{places[name].name}/{_FOLDER}/rounds.npz"}
@@ -79,7 +86,8 @@ def continue_bench(
             content = {"rounds": rounds, "records": listed}
             write_text(folder / "continued.json", json.dumps(content, indent=2) + "\n")
 
-    work = partial(_continue_spec, places={name: str(path) for name, path in places.items()}, rounds=rounds)
+    where = {name: str(path) for name, path in places.items()}
+    work = partial(_continue_spec, places=where, rounds=rounds, prior_trust=prior_trust)
     several = jobs > 1 and len(todo) > 1
     outcomes = (
         in_processes(jobs, work=work)(todo, folder, listener) if several else in_turn(todo, folder, listener, work=work)
@@ -103,23 +111,35 @@ def continue_bench(
 
 
 def _continue_spec(
-    spec: RunSpec, _out: Path, *, progress: Callable[[dict[str, float]], None], places: dict[str, str], rounds: int
+    spec: RunSpec,
+    _out: Path,
+    *,
+    progress: Callable[[dict[str, float]], None],
+    places: dict[str, str],
+    rounds: int,
+    prior_trust: float | str | None,
 ) -> Record:
-    return continue_run(places[spec.folder_name], rounds=rounds, progress=progress)
+    return continue_run(places[spec.folder_name], rounds=rounds, prior_trust=prior_trust, progress=progress)
 
 
-def _known(folder: Path, rounds: int) -> Record | None:
+def _known(folder: Path, rounds: int, prior_trust: float | str | None) -> Record | None:
     here = folder / _FOLDER
     if not (here / "done").exists():
         return None
     known: Record = read_json(here / "result.json")
     if known["rounds_asked"] != rounds:
         raise DataError(f"{here} was continued for {known['rounds_asked']} rounds; remove it to ask for {rounds}")
+    if known.get("prior_trust", 1.0) != prior_trust:
+        raise DataError(f"{here} was continued with another prior_trust; remove it to ask for {prior_trust}")
     return known
 
 
 def continue_run(
-    folder: str | Path, *, rounds: int = 1920, progress: Callable[[dict[str, float]], None] | None = None
+    folder: str | Path,
+    *,
+    rounds: int = 1920,
+    prior_trust: float | str | None = None,
+    progress: Callable[[dict[str, float]], None] | None = None,
 ) -> Record:
     """Continue one finished run on target rewards, in its subfolder ``continued``; read, not repeated, when done.
 
@@ -130,7 +150,7 @@ def continue_run(
     """
     folder = Path(folder)
     here = folder / _FOLDER
-    known = _known(folder, rounds)
+    known = _known(folder, rounds, prior_trust)
     if known is not None:
         return known
     spec = read_spec(folder)
@@ -148,6 +168,7 @@ def continue_run(
                 target=pair.target_labelled,
                 rounds=rounds,
                 episode_length=length,
+                prior_trust=prior_trust,
                 seed=spec.seed,
                 directory=here,
                 config={"continued_from": spec.config_hash, "rounds": rounds},
@@ -156,7 +177,7 @@ def continue_run(
         except FolderInUse:  # another process continues this run: its record will be this one's
             with locked(here, wait=True):
                 pass
-            known = _known(folder, rounds)
+            known = _known(folder, rounds, prior_trust)
             if known is not None:
                 return known
         else:
@@ -170,6 +191,7 @@ def continue_run(
         "seed": spec.seed,
         "rounds": run.rounds,
         "rounds_asked": rounds,
+        "prior_trust": prior_trust,
         "zero_shot_regret": zero_shot,
         "zero_shot_contexts": before.get("target_contexts"),
         "zero_shot_value": before.get("target_value"),

@@ -24,9 +24,9 @@ from daband.errors import DabandError
 from daband.experiments.records import Record
 from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
+from daband.ray_cluster import THREAD_VARIABLES
 
 __all__ = [
-    "THREAD_VARIABLES",
     "Event",
     "Executor",
     "Listener",
@@ -36,9 +36,6 @@ __all__ = [
     "in_processes",
     "in_turn",
 ]
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-"""What libraries read to know how many threads to use."""
 
 
 class WorkerDied(DabandError, RuntimeError):

@@ -15,7 +15,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -23,21 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daband.errors import InvalidInput
-from daband.experiments.executors import THREAD_VARIABLES, Event, Executor, Listener, Outcome, WorkerDied
+from daband.experiments.executors import Event, Executor, Listener, Outcome, WorkerDied
 from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
 from daband.plugins import name_plugins, named_plugins
+from daband.ray_cluster import connected, import_ray
 
 __all__ = ["on_ray"]
 
 _ATTEMPTS = 5
 """How often a run is submitted before it counts as failed: what kills its worker every time is the run itself."""
-_OBJECT_STORE = 256 * 2**20
-"""Bytes for objects of a local cluster; finished runs stay on disk, and records are small."""
 
 
 def on_ray(address: str, *, workers: int | None = None) -> Executor:
@@ -46,60 +43,13 @@ def on_ray(address: str, *, workers: int | None = None) -> Executor:
     "local" starts a cluster on this machine for as long as the runs take, with as many workers as are asked for (one
     per core by default). Any other address is one that Ray understands: "auto" or "HOST:6379".
     """
-    ray = _ray()  # raises before anything is done where Ray is not installed
+    ray = import_ray()  # raises before anything is done where Ray is not installed
 
     def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
-        with _connected(ray, address, min(workers or os.cpu_count() or 1, len(todo))):
+        with connected(ray, address, min(workers or os.cpu_count() or 1, len(todo))):
             yield from _submit_all(ray, todo, out.resolve(), listener)
 
     return executor
-
-
-def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ray":
-            raise
-        raise InvalidInput("running on a cluster needs Ray: pip install 'daband[ray]'") from None
-    return ray
-
-
-@contextlib.contextmanager
-def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
-    if ray.is_initialized():  # somebody else's connection: used, and left open
-        yield
-        return
-    threads = {name: os.environ.get(name, "1") for name in THREAD_VARIABLES}
-    common = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": threads}}
-    files = None
-    try:
-        if address == "local":
-            # A short path: the names of Unix sockets below it may have some hundred characters.
-            files = tempfile.mkdtemp(prefix="dr-")
-            own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-            ray.init(address="local", _temp_dir=files, **own, **common)
-        else:
-            try:
-                _knock(address)
-                ray.init(address=address, **common)
-            except (OSError, ValueError, RuntimeError) as error:
-                raise InvalidInput(f"no Ray cluster answers at {address!r}: {error}") from None
-        yield
-    finally:
-        ray.shutdown()
-        if files is not None:
-            shutil.rmtree(files, ignore_errors=True)
-
-
-def _knock(address: str) -> None:
-    """Raise where nobody listens at HOST:PORT; Ray itself would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
-        with socket.create_connection((host, int(port)), timeout=10):
-            pass
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,9 @@ class Batches(ABC):
                 counts = torch.tensor([len(part) for part in own], device=self._device)[:, None]
                 evenly = drawn[:, :n_rows].view(rows[:, run].shape)
                 rows[:, run] = torch.minimum((evenly * counts).long(), counts - 1)
+                for place, part in enumerate(own):
+                    if isinstance(part, RoundBuffer) and part.weighted:
+                        rows[:, run, place] = _by_weight(part, evenly[:, place])
             for place, kind in enumerate(self._of_rounds):
                 part, own_rows = own[kind], rows[:, run, kind]
                 assert isinstance(part, RoundBuffer)
@@ -198,6 +201,13 @@ def batches_for(buffers: Sequence[ReplayBuffers], shape: BatchShape, generators:
     """Prefetched batches where any filled buffer keeps its contexts on the host, else resident ones."""
     on_host = any(part.on_host for own in buffers for part in own.parts() if len(part))
     return (PrefetchedBatches if on_host else ResidentBatches)(buffers, shape, generators)
+
+
+def _by_weight(part: RoundBuffer, evenly: torch.Tensor) -> torch.Tensor:
+    """The rows that even draws from [0, 1) pick with probabilities in proportion to the rounds' weights."""
+    shares = part.weights[: len(part)].cumsum(0)
+    rows = torch.searchsorted(shares, evenly.to(shares.dtype).contiguous() * shares[-1], right=True)
+    return rows.clamp(max=len(part) - 1)
 
 
 def _latest(part: ContextBuffer, size: int) -> torch.Tensor:

@@ -170,20 +170,41 @@ class ContextBuffer:
 
 
 class RoundBuffer(ContextBuffer):
-    """Contexts with the arm that was pulled and the reward it paid."""
+    """Contexts with the arm that was pulled, the reward it paid, and the weight by which steps draw the round."""
 
     def _make_columns(self) -> None:
         super()._make_columns()
         self.arms = torch.empty(0, dtype=torch.int64, device=self.device)
         self.rewards = torch.empty(0, dtype=torch.float64, device=self.device)
+        self.weights = torch.empty(0, dtype=torch.float64, device=self.device)
+        self.weighted = False
+        """Whether any round was ever stored with a weight; else all have 1."""
 
-    def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Store rounds: contexts (B, *context_shape), arms and rewards (B,)."""
-        more = {"arms": torch.from_numpy(np.array(arms)), "rewards": torch.from_numpy(np.array(rewards, np.float64))}
+    def add_rounds(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
+    ) -> None:
+        """Store rounds: contexts (B, *context_shape), arms, rewards and weights (B,), which are 1 by default."""
+        self.weighted = self.weighted or weights is not None
+        given = np.ones(len(arms)) if weights is None else weights
+        more = {
+            "arms": torch.from_numpy(np.array(arms)),
+            "rewards": torch.from_numpy(np.array(rewards, np.float64)),
+            "weights": torch.from_numpy(np.array(given, np.float64)),
+        }
         self._add(contexts, more)
 
     def _columns(self) -> dict[str, torch.Tensor]:
-        return {"contexts": self.contexts, "arms": self.arms, "rewards": self.rewards}
+        return {"contexts": self.contexts, "arms": self.arms, "rewards": self.rewards, "weights": self.weights}
+
+    def state(self) -> dict[str, AnyArray]:
+        state = super().state()
+        if not self.weighted:
+            del state["weights"]  # so that files are those of versions without weights
+        return state
+
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
+        self.weighted = "weights" in state
+        super().restore(state if self.weighted else {**state, "weights": np.ones(len(state["arms"]))})
 
     def columns(self, most: int | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Contexts, arms and rewards of the stored rounds, or of the first ``most`` of them."""

@@ -110,7 +110,12 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that makes a neural policy what it is, but for its sizes, its seed and its exploration."""
+    """Everything that makes a neural policy what it is, but for its sizes, its seed and its exploration.
+
+    >>> recipe = daband.recipe_for("small", context_shape=(8,))
+    >>> recipe.changed({"weights": {"adversarial": 0.5}}).weights["adversarial"].value
+    0.5
+    """
 
     weights: dict[str, Weight]
     encoder: EncoderSettings = field(default_factory=EncoderSettings)

@@ -4,6 +4,7 @@ from daband.linear.dual import DualRidge
 from daband.linear.head import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.pca import PCA
 from daband.linear.primal import PrimalRidge
+from daband.linear.ridge_sums import RidgeSums
 from daband.linear.standardise import OutlierWarning, Standardise
 from daband.linear.transforms import Transform, UnsavedPartWarning, as_transform, build_transform, transform_settings
 
@@ -16,6 +17,7 @@ __all__ = [
     "OutlierWarning",
     "PrimalRidge",
     "RidgeHead",
+    "RidgeSums",
     "Standardise",
     "Transform",
     "UnsavedPartWarning",

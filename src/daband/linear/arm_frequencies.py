@@ -9,6 +9,8 @@ it supposes that arms differ in frequency alone: that p(context | best arm) is t
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
@@ -17,8 +19,9 @@ __all__ = ["arm_probabilities", "calibrated_scale", "label_shift"]
 
 _SCALES = np.exp(np.linspace(np.log(0.5), np.log(60.0), 25))
 _ITERATIONS = 100
-_PRIOR_COUNT = 2.0
-"""Contexts of each arm that are taken as seen beforehand: no arm's frequency is estimated as exactly 0."""
+_STRENGTH = 2.0
+"""How much the source's frequencies count where predictions tell nothing, in times the target's contexts. Where
+predictions are certain they count as nothing, in between by the square of the predictions' entropy."""
 
 
 def arm_probabilities(mean: FloatArray, scale: float) -> FloatArray:
@@ -46,15 +49,22 @@ def calibrated_scale(mean: FloatArray, arm: IntArray, reward: FloatArray, weight
 
 
 def label_shift(source: FloatArray, target: FloatArray) -> FloatArray:
-    """Frequencies of arms in the target, (K,), from probabilities (N, K) and (L, K) calibrated on the source."""
+    """Frequencies of arms in the target, (K,), from probabilities (N, K) and (L, K) calibrated on the source.
+
+    EM alone goes to an extreme where predictions are weak: by the largest likelihood all of them may be one arm's. So
+    the estimate is the one of highest posterior probability under a Dirichlet prior around the source's frequencies,
+    whose strength follows from how uncertain predictions are in the source.
+    """
     before = source.mean(axis=0)
     before = before / before.sum()
-    counts = len(target) + _PRIOR_COUNT * len(before)
+    entropy = float(-(source * np.log(np.maximum(source, 1e-12))).sum(axis=1).mean()) / math.log(max(2, len(before)))
+    beforehand = max(_STRENGTH * entropy**2 * len(target), 1.0)
+    counts = len(target) + beforehand
     after: FloatArray = before
     for _ in range(_ITERATIONS):
         weighted = target * (after / np.maximum(before, 1e-12))
         responsibility = weighted / np.maximum(weighted.sum(axis=1, keepdims=True), 1e-12)
-        new = (responsibility.sum(axis=0) + _PRIOR_COUNT * before * len(before)) / counts
+        new = (responsibility.sum(axis=0) + beforehand * before) / counts
         new = new / new.sum()
         if np.abs(new - after).max() < 1e-6:
             return np.asarray(new)

@@ -18,6 +18,7 @@ from daband.linear.dual import DualRidge
 from daband.linear.kernels import kernels
 from daband.linear.norm_limit import check_norm
 from daband.linear.primal import PrimalRidge
+from daband.linear.prior_trust import DISCOUNTS, PriorTrust
 from daband.linear.thompson import gaussians, probability_of_best
 
 __all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memory"]
@@ -25,6 +26,7 @@ __all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memor
 ArmModel = Literal["disjoint", "shared"]
 
 _PRIMAL_LIMIT_BYTES = 4 << 30
+_DISCOUNTED_LIMIT_BYTES = 1 << 30
 _DUAL_FROM_DIM = 1024
 _PRIMAL_BLOCK = 64
 _DUAL_BLOCK = 256  # each block passes over all stored contexts once, so fewer and longer ones
@@ -54,7 +56,13 @@ class Exploration:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at."""
+    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at.
+
+    >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
+    >>> decision = policy.select([[1.0]], available=[False, True])
+    >>> decision.arm.tolist(), decision.propensity.tolist()
+    ([1], [1.0])
+    """
 
     arm: IntArray
     propensity: FloatArray
@@ -111,6 +119,8 @@ class RidgeHead:
         self.form = form
         self._key = draw_key(seed)
         self._all_available = np.ones((1, n_arms), np.bool_)
+        self.trust: PriorTrust | None = None
+        """Where prior trust is chosen as rewards arrive, it owns the statistics; ``statistics`` are those that act."""
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
         if form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30))):
@@ -153,13 +163,20 @@ class RidgeHead:
         kernels.choose_batch(mean, variance, multiplier, available, epsilon, draws, arms, chances)
         return self._decision(arms, chances, mean, variance, available, asked, epsilon)
 
-    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
-        """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward."""
-        if self.arms == "disjoint":
-            self.statistics.update(features, arms, rewards)
-        else:
-            chosen = features[np.arange(len(features)), arms]
-            self.statistics.update(chosen, np.zeros(len(arms), np.int64), rewards)
+    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
+        """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward.
+
+        A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
+        """
+        if self.arms == "shared":
+            features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+        features, rewards = _weighted(features, rewards, weights)
+        if self.trust is not None:
+            check_norm(features, self.ridge)
+            self.trust.update(unit_scale(features), arms, rewards)
+            self.statistics = self.trust.statistics
+            return
+        self.statistics.update(features, arms, rewards)
         self._change_form()
 
     def play(
@@ -177,6 +194,12 @@ class RidgeHead:
             available = np.ones((n, self.n_arms), np.bool_)
         parts = []
         start = 0
+        while start < n and self.trust is not None:  # any round may change which statistics act
+            one = slice(start, start + 1)
+            decision = self.decide(features[one], first_round=first_round + start, available=available[one])
+            self.learn(features[one], decision.arm, rewards[one, decision.arm[0]])
+            parts.append(decision)
+            start += 1
         while start < n:
             stop = start + (_DUAL_BLOCK if isinstance(self.statistics, DualRidge) else _PRIMAL_BLOCK)
             part = slice(start, stop)
@@ -213,8 +236,10 @@ class RidgeHead:
             self.learn(features, arms, paid)
         return self._decision(arms, chances, mean, variance, available, asked, epsilon)
 
-    def refitted(self, features: AnyArray, arms: IntArray, rewards: FloatArray) -> PrimalRidge | DualRidge:
-        """New statistics of these rounds alone, each counted once; the present ones stay as they are.
+    def refitted(
+        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
+    ) -> PrimalRidge | DualRidge:
+        """New statistics of these rounds alone, each counted once or by its weight; the present ones stay as they are.
 
         ``head.statistics = head.refitted(...)`` replaces them in one step, while another thread may be deciding.
         """
@@ -222,8 +247,41 @@ class RidgeHead:
             features = features[np.arange(len(features)), arms]
             arms = np.zeros(len(arms), np.int64)
         fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        features, rewards = _weighted(features, rewards, weights)
         fresh.fit(features, arms, rewards)
         return fresh
+
+    @property
+    def can_discount(self) -> bool:
+        """Whether the statistics are small enough to be kept once for every discount."""
+        heads = self.statistics.n_heads
+        return self._primal_fits(len(DISCOUNTS) * heads, _DISCOUNTED_LIMIT_BYTES)
+
+    def trust_prior(self, discounts: tuple[float, ...]) -> None:
+        """From now on, choose by predictions among these discounts of what was learned so far: see ``PriorTrust``."""
+        self.trust = PriorTrust(self.primal_copy(), discounts)
+        self.statistics = self.trust.statistics
+
+    def without_rounds(self) -> RidgeHead:
+        """The same head before its first round."""
+        other = copy.copy(self)
+        other.trust = None
+        other.statistics = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
+        return other
+
+    def check_primal_fits(self) -> None:
+        """Refuse a head whose statistics are too large for sums over rounds."""
+        if not self._primal_fits(self.statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+            raise InvalidInput(
+                f"sums over rounds cannot be had here: with {self.dim} features and {self.statistics.n_heads} "
+                "regressions they take too much memory; put a transform in front, e.g. daband.PCA(64)"
+            )
+
+    def primal_copy(self) -> PrimalRidge:
+        """A copy of the statistics in the space of features."""
+        self.check_primal_fits()
+        statistics = self.statistics
+        return statistics.to_primal() if isinstance(statistics, DualRidge) else copy.deepcopy(statistics)
 
     def with_arms(self, n_arms: int) -> RidgeHead:
         """The same head for another number of shared arms: they have one regression, which both heads use."""
@@ -238,28 +296,43 @@ class RidgeHead:
         self.n_arms += 1
         self._all_available = np.ones((1, self.n_arms), np.bool_)
         if self.arms == "disjoint":
-            self.statistics.add_heads(1)
+            (self.trust or self.statistics).add_heads(1)
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit; without ``rounds``, no context of a single round is in it."""
         statistics = self.statistics
+        if self.trust is not None:
+            return {f"trust.{name}": array for name, array in self.trust.state(rounds=rounds).items()}
         if isinstance(statistics, DualRidge) and rounds:
             return {f"dual.{name}": array for name, array in statistics.state().items()}
         if isinstance(statistics, DualRidge):
-            if not self._primal_fits(statistics.n_heads, _PRIMAL_LIMIT_BYTES):
-                raise InvalidInput(
-                    f"replay=False cannot be had here: with {self.dim} features the statistics are kept in the dual "
-                    "form, which is made of the contexts themselves; put a transform in front, e.g. daband.PCA(64)"
-                )
-            statistics = statistics.to_primal()
+            statistics = self.primal("replay=False cannot be had here")
         return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
+
+    def primal(self, refusal: str) -> PrimalRidge:
+        """The statistics in primal form; where that does not fit, an error that begins with ``refusal``."""
+        statistics = self.statistics
+        if isinstance(statistics, PrimalRidge):
+            return statistics
+        if not self._primal_fits(statistics.n_heads, _PRIMAL_LIMIT_BYTES):
+            raise InvalidInput(
+                f"{refusal}: with {self.dim} features the statistics are kept in the dual form, which is made of the "
+                "contexts themselves; put a transform in front, e.g. daband.PCA(64)"
+            )
+        return statistics.to_primal()
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
         dual = any(name.startswith("dual.") for name in state)
         heads = self.n_arms if self.arms == "disjoint" else 1
+        own = {name.split(".", 1)[1]: array for name, array in state.items()}
+        self.trust = None
+        if any(name.startswith("trust.") for name in state):
+            self.trust = PriorTrust.restored(own, PrimalRidge(heads, self.dim, self.ridge))
+            self.statistics = self.trust.statistics
+            return
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
-        self.statistics.restore({name.split(".", 1)[1]: array for name, array in state.items()})
+        self.statistics.restore(own)
 
     def _score(self, statistics: PrimalRidge | DualRidge, features: AnyArray) -> tuple[FloatArray, FloatArray]:
         if self.arms == "disjoint":
@@ -292,6 +365,29 @@ class RidgeHead:
             chances = epsilon / available.sum(axis=1) + (1.0 - epsilon) * best
         return Decision(arms, chances, mean, width)
 
+    def probabilities(
+        self, features: AnyArray, *, available: BoolArray | None = None, rule: str | None = None
+    ) -> FloatArray:
+        """The probability with which ``decide`` chooses each arm, (B, K)."""
+        asked = rule or self.exploration.rule
+        epsilon = self.exploration.epsilon if rule is None else 0.0
+        mean, variance = self._score(self.statistics, features)
+        if available is None:
+            available = np.ones(mean.shape, np.bool_)
+        if asked == "thompson":
+            best = np.empty_like(mean)
+            for arm in range(self.n_arms):
+                best[:, arm] = probability_of_best(
+                    mean, self.exploration.alpha * np.sqrt(variance), available, np.full(len(mean), arm)
+                )
+            best = np.where(available, best, 0.0)
+            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
+        else:
+            scores = mean + (self.exploration.alpha if asked == "ucb" else 0.0) * np.sqrt(variance)
+            best = shared_evenly(scores, available)
+        probabilities: FloatArray = (1.0 - epsilon) * best + epsilon * available / available.sum(axis=1, keepdims=True)
+        return probabilities
+
     def _primal_fits(self, heads: int, limit: int) -> bool:
         return 2 * heads * self.dim * self.dim * 8 <= limit
 
@@ -302,3 +398,20 @@ class RidgeHead:
         primal_cost = heads * float(self.dim) ** 2
         if self.statistics.cost_per_round() > primal_cost and self._primal_fits(heads, _PRIMAL_LIMIT_BYTES):
             self.statistics = self.statistics.to_primal()
+
+
+def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
+    """One row's probability of 1, shared by the best of the available arms where they are tied; (B, K)."""
+    masked = np.where(available, scores, -np.inf)
+    best = masked.max(axis=1, keepdims=True)
+    tied = available & (masked >= best - kernels.TIE * (1.0 + np.abs(best)))
+    shares: FloatArray = tied / tied.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _weighted(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:
+    """Rounds (B, d) and rewards (B,) whose ridge statistics are those of the given ones, counted by their weights."""
+    if weights is None:
+        return features, rewards
+    root = np.sqrt(weights)
+    return unit_scale(features) * root[:, None], rewards * root

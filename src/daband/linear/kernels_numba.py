@@ -339,3 +339,22 @@ def normal_cdf(x: Any) -> Any:
 def sum_of_squares(x: Any) -> Any:
     """The sum of squares of a flat float64 array; no warning where it overflows."""
     return _dot(x, x)
+
+
+@njit(cache=True, nogil=True)
+def _gather_columns(columns: Any, order: Any, factor: Any, out: Any) -> None:
+    for row in range(columns.shape[0]):
+        for i in range(order.shape[0]):
+            out[row, i] = columns[row, order[i]] * factor[i]
+
+
+def gather_columns(columns: Any, order: Any, factor: Any, out: Any) -> None:
+    """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
+    n = len(order)
+    if (
+        factor.shape != (n,)
+        or out.shape != (len(columns), n)
+        or (n and not 0 <= order.min() <= order.max() < columns.shape[1])
+    ):
+        raise ValueError("order, factor and out must fit columns")
+    _gather_columns(columns, order, factor, out)

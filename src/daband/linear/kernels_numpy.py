@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from daband.arrays import BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear.draws_numpy import uniforms
 
 TIE = 1e-12
@@ -191,6 +191,11 @@ def episode_shared(
         scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
         flat_mean[later] += rows[i, later] * (rewards[i, arm] - mean[i, arm]) * scale[i]
         flat_variance[later] = np.maximum(flat_variance[later] - rows[i, later] ** 2 * scale[i], 0.0)
+
+
+def gather_columns(columns: AnyArray, order: IntArray, factor: FloatArray, out: FloatArray) -> None:
+    """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
+    np.multiply(np.take(columns, order, axis=1), factor, out=out)
 
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)

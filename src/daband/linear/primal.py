@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
+from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 from daband.linear.norm_limit import LARGEST_SQUARE, check_norm, raise_too_large
+from daband.linear.ridge_sums import RidgeSums
 
 __all__ = ["PrimalRidge"]
 
@@ -121,6 +125,39 @@ class PrimalRidge:
             self.inverse[head] = np.eye(self.dim) / self.ridge
             self.theta[head] = 0.0
             self._sum_and_invert(head, z[rows], rewards[rows])
+
+    def add_sums(self, sums: RidgeSums) -> None:
+        """Learn rounds of which the sums are given; where A is too ill-conditioned to invert, nothing changes."""
+        before = self.state()
+        before = {name: array.copy() for name, array in before.items()}
+        for head in np.flatnonzero(sums.counts):
+            self._gram[head] += sums.gram[head]
+            self._moment[head] += sums.moment[head]
+            self.counts[head] += sums.counts[head]
+            if not self._invert(int(head)):
+                self.restore(before)
+                raise InvalidInput(
+                    f"the rounds of regression {head} are too ill-conditioned against ridge={self.ridge:g} to be "
+                    "learned from sums; standardise the contexts (transform=daband.Standardise()), or raise the ridge"
+                )
+
+    def discounted(self, discount: float, *, plus: PrimalRidge | None = None) -> PrimalRidge:
+        """A copy whose rounds count ``discount`` times each, and with the rounds of ``plus``, each once."""
+        if discount == 1.0 and plus is None:
+            return copy.deepcopy(self)
+        other = PrimalRidge(self.n_heads, self.dim, self.ridge)
+        for head in range(self.n_heads):
+            penalty = self.ridge * np.eye(self.dim)
+            other._gram[head] = penalty + discount * (self.gram(head) - penalty)
+            other._moment[head] = discount * self._moment[head]
+            other.counts[head] = round(discount * float(self.counts[head]))
+            if plus is not None:
+                other._gram[head] += plus.gram(head) - penalty
+                other._moment[head] += plus._moment[head]
+                other.counts[head] += plus.counts[head]
+            if not other._invert(head):
+                raise InvalidInput("the statistics are too ill-conditioned to be discounted; raise the ridge")
+        return other
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""

@@ -12,9 +12,10 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_ar
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
 
-__all__ = ["OutlierWarning", "Standardise"]
+__all__ = ["CLIP", "OutlierWarning", "Standardise", "feature_scale"]
 
-_CLIP = 5.0
+CLIP = 5.0
+"""Deviations at which standardised numbers are clipped."""
 _OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen once in n contexts has
 _TAIL = 0.001
 _SMALLEST_SCALE = 1.0 / 4.0
@@ -39,6 +40,11 @@ class Standardise:
     a row is clipped like any other, with an ``OutlierWarning``.
 
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
+    >>> policy.prepare([[1000.0, 0.1], [3000.0, 0.3], [2000.0, 0.2], [4000.0, 0.4]])
+    >>> policy.feature_shape  # the constant is the third
+    (3,)
     """
 
     bounds_contexts = True
@@ -129,13 +135,18 @@ def _standardised(values: FloatArray, mean: FloatArray, deviation: FloatArray, *
         row, column = np.unravel_index(np.abs(out).argmax(), out.shape)
         warnings.warn(
             f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from "
-            f"the mean {mean[column]:.4g}; it counts as {_CLIP:g} deviations. Check where it comes from",
+            f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
             OutlierWarning,
             stacklevel=5,
         )
-    np.clip(out, -_CLIP, _CLIP, out=out)
-    out *= max(1.0 / math.sqrt(len(mean)), _SMALLEST_SCALE)
+    np.clip(out, -CLIP, CLIP, out=out)
+    out *= feature_scale(len(mean))
     return out
+
+
+def feature_scale(dimensions: int) -> float:
+    """The factor of standardised numbers, by how many of them a context has."""
+    return max(1.0 / math.sqrt(dimensions), _SMALLEST_SCALE)
 
 
 def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:

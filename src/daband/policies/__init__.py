@@ -85,6 +85,12 @@ def load(path: str | Path, *, encoder: Any = None, transform: Any = None, device
     policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. One
     whose transform is an object of another library needs that object, as ``transform``: fitted, unless it offers
     ``state`` and ``restore``. ``device`` is where it computes from now on, by default where it did.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
+    >>> policy.save("policy.safetensors")
+    >>> again = daband.load("policy.safetensors")
+    >>> again.select([[1.0, 2.0]]).arm.tolist() == policy.select([[1.0, 2.0]]).arm.tolist()
+    True
     """
     saved = read_checkpoint(path)
     network = saved.settings.get("recipe", {}).get("encoder", {})

@@ -9,14 +9,16 @@ import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import Decision, Exploration, RidgeHead
-from daband.policies.contract import Policy, policies
+from daband.policies.contract import policies
+from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
+from daband.policies.summed import SummedPolicy
 
 __all__ = ["Constant"]
 
 
 @policies.register("constant")
-class Constant(Policy):
+class Constant(SummedPolicy):
     """Learns every arm's mean reward and ignores contexts: LinUCB on a constant.
 
     Args:
@@ -26,6 +28,11 @@ class Constant(Policy):
         arms: "disjoint" or "shared": how contexts arrive.
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         seed: decides ties.
+
+    >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
+    >>> skipped = policy.update([[0.0]] * 4, [0, 0, 1, 1], [0, 1, 1, 1])
+    >>> policy.select([[5.0]]).arm.tolist()
+    [1]
     """
 
     def __init__(
@@ -74,6 +81,30 @@ class Constant(Policy):
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
         self._head.learn(_ones(contexts), arms, rewards)
 
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        # A mean over the rounds of an arm is as misspecified as a regression can be: it needs the weights in full.
+        return ("importance", *[name for name in WEIGHTINGS if name != "importance"])
+
+    def _learn_weighted(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,  # noqa: ARG002
+        weights: FloatArray,
+    ) -> None:
+        self._head.learn(_ones(contexts), arms, rewards, weights)
+
+    def _probabilities(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        rule: str | None,
+    ) -> FloatArray:
+        return self._head.probabilities(_ones(contexts), available=available, rule=rule)
+
     def _play(
         self,
         contexts: AnyArray,
@@ -92,6 +123,9 @@ class Constant(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
+
+    def _features(self, contexts: AnyArray) -> AnyArray:
+        return _ones(contexts)
 
 
 def _ones(contexts: AnyArray) -> FloatArray:

@@ -18,6 +18,14 @@ class DABand(NeuralLinUCB):
 
     Show it the target with ``observe_target`` and call ``adapt`` now and then (``daband.train`` does both). Its
     arguments are those of ``NeuralLinUCB``; a recipe's name means all of its terms.
+
+    >>> policy = daband.DABand(context_shape=(8,), n_arms=3, recipe="small", seed=0)
+    >>> policy.observe_target([[0.5] * 8] * 64)
+    >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
+    >>> measured = policy.adapt(steps=2)
+    >>> policy.deploy("target")
+    >>> policy.select([[0.5] * 8]).arm.shape
+    (1,)
     """
 
     source_terms_only = False

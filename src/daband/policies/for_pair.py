@@ -25,7 +25,7 @@ _OF_SOME = ("alpha", "device", "feedback")
 """Settings that some policies have no use for; they are dropped there."""
 _FIRST_BONUS = 0.3
 """See docs/results/front-door.md for how it was chosen."""
-_SMALLEST_ALPHA = 0.05
+_SMALLEST_ALPHA = 0.1
 
 
 def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
@@ -73,7 +73,7 @@ def standardised_alpha(n_features: int) -> float:
 
     The width of a typical context after n pulls of an arm is about sqrt(d / n). So ``alpha`` falls with sqrt(d): the
     bonus then is the same for every d, and that of an arm never pulled is .3 of the range of rewards. It falls no
-    further than .05, the ``alpha`` of the DABand paper.
+    further than .1: with hundreds of features there are fewer rounds than features, and arms must still be tried.
     """
     return max(_FIRST_BONUS * min(1.0, 4.0 / math.sqrt(n_features)), _SMALLEST_ALPHA)
 

@@ -9,6 +9,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
+from daband.linear.prior_trust import DISCOUNTS
 
 __all__ = [
     "DOMAINS",
@@ -16,6 +17,8 @@ __all__ = [
     "checked_contexts",
     "checked_domain",
     "checked_mask",
+    "checked_prior_trust",
+    "checked_propensities",
     "checked_rewards",
     "checked_shape",
     "checked_whole",
@@ -81,6 +84,30 @@ def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
     return arms
 
 
+def checked_prior_trust(prior_trust: float | str) -> tuple[float, ...]:
+    """The discounts that are meant: one, or all where the best is to be found."""
+    if prior_trust == "adaptive":
+        return DISCOUNTS
+    if isinstance(prior_trust, bool | str) or not 0.0 <= float(prior_trust) <= 1.0:
+        raise InvalidInput(f"prior_trust must be a number from 0 to 1 or 'adaptive', got {prior_trust!r}")
+    return (float(prior_trust),)
+
+
+def checked_propensities(propensity: ArrayLike, n: int) -> FloatArray:
+    """Propensities (n,), each in (0, 1]."""
+    array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
+    if array.shape != (n,):
+        raise InvalidInput(f"propensity must have shape ({n},), got {array.shape}")
+    wrong = ~((array > 0) & (array <= 1))  # NaN is not within any bound
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidInput(
+            f"propensity must lie in (0, 1]: it is the probability with which the arm was pulled; row {row} has "
+            f"{array[row]:g}"
+        )
+    return array
+
+
 def checked_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Rewards of this shape; whether they lie within the policy's range is the reward scale's to check."""
     array: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
@@ -108,7 +135,7 @@ def checked_whole(name: str, value: int, *, least: int) -> int:
 
 
 def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> None:
-    flat = contexts.reshape(-1)
+    flat = contexts.ravel(order="K")  # in whatever order they lie: nothing is copied
     # One product tells in nearly every case that all is well; NaN and infinity are not below any bound.
     safe = min(largest_norm * largest_norm, _LARGEST_SUM.get(flat.dtype.char, 0.0))
     if flat.dtype == np.float64:

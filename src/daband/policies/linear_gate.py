@@ -2,8 +2,8 @@
 
 A network overfits a small table, and the more so the more often it sees the same rounds. Its reward on those rounds
 says nothing about that. So some source contexts, chosen by a hash of their numbers, are kept out of its gradient steps.
-Now and then both regressions are fitted without the rounds of these contexts, and both say what they would choose there.
-The network acts only where its choices are worth clearly more, else LinUCB does. Both heads learn all rounds.
+Now and then both regressions are fitted without the rounds of these contexts, and both say what they would choose
+there. The network acts only where its choices are worth clearly more, else LinUCB does. Both heads learn all rounds.
 
 A choice that was made is worth what it was paid. Any other is worth what both predict for it on average, after a line
 was fitted through the predictions and rewards of each: ridge regression on few rounds predicts rewards that are too
@@ -23,14 +23,18 @@ import torch
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.linear import ArmModel, Exploration, RidgeHead, Standardise
+from daband.policies.for_pair import standardised_alpha
 
 __all__ = ["LARGEST_INPUT", "LinearGate"]
 
-LARGEST_INPUT = 2048
+LARGEST_INPUT = 4096
 """Numbers of a context beyond which there is no linear part: it would take longer than the network."""
+_WIDEST, _COMPONENTS = 128, 64
+"""Contexts of more numbers than the first are reduced to so many principal components, as LinUCB-P does."""
 _MOST_CONTEXTS = 512
 """Contexts held out at the most: more would not make the comparison much sharper."""
 _MOST_ROUNDS = 8 * _MOST_CONTEXTS
+_MOST_ROWS = 4096
 _CLEARLY = 2.0
 """Standard errors by which the network has to be better."""
 _FEWEST_CONTEXTS = 20
@@ -40,9 +44,16 @@ _FEWEST_CONTEXTS = 20
 class LinearGate:
     """The linear part: its features, its head, the held-out rounds, and who acts.
 
-    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``, exactly
-    one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the linear policies' alpha or less.
+    ``feature_shape`` is that of one context; ``share`` the part of source contexts that is held out; with ``one_hot``,
+    exactly one arm pays 1. ``exploration`` is the network's: the linear head explores by the same rule, with the alpha
+    of ``LinUCB.for_pair`` or less.
     """
+
+    _contexts: AnyArray
+    _keys: IntArray
+    _arms: IntArray
+    _rewards: FloatArray
+    _weights: FloatArray
 
     def __init__(
         self,
@@ -58,13 +69,16 @@ class LinearGate:
     ) -> None:
         self.share = share
         self._one_hot = one_hot
-        self.transform = Standardise()
+        self._components = _COMPONENTS if math.prod(feature_shape) > _WIDEST else None
+        self.transform = Standardise(components=self._components)
+        dim = self.transform.n_features(feature_shape)
+        alpha = min(exploration.alpha, standardised_alpha(dim))
         self.head = RidgeHead(
             n_arms=n_arms,
-            dim=self.transform.n_features(feature_shape),
+            dim=dim,
             arms=arms,
             ridge=ridge,
-            exploration=Exploration(exploration.rule, min(exploration.alpha, Exploration.alpha), exploration.epsilon),
+            exploration=Exploration(exploration.rule, alpha, exploration.epsilon),
             seed=seed,
             form="auto",
         )
@@ -87,15 +101,21 @@ class LinearGate:
         return self.transform(contexts.reshape(-1, *self._feature_shape)).reshape(*lead, -1)
 
     def fit_transform(self, *contexts: AnyArray) -> None:
-        """Fit the standardisation to contexts of both domains."""
-        self.transform.fit(*[batch.reshape(-1, *self._feature_shape) for batch in contexts if len(batch)])
+        """Fit the standardisation to contexts of both domains, where there are enough of them."""
+        batches = [batch.reshape(-1, *self._feature_shape) for batch in contexts if len(batch)]
+        if self._components is not None:  # principal components of more rows take long and change little
+            batches = [batch[:: max(1, len(batch) // _MOST_ROWS)] for batch in batches]
+        if sum(map(len, batches)) >= (self._components or 1):
+            self.transform.fit(*batches)
 
-    def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+    def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Learn rounds; before the standardisation is fitted there is nothing to learn them with."""
         if self.transform.fitted:
-            self.head.learn(self.features(contexts), arms, rewards)
+            self.head.learn(self.features(contexts), arms, rewards, weights)
 
-    def hold_out(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> BoolArray:
+    def hold_out(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
+    ) -> BoolArray:
         """Keep the source rounds whose contexts are held out, and return which they are, (B,).
 
         A context is held out whenever it comes again, and so is never in a gradient step.
@@ -116,6 +136,7 @@ class LinearGate:
             self._keys = np.concatenate([self._keys, keys[kept]])
             self._arms = np.concatenate([self._arms, arms[kept]])
             self._rewards = np.concatenate([self._rewards, rewards[kept]])
+            self._weights = np.concatenate([self._weights, np.ones(len(kept)) if weights is None else weights[kept]])
         return held
 
     @property
@@ -123,33 +144,52 @@ class LinearGate:
         """The held-out rounds: contexts, arms and rewards."""
         return self._contexts, self._arms, self._rewards
 
+    @property
+    def weights(self) -> FloatArray:
+        """The weights of the held-out rounds, (h,)."""
+        return self._weights
+
     def compare(self, buffers: ReplayBuffers, head: RidgeHead, encode: Callable[[AnyArray], FloatArray]) -> None:
         """Decide who acts: this linear part, or the network whose ``head`` was just fitted to the stored rounds.
 
         ``head`` learns the held-out rounds afterwards; ``encode`` gives the latents of source contexts.
         """
-        stored = [buffer.columns() for buffer in (buffers.source, buffers.target_rounds) if len(buffer)]
-        contexts, arms, rewards = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
+        filled = [buffer for buffer in (buffers.source, buffers.target_rounds) if len(buffer)]
+        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
+        contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
         if not self.transform.fitted:
             self.fit_transform(contexts, buffers.target.contexts[: len(buffers.target)].cpu().numpy())
-            self.refit(contexts, arms, rewards)
+            if not self.transform.fitted:
+                return
+            self.refit(contexts, arms, rewards, weights)
         held, held_arms, held_rewards = self.rounds
         if not len(held):
             return
         latents = encode(held)
-        self.judge(contexts, arms, rewards, head.decide(latents, first_round=0, rule="greedy").mean)
-        head.learn(latents, held_arms, held_rewards)
+        self.judge(contexts, arms, rewards, head.decide(latents, first_round=0, rule="greedy").mean, weights)
+        head.learn(latents, held_arms, held_rewards, self._weights)
 
-    def refit(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray) -> None:
+    def refit(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray) -> None:
         """Fit the head to rounds from before the standardisation was fitted, besides the held-out ones."""
         head = copy.copy(self.head)  # a decision under way keeps the head it began with
         held, held_arms, held_rewards = self.rounds
         features = [self.features(rows) for rows in (contexts, held) if len(rows)]
-        rounds = np.concatenate([arms, held_arms]), np.concatenate([rewards, held_rewards])
-        head.statistics = head.refitted(np.concatenate(features), *rounds)
+        head.statistics = head.refitted(
+            np.concatenate(features),
+            np.concatenate([arms, held_arms]),
+            np.concatenate([rewards, held_rewards]),
+            np.concatenate([weights, self._weights]),
+        )
         self.head = head
 
-    def judge(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, predicted: FloatArray) -> None:
+    def judge(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        predicted: FloatArray,
+        weights: FloatArray | None = None,
+    ) -> None:
         """Decide who acts.
 
         Args:
@@ -157,9 +197,12 @@ class LinearGate:
             arms: their arms, (n,).
             rewards: and rewards, (n,).
             predicted: what the network, fitted to the same rounds, predicts for the held-out ones, (h, K).
+            weights: those of the rounds, (n,); 1 by default.
         """
         held, held_arms, held_rewards = self.rounds
-        own = self._predicted(self.features(contexts), arms, rewards, self.features(held))
+        root = np.ones(len(arms)) if weights is None else np.sqrt(weights)
+        features = self.features(contexts) * root.reshape(-1, *[1] * (1 + len(self._lead)))
+        own = self._predicted(features, arms, rewards * root, self.features(held))
         both = [calibrated(mean, held_arms, held_rewards) for mean in (own, predicted)]
         worth = values_of_arms(np.mean(both, axis=0), held_arms, held_rewards, one_hot=self._one_hot)
         rows = np.arange(len(held))
@@ -194,7 +237,9 @@ class LinearGate:
         if rounds:
             arrays["held"] = np.array(list(self._held), np.int64)
             columns = zip(
-                ("contexts", "keys", "arms", "rewards"), (self._contexts, self._keys, *self.rounds[1:]), strict=True
+                ("contexts", "keys", "arms", "rewards", "weights"),
+                (self._contexts, self._keys, *self.rounds[1:], self._weights),
+                strict=True,
             )
             arrays.update({f"rounds.{name}": array for name, array in columns})
         return arrays
@@ -206,6 +251,7 @@ class LinearGate:
             return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
         self.head.restore(below("head."))
+        self.transform = Standardise()  # one that was not fitted has no state to restore
         self.transform.restore(below("transform."))
         self.open = bool(state["open"][0])
         self._held = dict.fromkeys(state["held"].tolist()) if "held" in state else {}
@@ -214,38 +260,40 @@ class LinearGate:
         if columns:
             self._contexts, self._keys = columns["contexts"], columns["keys"]
             self._arms, self._rewards = columns["arms"], columns["rewards"]
+            self._weights = columns["weights"]
 
     def _forget_rounds(self) -> None:
-        self._contexts: AnyArray = np.empty((0, *self._lead, *self._feature_shape), np.float32)
-        self._keys: IntArray = np.empty(0, np.int64)
-        self._arms: IntArray = np.empty(0, np.int64)
-        self._rewards: FloatArray = np.empty(0)
+        self._contexts = np.empty((0, *self._lead, *self._feature_shape), np.float32)
+        self._keys = np.empty(0, np.int64)
+        self._arms = np.empty(0, np.int64)
+        self._rewards = np.empty(0)
+        self._weights = np.empty(0)
 
 
 def ridge_coefficients(features: FloatArray, rewards: FloatArray, ridge: float) -> FloatArray:
     """Coefficients (d,) of the ridge regression of rewards (n,) on features (n, d), by the smaller system."""
     n, dim = features.shape
     if n < dim:
-        dual: FloatArray = features.T @ np.linalg.solve(features @ features.T + ridge * np.eye(n), rewards)
-        return dual
-    primal: FloatArray = np.linalg.solve(features.T @ features + ridge * np.eye(dim), features.T @ rewards)
-    return primal
+        of_rounds = np.linalg.solve(features @ features.T + ridge * np.eye(n), rewards)
+        return np.asarray(features.T @ of_rounds, np.float64)
+    solved = np.linalg.solve(features.T @ features + ridge * np.eye(dim), features.T @ rewards)
+    return np.asarray(solved, np.float64)
 
 
 def calibrated(mean: FloatArray, arms: IntArray, rewards: FloatArray) -> FloatArray:
-    """Predictions (n, K) moved onto a line, clipped to [0, 1]: that of least squares through those of ``arms`` and rewards.
+    """Predictions (n, K) moved onto a line and clipped to [0, 1].
 
-    Its slope is not negative.
+    It is the line of least squares through the predictions for ``arms`` (n,) and the rewards, if its slope is positive.
     """
     pulled = mean[np.arange(len(mean)), arms]
     centred = pulled - pulled.mean()
     spread = float(centred @ centred)
     slope = max(0.0, float(centred @ rewards) / spread) if spread > 0 else 0.0
-    return np.clip(rewards.mean() + slope * (mean - pulled.mean()), 0.0, 1.0)
+    return np.asarray(np.clip(rewards.mean() + slope * (mean - pulled.mean()), 0.0, 1.0), np.float64)
 
 
 def values_of_arms(mean: FloatArray, arms: IntArray, rewards: FloatArray, *, one_hot: bool) -> FloatArray:
-    """What each arm is worth in each round, (n, K): what was paid for the pulled one, what ``mean`` predicts for others.
+    """What each arm is worth in each round, (n, K): what was paid for the pulled one, and ``mean`` for the others.
 
     With ``one_hot``, exactly one arm pays 1: the others are worth nothing after a reward of 1, and 1 in all after none.
     """

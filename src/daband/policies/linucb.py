@@ -13,14 +13,16 @@ from typing import Any, Literal
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.norm_limit import LARGEST_SQUARE
-from daband.policies.contract import Policy, policies
+from daband.policies.contract import policies
+from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
+from daband.policies.summed import SummedPolicy
 
 __all__ = ["LinUCB"]
 
 
 @policies.register("linucb")
-class LinUCB(Policy):
+class LinUCB(SummedPolicy):
     """LinUCB, exact.
 
     Args:
@@ -37,6 +39,15 @@ class LinUCB(Policy):
             ``fit`` and ``transform``; fitted by ``prepare``.
         form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
         seed: decides ties and draws. Every whole number is a seed, 0 too.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
+    >>> contexts = [[1.0, 0.0], [0.0, 1.0]]
+    >>> decision = policy.select(contexts)
+    >>> decision.arm.shape, decision.mean.shape
+    ((2,), (2, 3))
+    >>> skipped = policy.update(contexts, decision.arm, [1.0, 0.0], ids=["monday-1", "monday-2"])
+    >>> policy.rounds_learned
+    2
     """
 
     scale_matters = True
@@ -108,6 +119,29 @@ class LinUCB(Policy):
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:  # noqa: ARG002
         self._head.learn(self._flat(contexts), arms, rewards)
 
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        return WEIGHTINGS
+
+    def _learn_weighted(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,  # noqa: ARG002
+        weights: FloatArray,
+    ) -> None:
+        self._head.learn(self._flat(contexts), arms, rewards, weights)
+
+    def _probabilities(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        rule: str | None,
+    ) -> FloatArray:
+        return self._head.probabilities(self._flat(contexts), available=available, rule=rule)
+
     def _play(
         self,
         contexts: AnyArray,
@@ -126,6 +160,9 @@ class LinUCB(Policy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
+
+    def _features(self, contexts: AnyArray) -> AnyArray:
+        return self._flat(contexts)
 
     def _flat(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":

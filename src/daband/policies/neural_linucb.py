@@ -10,29 +10,26 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
 import numpy as np
-import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
-from daband.errors import InvalidInput, TrainingDiverged
+from daband.errors import InvalidInput
 from daband.image_layout import channels_first, channels_first_shape, image_layout
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.settings import EncoderSettings, Recipe
-from daband.learning.stepper import take_steps
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
-from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
-from daband.policies.arm_prior import FEWEST_ROUNDS, MOST_CONTEXTS, expected_arms
-from daband.policies.contract import Policy, policies
+from daband.policies.contract import policies
 from daband.policies.devices import device_named
 from daband.policies.input_checks import checked_domain
 from daband.policies.linear_gate import LARGEST_INPUT, LinearGate
+from daband.policies.neural_steps import NeuralSteps
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 
@@ -40,7 +37,6 @@ __all__ = ["NeuralLinUCB", "device_named"]
 
 _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""
-_STREAK_THAT_STOPS = 3
 _LARGEST_PIXEL = 2.0
 
 
@@ -48,17 +44,8 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class _Published(NamedTuple):
-    """What decisions rest on. ``adapt`` replaces all parts at once; rounds that are learned change the heads."""
-
-    encoder: InferenceEncoder
-    head: RidgeHead
-    linear: RidgeHead | None
-    """The linear head, where it acts instead of the network."""
-
-
 @policies.register("nlinucb")
-class NeuralLinUCB(Policy):
+class NeuralLinUCB(NeuralSteps):
     """LinUCB on learned features.
 
     Args:
@@ -79,6 +66,12 @@ class NeuralLinUCB(Policy):
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
+
+    >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
+    >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
+    >>> measured = policy.adapt(steps=2)
+    >>> "loss" in measured
+    True
     """
 
     source_terms_only: ClassVar[bool] = True
@@ -162,6 +155,7 @@ class NeuralLinUCB(Policy):
             )
         self._publish(self._learner.acting_copy(), head)
         self._buffers = self._fresh_buffers(self.n_arms)
+        self._target_alone: ReplayBuffers | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
         self._refitted_at = 0
@@ -174,17 +168,9 @@ class NeuralLinUCB(Policy):
         return self._head.statistics.counts
 
     @property
-    def _head(self) -> RidgeHead:
-        return self._published.head
-
-    @property
     def linear_acts(self) -> bool:
         """Whether decisions are LinUCB's, because the network did not predict held-out rewards better."""
         return self._published.linear is not None
-
-    def _publish(self, encoder: InferenceEncoder, head: RidgeHead) -> None:
-        gate = self._gate
-        self._published = _Published(encoder, head, gate.head if gate is not None and gate.acts else None)
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the head works on: (B, d), or (B, K, d) with shared arms."""
@@ -218,12 +204,7 @@ class NeuralLinUCB(Policy):
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
         encoder, network, linear = self._published  # once: they belong together
-        head = network if linear is None else linear
-        # Another thread may have added an arm since the contexts and the mask were checked: it is not offered here.
-        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
-            head = head.with_arms(contexts.shape[1])
-        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
-            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        head, available = self._head_for(network if linear is None else linear, contexts, available)
         features = self._features(encoder, linear, contexts, domain)
         return self._call_head(head.decide, features, first_round=first_round, available=available, rule=rule)
 
@@ -243,6 +224,29 @@ class NeuralLinUCB(Policy):
         if self._gate is not None:
             self._call_head(self._gate.learn, contexts, arms, rewards)
         self._remember(contexts, arms, rewards, domain)
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        # Pseudo-rewards leave [0, 1], where the cross-entropy has no minimum. Steps on the latest rounds draw none.
+        return ("flattened", "importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
+
+    def _learn_weighted(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
+    ) -> None:
+        self._warn_of_large_pixels(contexts)
+        encoder, head, _ = self._published
+        self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards, weights)
+        if self._gate is not None:
+            self._call_head(self._gate.learn, contexts, arms, rewards, weights)
+        self._remember(contexts, arms, rewards, domain, weights)
+
+    def _probabilities(
+        self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
+    ) -> FloatArray:
+        encoder, network, linear = self._published
+        head, available = self._head_for(network if linear is None else linear, contexts, available)
+        features = self._features(encoder, linear, contexts, domain)
+        return self._call_head(head.probabilities, features, available=available, rule=rule)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
@@ -290,16 +294,28 @@ class NeuralLinUCB(Policy):
         if self._learner.uses_target:
             self._buffers.target.add(contexts)
 
-    def _adapt(self, steps: int | None) -> dict[str, float]:
-        due = self.before_steps(steps)
-        return self.after_steps(self._take_steps(due)) if due else {}
+    @property
+    def can_discount(self) -> bool:
+        return self._head.can_discount
 
-    def _take_steps(self, steps: int) -> dict[str, float]:
-        (measured,) = take_steps([self._learner], steps, [self._buffers])
-        return measured
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        with self._state_lock:
+            head = copy.copy(self._head)
+            head.trust_prior(discounts)
+            if self._gate is not None and self._gate.head.can_discount:
+                self._gate.head = copy.copy(self._gate.head)
+                self._gate.head.trust_prior(discounts)
+            self._publish(self._published.encoder, head)
 
-    def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
-        return encoder.encode(contexts, domain)
+    def _head_for(
+        self, head: RidgeHead, contexts: AnyArray, available: BoolArray | None
+    ) -> tuple[RidgeHead, BoolArray | None]:
+        """The head and the mask for contexts checked before another thread added an arm, which is not offered here."""
+        if self.arms == "shared" and contexts.shape[1] != head.n_arms:
+            head = head.with_arms(contexts.shape[1])
+        elif self.arms == "disjoint" and available is not None and available.shape[1] < head.n_arms:
+            available = np.pad(available, ((0, 0), (0, head.n_arms - available.shape[1])))
+        return head, available
 
     def _call_head(
         self, method: Callable[Arguments, Result], *arguments: Arguments.args, **keywords: Arguments.kwargs
@@ -307,56 +323,6 @@ class NeuralLinUCB(Policy):
         """Call a method of a head that other threads may be reading."""
         with self._state_lock:
             return method(*arguments, **keywords)
-
-    # For those who take the steps of several policies at once.
-
-    @property
-    def learner(self) -> Learner:
-        """What learns by gradients."""
-        return self._learner
-
-    @property
-    def buffers(self) -> ReplayBuffers:
-        """The replay buffers that steps draw from."""
-        return self._buffers
-
-    def before_steps(self, steps: int | None) -> int:
-        """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
-        steps = self.recipe.learning.steps if steps is None else steps
-        buffers = self._buffers
-        if steps == 0 or not (len(buffers.source) or len(buffers.target_rounds)):
-            return 0
-        if self._learner.objective.needs_target and not len(buffers.target) and not self._warned_no_target:
-            self._warned_no_target = True
-            warnings.warn(
-                f"{self.name} has seen no target context, so it learns from the source alone, as Neural-LinUCB does; "
-                "show it some with observe_target, or give daband.train a target",
-                stacklevel=4,
-            )
-        statistics = self._head.statistics
-        assert isinstance(statistics, PrimalRidge)
-        alpha = self._head.exploration.alpha
-        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate, prior=self._prior)
-        return steps
-
-    def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
-        """Publish the encoder, with the head refitted where that is due, unless the steps diverged."""
-        streak = measured.pop("worst_streak", 0.0)
-        if streak >= _STREAK_THAT_STOPS:
-            raise TrainingDiverged(
-                f"{int(streak)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
-                f"and training stops here. The last saved state is good; try a learning rate below "
-                f"{self.recipe.learning.learning_rate:g}, or smaller weights"
-            )
-        encoder, head = self._learner.acting_copy(), self._head
-        if self._refit_is_due():
-            head = self._refitted(encoder)
-            measured["refitted"] = 1.0
-            if self.recipe.learning.prior == "estimated":
-                self._prior = self._expected_arms(encoder, head)
-        self._publish(encoder, head)
-        measured["recent_reward"] = self._rate
-        return measured
 
     def _grow(self) -> None:
         if self.arms == "shared":
@@ -384,15 +350,6 @@ class NeuralLinUCB(Policy):
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
 
-    def _rounds_in_head(self) -> int:
-        """How many rounds the head rests on.
-
-        Written in place of the last refit where the replay buffers are left out, it makes the next refit wait for as
-        many new rounds: an earlier one would forget more than it mends.
-        """
-        shown = self._buffers.rounds_seen
-        return shown if self._refitted_at <= shown else self._refitted_at + shown
-
     def _restore(self, state: dict[str, AnyArray]) -> None:
         def below(prefix: str) -> dict[str, AnyArray]:
             return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
@@ -409,21 +366,23 @@ class NeuralLinUCB(Policy):
 
     # Its own parts.
 
-    def _fresh_buffers(self, n_arms: int) -> ReplayBuffers:
-        lead = (n_arms,) if self.arms == "shared" else ()
-        return ReplayBuffers.empty(
-            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
-        )
-
-    def _remember(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _remember(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: str,
+        weights: FloatArray | None = None,
+    ) -> None:
         if domain != "source":
-            self._buffers.target_rounds.add_rounds(contexts, arms, rewards)
+            self._buffers.target_rounds.add_rounds(contexts, arms, rewards, weights)
         else:
             if self._gate is None:
-                self._buffers.source.add_rounds(contexts, arms, rewards)
+                self._buffers.source.add_rounds(contexts, arms, rewards, weights)
             else:
-                kept = ~self._gate.hold_out(contexts, arms, rewards)
-                self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept])
+                kept = ~self._gate.hold_out(contexts, arms, rewards, weights)
+                own = None if weights is None else weights[kept]
+                self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept], own)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 
@@ -439,45 +398,3 @@ class NeuralLinUCB(Policy):
                 "by 255, so that pixels lie in [0, 1]",
                 stacklevel=5,
             )
-
-    def _refit_is_due(self) -> bool:
-        settings = self.recipe.replay
-        shown = self._buffers.rounds_seen
-        wait = max(settings.refit_after, int(settings.refit_growth * shown))
-        # A young head rests on an encoder that changes fast: it is fitted anew more often, at little cost.
-        wait = min(wait, max(1, shown // 8)) if shown < 8 * settings.refit_after else wait
-        return settings.refit and shown - self._refitted_at >= wait
-
-    def _refitted(self, encoder: InferenceEncoder) -> RidgeHead:
-        """A head fitted to every stored round, each once, with the features of ``encoder``."""
-        latents, arms, rewards = [], [], []
-        for domain, buffer in (("source", self._buffers.source), ("target", self._buffers.target_rounds)):
-            n = len(buffer)
-            if n:
-                latents.append(self._encode(encoder, buffer.contexts[:n], domain))
-                arms.append(buffer.arms[:n].cpu().numpy())
-                rewards.append(buffer.rewards[:n].cpu().numpy())
-        self._refitted_at = self._buffers.rounds_seen
-        head = self._fit_head(np.concatenate(latents), np.concatenate(arms), np.concatenate(rewards))
-        if self._gate is not None:
-            self._gate.compare(self._buffers, head, lambda held: self._encode(encoder, held, "source"))
-        return head
-
-    def _expected_arms(self, encoder: InferenceEncoder, head: RidgeHead) -> FloatArray | None:
-        """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells."""
-        source, target = self._buffers.source, self._buffers.target
-        rounds = source.columns(MOST_CONTEXTS) if self._gate is None else self._gate.rounds
-        if len(rounds[0]) < FEWEST_ROUNDS:  # else those that no gradient step has seen
-            rounds = source.columns(MOST_CONTEXTS)
-        contexts = target.contexts[: min(len(target), MOST_CONTEXTS)]
-        return expected_arms(lambda rows, domain: self._predicted(encoder, head, rows, domain), rounds, contexts)
-
-    def _predicted(
-        self, encoder: InferenceEncoder, head: RidgeHead, contexts: AnyArray | torch.Tensor, domain: str
-    ) -> FloatArray:
-        return head.decide(self._encode(encoder, contexts, domain), first_round=0, rule="greedy").mean
-
-    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray) -> RidgeHead:
-        head = copy.copy(self._head)  # a decision under way keeps the head it began with
-        head.statistics = head.refitted(latents, arms, rewards)
-        return head

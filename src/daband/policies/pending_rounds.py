@@ -10,25 +10,30 @@ from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 
 __all__ = ["PendingRounds"]
 
-Batch = tuple[AnyArray, IntArray, FloatArray, str]
+Batch = tuple[AnyArray, IntArray, FloatArray, str, FloatArray | None]
 
 
 class PendingRounds:
-    """Batches of rounds in the order they came: contexts, arms, rewards in the user's units, and their domain."""
+    """Batches of rounds in the order they came: contexts, arms, rewards in the user's units, domain, weights."""
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
 
     def __len__(self) -> int:
-        return sum(len(arms) for _, arms, _, _ in self._batches)
+        return sum(len(batch[1]) for batch in self._batches)
 
-    def add(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def add(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
+    ) -> None:
         """Keep a batch, as copies: the caller's arrays may change."""
-        self._batches.append((contexts.copy(), arms.copy(), rewards.copy(), domain))
+        own = None if weights is None else weights.copy()
+        self._batches.append((contexts.copy(), arms.copy(), rewards.copy(), domain, own))
 
-    def joined_with(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> list[Batch]:
+    def joined_with(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
+    ) -> list[Batch]:
         """The batches that are kept, and this one."""
-        return [*self._batches, (contexts, arms, rewards, domain)]
+        return [*self._batches, (contexts, arms, rewards, domain, weights)]
 
     def clear(self) -> None:
         """Forget them: they are learned."""
@@ -41,7 +46,12 @@ class PendingRounds:
         contexts = [batch[0] for batch in self._batches]
         if len({part.dtype for part in contexts}) > 1:
             contexts = [unit_scale(part) for part in contexts]
+        weights = {}
+        if any(batch[4] is not None for batch in self._batches):
+            parts = [np.ones(len(batch[1])) if batch[4] is None else batch[4] for batch in self._batches]
+            weights = {"weights": np.concatenate(parts)}
         return {
+            **weights,
             "contexts": np.concatenate(contexts),
             "arms": np.concatenate([batch[1] for batch in self._batches]),
             "rewards": np.concatenate([batch[2] for batch in self._batches]),
@@ -58,4 +68,5 @@ class PendingRounds:
         for start, stop in pairwise(edges):
             part = slice(start, stop)
             domain = "target" if in_target[start] else "source"
-            self.add(state["contexts"][part], state["arms"][part], state["rewards"][part], domain)
+            weights = state["weights"][part] if "weights" in state else None
+            self.add(state["contexts"][part], state["arms"][part], state["rewards"][part], domain, weights)

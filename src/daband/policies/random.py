@@ -11,6 +11,7 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision
 from daband.linear.draws import draw_key, evenly
 from daband.policies.contract import Policy, policies
+from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 
 __all__ = ["Random"]
@@ -21,6 +22,10 @@ class Random(Policy):
     """Every available arm is equally likely; nothing is learned.
 
     Its predicted reward is the middle of ``reward_range`` for every arm, its width half of that range.
+
+    >>> policy = daband.Random(context_shape=(1,), n_arms=4, seed=0)
+    >>> policy.select([[0.0]]).propensity.tolist()
+    [0.25]
     """
 
     def __init__(
@@ -59,6 +64,26 @@ class Random(Policy):
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         """Nothing is learned."""
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        return WEIGHTINGS
+
+    def _learn_weighted(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
+    ) -> None:
+        """Nothing is learned."""
+
+    def _probabilities(
+        self,
+        contexts: AnyArray,
+        domain: str,  # noqa: ARG002
+        available: BoolArray | None,
+        rule: str | None,  # noqa: ARG002
+    ) -> FloatArray:
+        mask = np.ones((len(contexts), self.n_arms), np.bool_) if available is None else available
+        probabilities: FloatArray = mask / mask.sum(axis=1, keepdims=True)
+        return probabilities
 
     def _play(
         self,

@@ -3,7 +3,7 @@
 ``paper`` is Algorithm 1 with the paper's settings. ``default`` is what works, ``default-rpd`` the same with R, P and D
 all on, so that leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower
 network, fewer steps, shorter ramps. Given to Neural-LinUCB, a name means that recipe without the target's terms. How
-the defaults were found, and on which data, stands in ``docs/results/recipe-research.md``.
+the defaults were found, and on which data, stands in ``benchmarks/records/recipe-research.md``.
 
 A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
@@ -94,7 +94,11 @@ def recipe_names() -> list[str]:
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
-    """The named recipe for contexts of this shape: one per encoder family and none per data set."""
+    """The named recipe for contexts of this shape: one per encoder family and none per data set.
+
+    >>> sorted(daband.recipe_for("default", context_shape=(8,)).weights)
+    ['adversarial', 'source_cross_entropy']
+    """
     image = image_layout(context_shape) is not None
     if name == "paper":
         return _paper(image)
@@ -104,7 +108,7 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     if name == "default":
         return default
     if name == "default-rpd":
-        return default.with_weights(regression_error=0.5, predicted_reward=0.03)
+        return default.with_weights(regression_error=0.5, predicted_reward=1.0)
     raise InvalidInput(f"unknown recipe {name!r} (known: {', '.join(recipe_names())})")
 
 

@@ -12,9 +12,10 @@ from daband.arrays import checked_number
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
+from daband.policies.input_checks import checked_prior_trust
 from daband.training.stacked import Training, can_train_stacked, train_stacked
 from daband.training.stop_signals import stop_signals_deferred
-from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
+from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, check_weighting, order_seed
 
 __all__ = ["continue_on_target", "train"]
 
@@ -28,6 +29,7 @@ def train(
     episodes: int = 300,
     episode_length: int = 64,
     seed: int | None = None,
+    propensity_weighting: str | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
@@ -44,6 +46,7 @@ def train(
     episodes: int = 300,
     episode_length: int = 64,
     seed: int | None = None,
+    propensity_weighting: str | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
@@ -59,6 +62,7 @@ def train(
     episodes: int = 300,
     episode_length: int = 64,
     seed: int | None = None,
+    propensity_weighting: str | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
@@ -74,6 +78,7 @@ def train(
         episodes: how many episodes.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
+        propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
         directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
             settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
             more ``episodes`` a finished run is extended, to what as many at once would have given (a transform stays
@@ -82,17 +87,34 @@ def train(
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, directory="run")
+    >>> policy.rounds_learned
+    128
     """
     if not isinstance(policy, Policy) and isinstance(policy, Sequence):
         return _train_several(
             [
-                Training(one, source, target, episodes, episode_length, seed, place, config, progress)
+                Training(
+                    one, source, target, episodes, episode_length, seed, place, config, progress, propensity_weighting
+                )
                 for one, place in zip(policy, _places(directory, len(policy)), strict=True)
             ],
             save_every,
         )
     check_training(policy, source, target, episodes, episode_length)
-    phase = Phase("source", source, target, episodes, episode_length, order_seed(policy, seed))
+    check_weighting(policy, source, propensity_weighting)
+    phase = Phase(
+        "source",
+        source,
+        target,
+        episodes,
+        episode_length,
+        order_seed(policy, seed),
+        propensity_weighting=propensity_weighting,
+    )
     return _run(policy, phase, directory, config, save_every, progress)
 
 
@@ -124,6 +146,7 @@ def _train_several(trainings: Sequence[Training], save_every: float) -> list[Run
             episodes=one.episodes,
             episode_length=one.episode_length,
             seed=one.seed,
+            propensity_weighting=one.propensity_weighting,
             directory=one.directory,
             config=one.config,
             save_every=save_every,
@@ -139,6 +162,7 @@ def continue_on_target(
     target: RewardDomain | None,
     rounds: int = 1920,
     episode_length: int = 64,
+    prior_trust: float | str | None = None,
     seed: int | None = None,
     directory: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
@@ -147,19 +171,29 @@ def continue_on_target(
 ) -> Run:
     """Continue training in the target once its rewards are available; the head start lowers cumulative regret.
 
-    The policy keeps what it learned in the source, and updates by its own rule. Fewer than ``rounds`` rounds are played
-    where the target has fewer contexts; the last episode may be shorter than ``episode_length``.
+    The policy updates by its own rule. What it learned in the source counts as ``prior_trust`` says. Fewer than
+    ``rounds`` rounds are played where the target has fewer contexts; the last episode may be shorter than
+    ``episode_length``.
 
     Args:
         policy: changed in place.
         target: the target with its rewards, e.g. ``pair.target_labelled``; contexts that evaluation does not use.
         rounds: how many rounds at most.
         episode_length: rounds of an episode; the policy adapts after each.
+        prior_trust: how much a round of the source counts against one of the target: a factor from 0 to 1, or
+            "adaptive", the best of several as target rewards tell (``Policy.trust_prior``), so that a bad hand-over
+            recovers. By default "adaptive" where the policy has learned something and offers it, else 1.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         directory: keep the phase there, as ``train`` does.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.continue_on_target(policy, target=pair.target_labelled, rounds=16, episode_length=8)
+    >>> run.rounds
+    16
     """
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise InvalidInput(f"rounds must be a whole number >= 1, got {rounds!r}")
@@ -174,7 +208,13 @@ def continue_on_target(
     check_training(policy, target, None, 1, min(episode_length, rounds), what="target")
     episodes = math.ceil(rounds / episode_length)
     phase = Phase("target", target, None, episodes, episode_length, order_seed(policy, seed), rounds)
-    return _run(policy, phase, directory, config, save_every, progress)
+    if prior_trust is None:
+        prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
+    checked_prior_trust(prior_trust)
+    _check_config(config)
+    if prior_trust != 1.0:
+        policy.trust_prior(prior_trust)
+    return _run(policy, phase, directory, {**(config or {}), "prior_trust": prior_trust}, save_every, progress)
 
 
 def _run(

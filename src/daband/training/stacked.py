@@ -13,7 +13,7 @@ from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
 from daband.training.stop_signals import stop_signals_deferred
-from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, order_seed
+from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, check_weighting, order_seed
 
 __all__ = ["Training", "can_train_stacked", "train_stacked"]
 
@@ -31,6 +31,7 @@ class Training:
     directory: str | Path | None = None
     config: Mapping[str, Any] | None = None
     progress: Progress | None = None
+    propensity_weighting: str | None = None
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
@@ -60,8 +61,18 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
     phases = []
     for one in trainings:
         check_training(one.policy, one.source, one.target, one.episodes, one.episode_length)
-        seed = order_seed(one.policy, one.seed)
-        phases.append(Phase("source", one.source, one.target, one.episodes, one.episode_length, seed))
+        check_weighting(one.policy, one.source, one.propensity_weighting)
+        phases.append(
+            Phase(
+                "source",
+                one.source,
+                one.target,
+                one.episodes,
+                one.episode_length,
+                order_seed(one.policy, one.seed),
+                propensity_weighting=one.propensity_weighting,
+            )
+        )
     trainers: dict[int, Trainer] = {}
     failed: dict[int, Exception] = {}
 

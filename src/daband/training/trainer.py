@@ -20,10 +20,11 @@ from daband.evaluation.bound import LiveBound
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
 from daband.linear import Decision
 from daband.policies import Played, Policy
+from daband.policies.propensities import checked_weighting
 from daband.training.prefetch import Prefetcher
 from daband.training.run_folder import History, RunFolder
 
-__all__ = ["Phase", "Progress", "Run", "Trainer", "check_training", "order_seed"]
+__all__ = ["Phase", "Progress", "Run", "Trainer", "check_training", "check_weighting", "order_seed"]
 
 _PREVIEW_BYTES = 1 << 30
 _SAVES_APART = 20.0
@@ -34,7 +35,14 @@ Progress = Callable[[dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did in the domain where it was played: a row per round, a record per episode."""
+    """What a run did in the domain where it was played: a row per round, a record per episode.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=8)
+    >>> run.rounds, run.reward.shape, len(run.episodes)
+    (16, (16,), 2)
+    """
 
     arm: IntArray
     reward: FloatArray
@@ -65,6 +73,7 @@ class Phase:
     episode_length: int
     seed: int
     rounds: int | None = None
+    propensity_weighting: str | None = None
 
     def bounds(self, episode: int) -> tuple[int, int]:
         """The first round of an episode and the first behind it."""
@@ -86,7 +95,9 @@ class Phase:
 
     def settings(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
+        weighting = {"propensity_weighting": self.propensity_weighting} if self.propensity_weighting else {}
         return {
+            **weighting,
             "domain": self.domain_name,
             "episodes": self.episodes,
             "episode_length": self.episode_length,
@@ -172,7 +183,9 @@ class Trainer:
         self._since, self._beside = self._since if since is None else since, beside
         rounds, self._unlabelled = self._material.take(self.episode)
         in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
-        played = _play_episode(self.policy, rounds, self.phase.domain_name, self.history)
+        played = _play_episode(
+            self.policy, rounds, self.phase.domain_name, self.history, self.phase.propensity_weighting
+        )
         self._played = played if in_units else None
         if self._unlabelled is not None:
             self.policy.observe_target(self._unlabelled)
@@ -250,10 +263,19 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
     )
 
 
-def _play_episode(policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History) -> Played | None:
+def _play_episode(
+    policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History, weighting: str | None
+) -> Played | None:
     played = None
     if isinstance(rounds, LoggedRounds):
-        policy.update(rounds.contexts, rounds.arms, rounds.rewards, domain_name)
+        policy.update(
+            rounds.contexts,
+            rounds.arms,
+            rounds.rewards,
+            domain_name,
+            propensity=rounds.propensities,
+            propensity_weighting=weighting,
+        )
         arm, reward, propensity = rounds.arms, rounds.rewards, rounds.propensities
         regret = np.full(len(arm), np.nan)
     else:
@@ -287,6 +309,15 @@ def _prepare(policy: Policy, phase: Phase) -> None:
     if phase.unlabelled is not None:
         batches.append(phase.unlabelled.batch(0, min(n, len(phase.unlabelled)), seed=phase.seed))
     policy.prepare(*batches)
+
+
+def check_weighting(policy: Policy, source: RewardDomain | LoggedDomain, propensity_weighting: str | None) -> None:
+    """Refuse a weighting by propensities that the policy has not, or of a source that is no log."""
+    if propensity_weighting is None:
+        return
+    checked_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
+    if not isinstance(source, LoggedDomain):
+        raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
 
 
 def check_training(

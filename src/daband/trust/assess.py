@@ -57,6 +57,15 @@ def assess(
         contexts: how many contexts of each domain are used at most.
         arm_names: a name per arm for the page, e.g. ``pair.class_names``.
         seed: fixes which contexts of the target are used where there are more.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policies = [daband.LinUCB.for_pair(pair, seed=seed) for seed in (0, 1)]
+    >>> for policy in policies:
+    ...     run = daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
+
+    >>> found = daband.assess(policies, source=pair.source_test, target=pair.target)
+    >>> found.verdict in ("hand over", "hand over and audit", "do not") and found.low <= found.value
+    True
     """
     (assessment,) = assess_each(
         policies,

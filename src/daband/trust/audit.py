@@ -39,6 +39,11 @@ class Audit:
 
     ``value``, ``low`` and ``high`` are NaN until the interval may be read: with a fixed budget, until every question is
     answered.
+
+    >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
+    >>> found = daband.audit(policy, target=[[0.0], [1.0]] * 10, budget=5, directory="audit")
+    >>> found.finished, found.questions.name
+    (False, 'questions.csv')
     """
 
     value: float
@@ -107,6 +112,15 @@ def audit(
         rule: "ucb" or "greedy", as in ``evaluate``.
         seed: fixes which contexts are drawn.
         arm_names: a name per arm for questions.csv, e.g. ``pair.class_names``.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> policy = daband.LinUCB.for_pair(pair, seed=0)
+    >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
+    >>> def ask(contexts, arms):  # what the arm pays for the context; here everything pays
+    ...     return [1.0] * len(arms)
+    >>> found = daband.audit(policy, target=pair.target, budget=20, ask=ask)
+    >>> found.answered, found.high
+    (20, 1.0)
     """
     _check(policy, ask, directory, confidence, rule)
     _check_stop(anytime, stop)
@@ -201,14 +215,12 @@ class _State:
     def check(self, rewards: Sequence[float], where: str) -> None:
         """Raise where a reward is not finite or outside a range that was given."""
         known = self.settings["reward_range"]
+        kept = "" if self.folder.path is None else f"; the {len(self.folder.answers)} answers before are kept"
         for reward in rewards:
             if not math.isfinite(reward):
-                raise InvalidInput(f"{where}: the reward is {reward}; what was answered before is kept")
+                raise InvalidInput(f"{where}: the reward is {reward}, which is no number{kept}")
             if known != "auto" and not known[0] <= reward <= known[1]:
-                raise InvalidInput(
-                    f"{where}: reward {reward:g} is outside the policy's reward_range {known}; what was answered "
-                    "before is kept"
-                )
+                raise InvalidInput(f"{where}: reward {reward:g} is outside the policy's reward_range {known}{kept}")
 
     def result(self) -> Audit:
         answers = self.folder.answers

@@ -41,29 +41,31 @@ class ContextReader:
 def decisions(policy: Policy, contexts: ContextReader, rule: str) -> tuple[IntArray, FloatArray]:
     """The arm of each context, (N,), and its ``certainty`` (N,)."""
     low, high = policy.reward_range
-    arms, sure = [], []
+    arms, means = [], []
     for start in range(0, len(contexts), _BATCH):
         batch = contexts.read(np.arange(start, min(start + _BATCH, len(contexts))))
         decision = policy.decide(batch, "target", rule=rule, round_offset=start)
         arms.append(decision.arm)
-        sure.append(certainty((decision.mean - low) / (high - low), decision.arm))
-    return np.concatenate(arms), np.concatenate(sure)
+        means.append((decision.mean - low) / (high - low))
+    arm = np.concatenate(arms)
+    return arm, certainty(np.concatenate(means), arm)
 
 
 def certainty(mean: FloatArray, arm: IntArray) -> FloatArray:
-    """A predicted reward in [0, 1] of each chosen arm, (B,), by the predicted rewards of all arms (B, K).
+    """The predicted reward of each chosen arm, (N,) in [0, 1], by the predicted rewards of all arms (N, K).
 
-    It is the mean of two things: the predicted reward of the arm, and one half plus half its lead over the next best.
-    The first tells contexts that pay little from those that pay much; the second, where one arm pays and the others do
-    not, tells right choices from wrong ones better.
+    The predicted rewards of the chosen arms are given to contexts in the order of another number: the predicted reward
+    plus the lead over the next best arm. The first tells contexts that pay little from those that pay much; the lead,
+    where one arm pays and the others do not, tells right choices from wrong ones better.
     """
     rows = np.arange(len(mean))
-    chosen = mean[rows, arm]
+    chosen = np.clip(mean[rows, arm], 0.0, 1.0)
     others = mean.copy()
     others[rows, arm] = -np.inf
-    lead = chosen - others.max(axis=1) if mean.shape[1] > 1 else np.zeros(len(mean))
-    both: FloatArray = (np.clip(chosen, 0.0, 1.0) + np.clip((1.0 + lead) / 2.0, 0.0, 1.0)) / 2.0
-    return both
+    lead = mean[rows, arm] - others.max(axis=1) if mean.shape[1] > 1 else np.zeros(len(mean))
+    ordered: FloatArray = np.empty(len(mean))
+    ordered[np.argsort(chosen + np.clip(lead, -1.0, 1.0), kind="stable")] = np.sort(chosen)
+    return ordered
 
 
 def predictions(own: FloatArray, assessment: Any, n: int, low: float, high: float) -> FloatArray:

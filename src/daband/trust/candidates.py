@@ -49,7 +49,8 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     """The candidates unless the caller has others, the simplest first.
 
     A constant arm, LinUCB on few and on many principal components and on contexts as they are with two penalties,
-    Neural-LinUCB, DABand, and a setting of DABand. For vectors the setting is DABand without the LinUCB beside its network; for images, a third of its alignment.
+    Neural-LinUCB, DABand, and a setting of DABand. For vectors that is DABand without the LinUCB beside its network,
+    for images with a third of its alignment.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
     other = (

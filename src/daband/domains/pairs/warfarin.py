@@ -9,7 +9,8 @@ import numpy as np
 
 from daband.domains.contract import About, Pair
 from daband.domains.data_paths import need
-from daband.domains.readers.tables import Columns, from_table, read_table
+from daband.domains.readers.columns import Columns
+from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import describe, register_ordered_pairs, register_pair
 from daband.errors import DataError, InvalidInput
 

@@ -151,6 +151,10 @@ def from_arrays(
 
     Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
     checks made here. Labels and rewards are copied.
+
+    >>> pair = daband.domains.from_arrays(source=([[0.0, 1.0], [1.0, 0.0]] * 20, [0, 1] * 20), target=[[0.2, 0.9]] * 30)
+    >>> pair.n_arms, len(pair.source), len(pair.source_test), len(pair.target), pair.target_test
+    (2, 36, 4, 30, None)
     """
     if arms not in ("disjoint", "shared"):
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")

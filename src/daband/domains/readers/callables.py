@@ -140,6 +140,14 @@ def from_callable(
         name: what reports call the pair.
 
     The expected rewards of the source are not known, so its regret is not either; its rewards are.
+
+    >>> def draw(generator, n):
+    ...     return generator.normal(size=(n, 3))
+    >>> def pay(generator, contexts, arms):
+    ...     return (contexts[:, 0] > 0) == (arms == 1)
+    >>> pair = daband.domains.from_callable(source=(draw, pay), target=draw, n_arms=2, length=1000)
+    >>> pair.source.read([0]).shape
+    (1, 3)
     """
     if not (isinstance(source, tuple) and len(source) == 2 and all(callable(part) for part in source)):
         raise InvalidInput("source must be a tuple of two functions (draw, pay)")

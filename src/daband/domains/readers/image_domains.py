@@ -6,7 +6,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import Contexts, EvaluationDomain, RewardDomain
-from daband.domains.readers.images import ImageStore, imagenet_normalise
+from daband.domains.readers.images import Framing, ImageStore, imagenet_normalise
 
 __all__ = ["ImageContexts", "ImageEvaluation", "ImageSource"]
 
@@ -21,6 +21,16 @@ class ImageContexts(Contexts):
         self._normalise = normalise
         self.context_shape = store.framing.shape
         self.passes = passes
+
+    @property
+    def framing(self) -> Framing:
+        """How an image of any size becomes a context."""
+        return self._store.framing
+
+    @property
+    def normalises(self) -> bool:
+        """Whether contexts are float32, normalised as for ImageNet."""
+        return self._normalise
 
     def __len__(self) -> int:
         return len(self._store)

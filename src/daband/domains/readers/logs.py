@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from daband.arguments import share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import LoggedDomain, Pair, RewardRange
 from daband.domains.readers.arrays import ArrayContexts, ArraySource, from_arrays, payable, resolve_reward_range
+from daband.domains.readers.parquet_log import ParquetLog
 from daband.domains.subsets import hold_out_log
 from daband.errors import InvalidInput
 
@@ -59,11 +62,11 @@ class ArrayLog(LoggedDomain):
 
 def from_log(
     *,
-    source: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike],
+    source: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | str | Path | ParquetLog,
     target: ArrayLike,
     target_test: tuple[ArrayLike, ArrayLike] | None = None,
     target_labelled: tuple[ArrayLike, ArrayLike] | None = None,
-    source_test: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | float | None = 0.1,
+    source_test: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | str | Path | ParquetLog | float | None = 0.1,
     n_arms: int,
     class_names: Sequence[str] | None = None,
     feedback: str = "bandit",
@@ -75,12 +78,13 @@ def from_log(
     """A pair whose source is a log of another policy's rounds: ``from_log(source=log, target=x_t, n_arms=5)``.
 
     Args:
-        source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1].
+        source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
+            glob of Parquet files (a ``ParquetLog`` where columns have other names), which may be larger than memory.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or None.
         target_labelled: target contexts with labels or rewards, for continued training.
         source_test: logged rounds that training does not use, as ``source``, or the share of ``source`` to hold out (a
-            fixed split by arm), or None.
+            fixed split by arm; of Parquet files no share can be held out, name other files), or None.
         n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been pulled.
         class_names: a name per arm; by default "0", "1", ...
         feedback: "one_hot" where a reward of 1 in the log means that every other arm would have paid 0, else "bandit".
@@ -90,20 +94,52 @@ def from_log(
         name: what reports call the pair; it also fixes which rounds are held out.
 
     Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
+
+    >>> contexts, arms, rewards = [[0.0, 1.0]] * 20, [0, 1] * 10, [0.0, 1.0] * 10
+    >>> log = (contexts, arms, rewards, [0.5] * 20)
+    >>> pair = daband.domains.from_log(source=log, target=[[0.0, 2.0]] * 20, n_arms=2)
+    >>> pair.n_arms
+    2
     """
     if feedback not in ("bandit", "one_hot"):
         raise InvalidInput(f"feedback must be 'bandit' or 'one_hot', got {feedback!r}")
+    if isinstance(source, str | Path | ParquetLog):
+        files = source if isinstance(source, ParquetLog) else ParquetLog(source, n_arms=n_arms, passes=passes)
+        if isinstance(source_test, Real) and source_test != 0.1:
+            raise InvalidInput(f"source_test={source_test} cannot be held out of Parquet files; name other files")
+        beside = None if isinstance(source_test, Real) else source_test
+        first = next(files.batches(files.parts()[0]))
+        pair = from_log(
+            source=(first.contexts, first.arms, first.rewards, first.propensities),
+            source_test=ParquetLog(beside, n_arms=n_arms) if isinstance(beside, str | Path) else beside,
+            target=target,
+            target_test=target_test,
+            target_labelled=target_labelled,
+            n_arms=n_arms,
+            class_names=class_names,
+            feedback=feedback,
+            reward_range=reward_range,
+            passes=passes,
+            target_passes=target_passes,
+            name=name,
+        )
+        return replace(pair, source=files)
     for argument, value in (("source", source), ("source_test", source_test)):
         if not (isinstance(value, tuple) and len(value) == 4) and (argument == "source" or isinstance(value, tuple)):
             raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities)")
     log = ArrayLog(*source, n_arms=n_arms, passes=passes)
     train: LoggedDomain = log
     held: LoggedDomain | None
-    if isinstance(source_test, tuple):
-        held = ArrayLog(*source_test, n_arms=n_arms, name="source_test")
+    if isinstance(source_test, tuple | ParquetLog):
+        held = (
+            source_test
+            if isinstance(source_test, ParquetLog)
+            else ArrayLog(*source_test, n_arms=n_arms, name="source_test")
+        )
         if held.context_shape != log.context_shape:
             raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
     else:
+        assert not isinstance(source_test, str | Path)
         part = 0.0 if source_test is None else share("source_test", source_test)
         train, held = hold_out_log(log, share=part, name=name)
     logged = log.read_log(np.arange(len(log)))[1]

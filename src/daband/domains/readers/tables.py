@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from daband.arguments import share
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair, RewardRange
 from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
+from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import from_log, log_reward_range
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
@@ -25,46 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Columns", "from_table", "read_table"]
 
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns mean what.
-
-    ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot. What arms pay is
-    given in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column
-    per arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity``. A log may have ``label`` or
-    ``rewards`` besides: the target's test uses them. None of these columns may be a context.
-    """
-
-    context: tuple[str, ...]
-    categorical: tuple[str, ...] = ()
-    label: str | None = None
-    rewards: tuple[str, ...] = ()
-    arm: str | None = None
-    reward: str | None = None
-    propensity: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("context", "categorical", "rewards"):
-            if isinstance(getattr(self, name), str):
-                raise InvalidInput(f"columns.{name} must be a sequence of names, got the text {getattr(self, name)!r}")
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not self.context:
-            raise InvalidInput("columns.context must name at least one column")
-        strangers = [name for name in self.categorical if name not in self.context]
-        if strangers:
-            raise InvalidInput(f"columns.categorical names {strangers[0]!r}, which is not one of the context columns")
-        logged = [self.arm, self.reward, self.propensity]
-        if any(logged) and not all(logged):
-            raise InvalidInput("a log needs all of columns.arm, columns.reward and columns.propensity")
-        if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
-            raise InvalidInput("columns needs either a label column or a reward column per arm")
-        for role in ("label", "rewards", "arm", "reward", "propensity"):
-            named = getattr(self, role)
-            told = [name for name in (named if role == "rewards" else (named,)) if name in self.context]
-            if told:
-                raise InvalidInput(f"columns.context has {told[0]!r}, which columns.{role} names: no policy may see it")
 
 
 def from_table(
@@ -100,6 +61,14 @@ def from_table(
 
     ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
     the numbers of a context are.
+
+    >>> import polars as pl
+    >>> old = pl.DataFrame({"age": [30, 50] * 20, "city": ["Oslo", "Rome"] * 20, "offer": [0, 1] * 20})
+    >>> new = pl.DataFrame({"age": [35, 55] * 20, "city": ["Oslo", "Lima"] * 20})
+    >>> columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
+    >>> pair = daband.domains.from_table(source=old, target=new, columns=columns)
+    >>> pair.n_arms, pair.table.contexts({"age": 41, "city": "Oslo"}).shape == (1, *pair.context_shape)
+    (2, True)
     """
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")

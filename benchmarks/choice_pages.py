@@ -1,0 +1,247 @@
+"""Pages of the studies of small tables, label shift and ``choose``; ``results_pages.py`` writes them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from daband.evaluation import compare_paired
+
+__all__ = ["choose", "label_shift", "small_tables"]
+
+Record = dict[str, Any]
+
+
+def small_tables(records: Sequence[Record]) -> str:
+    """DABand against LinUCB on small tables."""
+    methods = list(dict.fromkeys(record["method"] for record in records))
+    groups = {
+        "warfarin, whole, 2 passes": [
+            r for r in records if r["table"].startswith("warfarin") and "," not in r["table"]
+        ],
+        **{
+            f"{ROWS} rows, {_passes(passes)}": [r for r in records if r["passes"] == passes and _small(r)]
+            for passes in (1, 5)
+        },
+    }
+    lines = [
+        *_head("DABand on small tables", "small-tables"),
+        _paragraph(
+            "A network overfits a few hundred rows, and LinUCB does not. So for vectors Neural-LinUCB and DABand learn",
+            "a LinUCB beside their network (`linear_gate`): 15% of the source contexts reach no gradient step, and the",
+            "network acts only where its choices on them are worth more than LinUCB's by two standard errors. The rule",
+            "and its numbers were chosen by held-out source rewards; `network alone` is the same method without it.",
+        ),
+        "",
+        "| tables | " + " | ".join(methods) + " | DABand less LinUCB, 95% interval |",
+        "| --- |" + " ---: |" * (len(methods) + 1),
+    ]
+    for name, own in groups.items():
+        cells = [_number(_mean_of(own, method)) for method in methods]
+        lines.append(f"| {name} | {' | '.join(cells)} | {_difference(own)} |")
+    lines += [
+        "",
+        "By table, mean over seeds; in brackets the share of seeds in which LinUCB acts at the end:",
+        "",
+        "| table | passes | rounds | " + " | ".join(methods) + " |",
+        "| --- | ---: | ---: |" + " ---: |" * len(methods),
+    ]
+    for table, passes in dict.fromkeys((record["table"], record["passes"]) for record in records):
+        own = [record for record in records if (record["table"], record["passes"]) == (table, passes)]
+        cells = []
+        for method in methods:
+            mine = [record for record in own if record["method"] == method]
+            acts = f" ({np.mean([r['linear_acts'] for r in mine]):.1f})" if method in ("nlinucb", "daband") else ""
+            cells.append(_number(_mean_of(own, method)) + acts)
+        rounds = f"{np.mean([record['rounds'] for record in own]):,.0f}"
+        lines.append(f"| {table} | {passes} | {rounds} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        _paragraph(
+            "Tables of 300 rows are subsamples of each source of warfarin; wine and breast cancer of scikit-learn are",
+            "split by a feature's median, the seed being the feature's number. The interval pairs runs by table and",
+            f"seed ({len({record['seed'] for record in records})} seeds).",
+        ),
+        "",
+        "```",
+        "python benchmarks/choose.py --export-tables tables.npz",
+        "python benchmarks/small_tables.py --out small --tables tables.npz",
+        "python benchmarks/small_tables.py --out small --record benchmarks/records/small-tables.json",
+        "```",
+        "",
+        _commits(records),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def label_shift(records: Sequence[Record]) -> str:
+    """The diversity term by where its prior comes from."""
+    variants = list(dict.fromkeys(record["variant"] for record in records))
+    lines = [
+        *_head("Arms that are not evenly frequent in the target", "label-shift"),
+        _paragraph(
+            "The term `target_diversity` asks that arms be chosen as often as they are expected to be the best ones in",
+            'the target. With `prior="uniform"` that is evenly, with `prior="estimated"` as often as label shift',
+            "estimation says: predictions are calibrated on source rewards, and the EM iteration of Saerens, Latinne",
+            "and Decaestecker (2002) gives the frequencies of highest likelihood in the target. Vectors are run with",
+            "the network alone and the gate of the target's terms open.",
+        ),
+        "",
+        "| pair | seeds | " + " | ".join(variants) + " | estimated less uniform, 95% interval |",
+        "| --- | ---: |" + " ---: |" * (len(variants) + 1),
+    ]
+    pairs = list(dict.fromkeys(record["pair"] for record in records))
+    groups = {pair: [record for record in records if record["pair"] == pair] for pair in pairs}
+    warfarin = [record for record in records if record["pair"].startswith("warfarin")]
+    if warfarin:
+        groups["**warfarin, all pairs**"] = warfarin
+    for name, own in groups.items():
+        cells = [_number(float(np.mean([r["target_accuracy"] for r in own if r["variant"] == v]))) for v in variants]
+        keyed = {(r["pair"], r["seed"], r["variant"]): r["target_accuracy"] for r in own}
+        rows = [key[:2] for key in keyed if key[2] == "estimated" and (*key[:2], "uniform") in keyed]
+        test = compare_paired([keyed[*row, "estimated"] for row in rows], [keyed[*row, "uniform"] for row in rows])
+        interval = f"{_signed(test.difference)} ({_signed(test.low)} to {_signed(test.high)})"
+        seeds = len({record["seed"] for record in own})
+        lines.append(f"| {name} | {seeds} | {' | '.join(cells)} | {interval} |")
+    lines += [
+        "",
+        "```",
+        "python benchmarks/label_shift.py --out shift --pairs vectors --tables tables.npz --device cpu",
+        "python benchmarks/label_shift.py --out shift --pairs images",
+        "python benchmarks/label_shift.py --out shift --record benchmarks/records/label-shift.json",
+        "```",
+        "",
+        _commits(records),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def choose(records: Sequence[Record]) -> str:
+    """What ``choose`` takes, against every single candidate."""
+    families: dict[str, list[Record]] = {}
+    for record in records:
+        families.setdefault(record["pair"].split("/", maxsplit=1)[0], []).append(record)
+    lines = [
+        *_head("What `daband.choose` chooses", "choose"),
+        _paragraph(
+            "`daband.choose` trains every candidate with two seeds, estimates each one's accuracy in the target",
+            f"without a target reward, and takes one of them. The rule of these records: *{records[0]['rule']}*. Its",
+            "numbers were found on these records with target accuracy in view: an `oracle` choice.",
+        ),
+        "",
+        "| data set | pairs | `choose` | best single candidate | difference | mean of each pair's best candidate |",
+        "| --- | ---: | ---: | --- | ---: | ---: |",
+    ]
+    for family, own in families.items():
+        pairs = list(dict.fromkeys(record["pair"] for record in own))
+        got = float(np.mean([_taken(record) for record in own]))
+        means = _means(own)
+        single = max(means, key=lambda name: means[name])
+        ceiling = float(np.mean([max(_means(_of(own, pair)).values()) for pair in pairs]))
+        cells = [str(len(pairs)), _number(got), f"{_number(means[single])} ({single})", _signed(got - means[single])]
+        lines.append(f"| {family} | {' | '.join(cells)} | {_number(ceiling)} |")
+    lines += [
+        "",
+        "By pair: the difference to the pair's best candidate, which nobody knows beforehand, is paired by seed, with",
+        "its 95% interval (Student's t).",
+        "",
+        "| pair | `choose` | best candidate | difference, 95% interval | chosen |",
+        "| --- | ---: | --- | ---: | --- |",
+    ]
+    for pair in dict.fromkeys(record["pair"] for record in records):
+        own = _of(records, pair)
+        means = _means(own)
+        best = max(means, key=lambda name: means[name])
+        test = compare_paired([_taken(r) for r in own], [r["target_accuracy"][best] for r in own])
+        difference = f"{_signed(test.difference)} ({_signed(test.low)} to {_signed(test.high)})"
+        names = [record["chosen"] for record in own]
+        taken = "; ".join(f"{name} {names.count(name)}" for name in dict.fromkeys(names))
+        got = _number(float(np.mean([_taken(record) for record in own])))
+        lines.append(f"| {pair} | {got} | {_number(means[best])} ({best}) | {difference} | {taken} |")
+    lines += [
+        "",
+        "Every candidate, mean over pairs and seeds:",
+        "",
+        "| candidate | " + " | ".join(families) + " |",
+        "| --- |" + " ---: |" * len(families),
+    ]
+    for name in dict.fromkeys(name for record in records for name in record["target_accuracy"]):
+        cells = [_number(_means(own)[name]) if name in _means(own) else "" for own in families.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "```",
+        "python benchmarks/choose.py --export-tables tables.npz",
+        "python benchmarks/choose.py --out scores --pairs vectors --tables tables.npz --device cpu",
+        "python benchmarks/choose.py --out scores --pairs images",
+        "python benchmarks/choose_study.py --scores scores --record benchmarks/records/choose.json",
+        "```",
+        "",
+        _commits(records),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+ROWS = 300
+
+
+def _head(title: str, name: str) -> list[str]:
+    written = f"<!-- Written by benchmarks/results_pages.py from benchmarks/records/{name}.json. Do not edit. -->"
+    return [f"# {title}", "", written, ""]
+
+
+def _paragraph(*parts: str) -> str:
+    return textwrap.fill(" ".join(parts), 120)
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}f}".replace("0.", ".", 1)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("0.", ".", 1)
+
+
+def _commits(records: Sequence[Record]) -> str:
+    names = sorted({name for record in records for name in record["commit"].split(", ")})
+    return f"Commits: {', '.join(names)}."
+
+
+def _passes(passes: int) -> str:
+    return "1 pass" if passes == 1 else f"{passes} passes"
+
+
+def _small(record: Record) -> bool:
+    return "," in record["table"] or not record["table"].startswith("warfarin")
+
+
+def _mean_of(records: Sequence[Record], method: str) -> float:
+    """The mean over tables and seeds."""
+    return float(np.mean([record["target_accuracy"] for record in records if record["method"] == method]))
+
+
+def _difference(records: Sequence[Record]) -> str:
+    keyed = {(r["table"], r["passes"], r["seed"], r["method"]): r["target_accuracy"] for r in records}
+    rows = [key[:3] for key in keyed if key[3] == "daband"]
+    test = compare_paired([keyed[*row, "daband"] for row in rows], [keyed[*row, "linucb"] for row in rows])
+    return f"{_signed(test.difference)} ({_signed(test.low)} to {_signed(test.high)})"
+
+
+def _of(records: Sequence[Record], pair: str) -> list[Record]:
+    return [record for record in records if record["pair"] == pair]
+
+
+def _taken(record: Record) -> float:
+    return float(record["target_accuracy"][record["chosen"]])
+
+
+def _means(records: Sequence[Record]) -> dict[str, float]:
+    """The mean accuracy of every candidate that all these records have."""
+    names = [name for name in records[0]["target_accuracy"] if all(name in r["target_accuracy"] for r in records)]
+    return {name: float(np.mean([record["target_accuracy"][name] for record in records])) for name in names}

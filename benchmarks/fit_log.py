@@ -1,0 +1,187 @@
+"""``fit_log`` on a log larger than memory: rows a second beside reading and a matrix product alone, and peak memory.
+
+    python benchmarks/fit_log.py --rows 10000000 --data /tmp/log --out benchmarks/records/fit-log.json
+
+writes 64 Parquet files of 32 float32 features (1.4 GB for 10,000,000 rows), and then, each in a process of its own:
+reads all files and computes X'X, in single and in double precision; fits LinUCB with ``fit_log``, which takes the sums
+of ten arms, with flattened weights and all checks; fits it again on two Ray workers, and once more with one of them
+killed in the middle. The coefficients of all fits are compared. Files that are there already are used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+import daband
+
+N_FILES, N_FEATURES, N_ARMS = 64, 32, 10
+BATCH = 65_536
+CONTEXT = [f"x{i}" for i in range(N_FEATURES)]
+
+
+def make_file(path: Path, number: int, rows: int) -> None:
+    """One file of a log whose rewards depend on the context, and whose propensities are uneven.
+
+    Contexts are standard normal: every block has those of the file's first one in another order, with random signs.
+    """
+    rng = np.random.default_rng([16, number])
+    coefficients = np.random.default_rng(16).normal(size=(N_ARMS, N_FEATURES)).astype(np.float32)
+    first = rng.standard_normal((min(rows, BATCH), N_FEATURES), dtype=np.float32)
+    frames = []
+    for start in range(0, rows, BATCH):
+        n = min(BATCH, rows - start)
+        x = first[rng.permutation(len(first))[:n]] * rng.choice(np.array([-1, 1], np.float32), N_FEATURES)
+        favourite = np.argmax(x[:, :N_ARMS], axis=1)
+        arm = np.where(rng.random(n) < 0.5, favourite, rng.integers(0, N_ARMS, n))
+        propensity = np.where(arm == favourite, 0.5 + 0.5 / N_ARMS, 0.5 / N_ARMS).astype(np.float32)
+        chance = 1 / (1 + np.exp(-(x @ coefficients.T)[np.arange(n), arm] / np.sqrt(N_FEATURES)))
+        columns: dict[str, Any] = {name: x[:, i] for i, name in enumerate(CONTEXT)}
+        columns |= {"arm": arm.astype(np.uint8), "reward": (rng.random(n) < chance).astype(np.float32)}
+        frames.append(pl.DataFrame({**columns, "propensity": propensity}))
+    temporary = path.with_suffix(".tmp")
+    pl.concat(frames).write_parquet(temporary, compression="uncompressed", row_group_size=131_072)
+    temporary.rename(path)
+
+
+def make_log(folder: Path, rows: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(N_FILES):
+        path = folder / f"{number:02d}.parquet"
+        if not path.exists():
+            make_file(path, number, rows * (number + 1) // N_FILES - rows * number // N_FILES)
+
+
+def product_alone(folder: Path, dtype: type) -> None:
+    """Read every context and compute X'X."""
+    total = np.zeros((N_FEATURES, N_FEATURES), dtype)
+    for path in sorted(folder.glob("*.parquet")):
+        for frame in pl.scan_parquet(path).collect_batches(chunk_size=BATCH):
+            x = frame.select(CONTEXT).to_numpy().astype(dtype, copy=False)
+            total += x.T @ x
+
+
+def fit(folder: Path, engine: str, *, kill: bool = False) -> tuple[Any, int]:
+    """Fit LinUCB; with ``kill`` a Ray worker is killed while it sums its first part."""
+    killed: list[int] = []
+    if kill:
+        threading.Thread(target=_kill_a_worker, args=(killed,), daemon=True).start()
+    policy = daband.LinUCB(context_shape=(N_FEATURES,), n_arms=N_ARMS, seed=0)
+    daband.fit_log(policy, folder, engine=engine, workers=2 if engine == "ray" else None)
+    return policy._head.statistics.theta, len(killed)
+
+
+def _kill_a_worker(killed: list[int]) -> None:
+    """SIGKILL a process below this one that works on a part."""
+    while not killed:
+        for stat in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                title = stat.read_bytes()
+            except OSError:
+                continue
+            if title.startswith(b"ray::daband fit_log part") and int(stat.parent.name) != os.getpid():
+                time.sleep(0.2)
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+                killed.append(int(stat.parent.name))
+                return
+        time.sleep(0.01)
+
+
+def child(what: str, folder: Path) -> None:
+    """Run one measurement and print it."""
+    theta, killed = None, 0
+    begun, before = time.perf_counter(), _cpu()
+    if what.startswith("product"):
+        product_alone(folder, np.float32 if what == "product float32" else np.float64)
+    else:
+        theta, killed = fit(folder, "ray" if "ray" in what else "local", kill="killed" in what)
+    seconds = time.perf_counter() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    coefficients = None if theta is None else theta.tolist()
+    found = {"seconds": seconds, "cpu_seconds": _cpu() - before, "peak_bytes": peak, "killed": killed}
+    print(json.dumps({**found, "theta": coefficients}))
+
+
+def _cpu() -> float:
+    """Seconds of processors that all threads of this process have used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measured(what: str, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--child", what, "--data", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-ray", action="store_true")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--child")
+    args = parser.parse_args()
+    if args.child:
+        child(args.child, args.data)
+        return
+    make_log(args.data, args.rows)
+    kinds = ["product float32", "product float64", "fit_log"]
+    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+    for repeat in range(args.repeats):
+        for kind in kinds:  # in turn, so that what else the machine does meets all alike
+            runs[kind].append(measured(kind, args.data))
+            print(repeat, kind, f"{args.rows / runs[kind][-1]['seconds']:,.0f} rows/s", flush=True)
+    if not args.no_ray:
+        for kind in ("fit_log ray", "fit_log ray killed"):
+            runs[kind] = [measured(kind, args.data)]
+            print(kind, f"{runs[kind][0]['seconds']:.1f} s", flush=True)
+    theta = np.array(runs["fit_log"][0]["theta"])
+    record = {
+        "rows": args.rows,
+        "files": N_FILES,
+        "bytes": sum(path.stat().st_size for path in args.data.glob("*.parquet")),
+        "features": N_FEATURES,
+        "arms": N_ARMS,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "commit": args.commit,
+        "command": f"python benchmarks/fit_log.py --rows {args.rows} --repeats {args.repeats}",
+        "results": {
+            kind: {
+                "rows_per_second": [args.rows / run["seconds"] for run in found],
+                "seconds": [run["seconds"] for run in found],
+                "cpu_seconds": [run["cpu_seconds"] for run in found],
+                "peak_bytes": max(run["peak_bytes"] for run in found),
+                "workers_killed": sum(run["killed"] for run in found),
+                "largest_difference": None
+                if found[0]["theta"] is None
+                else float(np.abs(np.array(found[0]["theta"]) - theta).max()),
+            }
+            for kind, found in runs.items()
+        },
+    }
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        known = json.loads(args.out.read_text()) if args.out.exists() else []
+        known = [entry for entry in known if entry["rows"] != args.rows]
+        args.out.write_text(json.dumps(sorted([*known, record], key=lambda entry: entry["rows"]), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Logs larger than memory: a folder of Parquet files, or a glob, read in batches and never as a whole.
+
+A log is cut into parts: a file, or a range of rows of a large one. Parts are what can be read by several machines, and
+what a run that was killed need not read again. What a file's footer tells (columns, types, rows) is checked for every
+file before the first row is read; what its rows hold is checked batch by batch. Errors name the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daband.arguments import whole
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domains.contract import LoggedDomain, LoggedRounds
+from daband.domains.readers.columns import Columns
+from daband.domains.readers.parquet_files import (
+    LogFile,
+    LogPart,
+    UnusableFile,
+    check_schema,
+    is_list,
+    lists_as_rows,
+    log_files,
+    read_footer,
+    read_frames,
+    refuse_nulls,
+    refuse_where,
+    resolve_columns,
+)
+from daband.errors import DataError, InvalidInput
+from daband.table_transform import TableTransform
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["BATCH_ROWS", "LogFile", "LogPart", "ParquetLog"]
+
+BATCH_ROWS = 65536
+"""Rows read at a time; with 32 numbers each they take 8 MB."""
+_PART_ROWS = 4_194_304
+"""A larger file is cut into parts of at most so many rows."""
+_BLOCK_ROWS = 65_536
+"""``train`` shows rounds in random order within blocks of at most so many rows, and the blocks in random order."""
+
+
+class ParquetLog(LoggedDomain):
+    """The log of another policy in Parquet files.
+
+    Args:
+        log: a folder, a glob, or a list of files.
+        n_arms: the number of arms; 0..n_arms - 1 stand in the arm's column.
+        columns: which columns mean what; by default "arm", "reward" and "propensity", and every other column is a
+            number of the context. A context may also be one column of lists, all of one length.
+        transform: turns the context columns into contexts, where they are not all numbers.
+        context_shape: the shape of a context, where it is not flat; with ``shared`` arms a row has one per arm.
+        shared: whether a row holds one context per arm, one after the other.
+        on_damaged: "refuse" a log of which a file's footer cannot be read or does not fit, or "skip" such files; they
+            stand in ``damaged`` with the reason.
+        passes: how many times ``train`` may show each round.
+
+    ``batches`` streams a part. ``train`` takes the log as any other source: it is shown in the order of blocks that
+    the seed fixes, and within a block of 65,536 rows in an order that the seed fixes, so that memory holds a block.
+    """
+
+    prefetches = True
+
+    def __init__(
+        self,
+        log: str | Path | Sequence[str | Path],
+        *,
+        n_arms: int,
+        columns: Columns | None = None,
+        transform: TableTransform | None = None,
+        context_shape: Sequence[int] | None = None,
+        shared: bool = False,
+        on_damaged: str = "refuse",
+        passes: int = 1,
+    ) -> None:
+        if on_damaged not in ("refuse", "skip"):
+            raise InvalidInput(f"on_damaged must be 'refuse' or 'skip', got {on_damaged!r}")
+        self.n_arms = whole("n_arms", n_arms, least=1)
+        self.passes = whole("passes", passes, least=1)
+        self.shared = shared
+        self._transform = transform
+        self.files: list[LogFile] = []
+        self.damaged: dict[str, str] = {}
+        """The files that were skipped, and why."""
+        first: dict[str, Any] | None = None
+        for path in log_files(log):
+            try:
+                schema, rows = read_footer(path)
+                if first is None:
+                    first = schema
+                    self.columns = resolve_columns(columns, schema, path)
+                    self._names, numbers_per_row = self._layout(schema, path)
+                check_schema(path, schema, self.columns, first, implied=columns is None)
+            except UnusableFile as error:
+                if on_damaged == "refuse":
+                    raise DataError(f"{error}; on_damaged='skip' learns from the other files") from None
+                self.damaged[str(path)] = str(error)
+                continue
+            stat = path.stat()
+            self.files.append(LogFile(str(path), rows, f"{stat.st_size}-{stat.st_mtime_ns}"))
+        if not sum(file.rows for file in self.files):
+            why = f" (e.g. {next(iter(self.damaged.values()))})" if self.damaged else ""
+            raise DataError(f"log: none of its files has a row that can be read{why}")
+        per_context, left = divmod(numbers_per_row, self.n_arms) if shared else (numbers_per_row, 0)
+        self.context_shape = (per_context,) if context_shape is None else tuple(context_shape)
+        if left or math.prod(self.context_shape) != per_context:
+            each = f" for each of {self.n_arms} arms" if shared else ""
+            raise InvalidInput(
+                f"log: a row of {self.files[0].path} has {numbers_per_row} numbers of context, expected contexts of "
+                f"shape {self.context_shape}{each}; name the context columns with columns=daband.domains.Columns(...)"
+            )
+        self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
+        self._starts = np.concatenate([[0], np.cumsum([file.rows for file in self.files])])
+        block = max(1, min(_BLOCK_ROWS, math.ceil(len(self) / 64)))
+        self._block_rows = block
+        self._block = lru_cache(maxsize=2)(self._read_block)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    # The log as a stream.
+
+    def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
+        """The parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
+        return [
+            LogPart(file.path, start, min(start + rows, file.rows))
+            for file in self.files
+            for start in range(0, file.rows, rows)
+        ]
+
+    def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
+        """The rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
+        at = part.start
+        for frame in read_frames(part, self._names, rows):
+            yield self._rounds(frame, part.path, at)
+            at += len(frame)
+        if at != part.stop:
+            raise DataError(f"{part.path} has {at} rows where its footer says {part.stop} or more: it is damaged")
+
+    def sample(self, rows: int) -> AnyArray:
+        """About ``rows`` contexts, taken from the beginnings of files that lie evenly over the log."""
+        chosen = [self.files[i] for i in np.unique(np.linspace(0, len(self.files) - 1, 16).astype(int))]
+        chosen = [file for file in chosen if file.rows]
+        each = math.ceil(rows / max(1, len(chosen)))
+        parts = [LogPart(file.path, 0, min(each, file.rows)) for file in chosen]
+        return np.concatenate([batch.contexts for part in parts for batch in self.batches(part)])
+
+    # The log as a domain.
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        """Blocks in an order that the seed fixes, and so the rows of each: no permutation of the whole log."""
+        if not 0 <= start <= stop <= self.rounds_available:
+            return super().order(start, stop, seed=seed)  # which says what is wrong
+        pieces = []
+        while start < stop:
+            pass_number, offset = divmod(start, len(self))
+            until = min(stop - pass_number * len(self), len(self))
+            pieces.append(self._order_of_pass(pass_number, offset, until, seed))
+            start = pass_number * len(self) + until
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+    def _order_of_pass(self, pass_number: int, start: int, stop: int, seed: int) -> IntArray:
+        size, n = self._block_rows, len(self)
+        blocks = np.random.default_rng([seed, pass_number, n, self._order_key]).permutation(math.ceil(n / size))
+        lengths = np.minimum((blocks + 1) * size, n) - blocks * size
+        ends = np.cumsum(lengths)
+        pieces = []
+        for place in range(int(np.searchsorted(ends, start, side="right")), len(blocks)):
+            first = int(ends[place] - lengths[place])
+            if first >= stop:
+                break
+            rows = np.random.default_rng([seed, pass_number, n, self._order_key, int(blocks[place])])
+            within = rows.permutation(int(lengths[place]))[max(0, start - first) : stop - first]
+            pieces.append(int(blocks[place]) * size + within)
+        return np.concatenate(pieces)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return self._gathered(indices).contexts
+
+    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        rounds = self._gathered(indices)
+        return rounds.arms, rounds.rewards, rounds.propensities
+
+    def _gathered(self, indices: IntArray) -> LoggedRounds:
+        blocks = indices // self._block_rows
+        found = []
+        for block in np.unique(blocks):
+            rounds, rows = self._block(int(block)), indices[blocks == block] - block * self._block_rows
+            found.append([column[rows] for column in _columns_of(rounds)])
+        place = np.argsort(np.argsort(blocks, kind="stable"), kind="stable")
+        return LoggedRounds(*(np.concatenate(column)[place] for column in zip(*found, strict=True)))
+
+    def _read_block(self, block: int) -> LoggedRounds:
+        start, stop = block * self._block_rows, min((block + 1) * self._block_rows, len(self))
+        found = []
+        for file, first in zip(self.files, self._starts[:-1], strict=True):
+            own = LogPart(file.path, max(0, start - int(first)), min(file.rows, stop - int(first)))
+            if own.start < own.stop:
+                found += [_columns_of(batch) for batch in self.batches(own)]
+        return LoggedRounds(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_block"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._block = lru_cache(maxsize=2)(self._read_block)
+
+    # From a frame to rounds.
+
+    def _layout(self, schema: dict[str, Any], path: Path) -> tuple[list[str], int]:
+        """The columns to read, and how many numbers of context a row has."""
+        columns = self.columns
+        logged = [name for name in (columns.arm, columns.reward, columns.propensity) if name is not None]
+        names = list(dict.fromkeys([*columns.context, *logged]))
+        if self._transform is not None:
+            return names, len(self._transform.feature_names)
+        if len(columns.context) > 1 or not is_list(schema[columns.context[0]]):
+            return names, len(columns.context)
+        for frame in read_frames(LogPart(str(path), 0, 1), [columns.context[0]], 1):
+            row = frame[columns.context[0]].to_list()[0]
+            return names, 0 if row is None else len(row)
+        raise UnusableFile(f"{path} has no row that tells the length of its lists")
+
+    def _rounds(self, frame: pl.DataFrame, path: str, at: int) -> LoggedRounds:
+        columns = self.columns
+        assert columns.arm is not None
+        assert columns.reward is not None
+        assert columns.propensity is not None
+        logged = (columns.arm, columns.reward, columns.propensity)
+        refuse_nulls(frame, logged if self._transform is not None else self._names, path, at)
+        arms = frame[columns.arm].to_numpy().astype(np.int64)
+        refuse_where(
+            (arms < 0) | (arms >= self.n_arms), arms, columns.arm, f"arms lie in 0..{self.n_arms - 1}", path, at
+        )
+        rewards = frame[columns.reward].to_numpy().astype(np.float64)
+        refuse_where(~np.isfinite(rewards), rewards, columns.reward, "rewards are finite numbers", path, at)
+        chances = frame[columns.propensity].to_numpy().astype(np.float64)
+        wrong = ~((chances > 0) & (chances <= 1))
+        refuse_where(wrong, chances, columns.propensity, "propensities lie in (0, 1]", path, at)
+        return LoggedRounds(self._contexts(frame, path, at), arms, rewards, chances)
+
+    def _contexts(self, frame: pl.DataFrame, path: str, at: int) -> AnyArray:
+        columns = self.columns
+        try:
+            if self._transform is not None:
+                flat = self._transform.apply(frame.select(columns.context))
+            elif len(columns.context) == 1 and is_list(frame.schema[columns.context[0]]):
+                flat = lists_as_rows(frame[columns.context[0]], math.prod(self._row_shape), path, at)
+            else:
+                flat = frame.select(columns.context).to_numpy()
+        except (InvalidInput, DataError) as error:
+            raise DataError(f"{path}, near row {at}: {error}") from None
+        every = flat.ravel(order="K")
+        if flat.dtype.kind == "f" and not np.isfinite(np.dot(every, every)):  # a square may also be too large
+            wrong = ~np.isfinite(flat)
+            if wrong.any():
+                row, column = (int(place) for place in np.argwhere(wrong)[0])
+                name = columns.context[column] if len(columns.context) == flat.shape[1] else columns.context[0]
+                raise DataError(f"{path} has {flat[row, column]} in row {at + row} of {name!r}; drop or fill such rows")
+        return flat.reshape(len(frame), *self._row_shape)
+
+
+def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
+    return [rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities]

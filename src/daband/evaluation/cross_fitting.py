@@ -1,0 +1,137 @@
+"""Reward models and density ratios fitted to some folds of a log, and used on the others."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.errors import InvalidInput
+from daband.evaluation.density_ratio import DensityRatio
+from daband.evaluation.off_policy_inputs import CheckedLog
+from daband.linear.reward_model import RewardModel, flat_features, split_folds
+
+__all__ = ["CrossFitted", "Regressor", "cross_fit"]
+
+_FOLDS = 5
+
+
+class Regressor(Protocol):
+    """A regression with scikit-learn's methods."""
+
+    def fit(self, X: FloatArray, y: FloatArray) -> Any: ...
+
+    def predict(self, X: FloatArray) -> FloatArray: ...
+
+
+class CrossFitted(NamedTuple):
+    """What models say of rows that they were not fitted to."""
+
+    predicted: FloatArray
+    """Rewards that the model expects of the logged arms, (n,)."""
+    direct: FloatArray
+    """Rewards that it expects of the policy: (n,), or (m,) on the target's contexts."""
+    ratio: FloatArray
+    """Target density over source density of the logged contexts, (n,), scaled to a mean of 1; 1 without a target."""
+    mass: float
+    """The mean of that ratio before it was scaled: below 1 where the target has contexts that the log has not."""
+    model_error: float
+    """The standard error of the mean of ``direct`` that comes from the rewards which the model was fitted to."""
+
+
+def cross_fit(
+    rounds: CheckedLog,
+    shares: FloatArray,
+    other: AnyArray | None,
+    other_shares: FloatArray | None,
+    *,
+    rewards: bool,
+    reward_model: Regressor | None,
+    seed: int,
+    shared_arms: bool,
+) -> CrossFitted:
+    """Fit what is needed, fold by fold: a ratio of densities where there is a target, ``rewards`` where asked for.
+
+    Args:
+        rounds: the log.
+        shares: the policy's probabilities at the log's contexts, (n, K).
+        other: contexts of the target, (m, *C), or None.
+        other_shares: the policy's probabilities there, (m, K).
+        rewards: whether to fit a reward model.
+        reward_model: the regression to copy, or None for ridge regression.
+        seed: decides the folds.
+        shared_arms: whether a round has a context per arm.
+    """
+    n, n_arms = shares.shape
+    predicted, ratio, influence = np.zeros(n), np.ones(n), np.zeros(n)
+    direct, mass = np.zeros(n if other is None else len(other)), 0.0
+    if not rewards and other is None:
+        return CrossFitted(predicted, direct, ratio, 1.0, 0.0)
+    batches = flat_features(rounds.contexts, *([] if other is None else [other]), lead=2 if shared_arms else 1)
+    features = batches[0]
+    if min(n, n if other is None else len(batches[1])) < 2 * _FOLDS:
+        raise InvalidInput(f"log and target must have at least {2 * _FOLDS} rows to fit models to")
+    targets = None if other is None else list(split_folds(len(batches[1]), _FOLDS, seed + 1))
+    for fold, (fit, held) in enumerate(split_folds(n, _FOLDS, seed)):
+        valued, at, places = features[held], shares[held], held
+        if targets is not None and other_shares is not None:
+            target_fit, places = targets[fold]
+            valued, at = batches[1][places], other_shares[places]
+            density = DensityRatio(_rows(features[fit]), _rows(batches[1][target_fit]))
+            found = density(_rows(features[held]))
+            ratio[held] = found / found.mean()  # a density ratio averages to 1 over the source
+            mass += float(found.sum()) / n
+        if rewards:
+            model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms)
+            predicted[held] = model.predict(features[held])[np.arange(len(held)), rounds.arms[held]]
+            direct[places] = (at * model.predict(valued)).sum(axis=1)
+            if isinstance(model, RewardModel):
+                influence[fit] += model.influence(valued, at)
+    return CrossFitted(predicted, direct, ratio, mass, float(np.linalg.norm(influence)) / len(direct))
+
+
+class _PerArm:
+    """A copy of a regression for every arm; an arm without rounds is expected to pay the mean of all."""
+
+    def __init__(
+        self, regressor: Regressor, features: FloatArray, arms: IntArray, rewards: FloatArray, n_arms: int
+    ) -> None:
+        self._middle = float(rewards.mean())
+        self._shared = features.ndim == 3
+        self._models: list[Regressor | None] = []
+        if self._shared:
+            own = copy.deepcopy(regressor)
+            own.fit(features[np.arange(len(arms)), arms], rewards)
+            self._models = [own] * n_arms
+            return
+        for arm in range(n_arms):
+            rows = arms == arm
+            own_or_none = copy.deepcopy(regressor) if rows.any() else None
+            if own_or_none is not None:
+                own_or_none.fit(features[rows], rewards[rows])
+            self._models.append(own_or_none)
+
+    def predict(self, features: FloatArray) -> FloatArray:
+        columns = []
+        for arm, model in enumerate(self._models):
+            rows = features[:, arm] if self._shared else features
+            columns.append(np.full(len(rows), self._middle) if model is None else np.asarray(model.predict(rows)))
+        return np.stack(columns, axis=1)
+
+
+def _fit_model(
+    regressor: Regressor | None, features: FloatArray, arms: IntArray, rewards: FloatArray, n_arms: int
+) -> RewardModel | _PerArm:
+    if regressor is None:
+        return RewardModel(features, arms, rewards, n_arms=n_arms)
+    if not (hasattr(regressor, "fit") and hasattr(regressor, "predict")):
+        raise InvalidInput(f"reward_model must have fit and predict, got {type(regressor).__name__}")
+    return _PerArm(regressor, features, arms, rewards, n_arms)
+
+
+def _rows(features: FloatArray) -> FloatArray:
+    """Features with one row a round, (n, d)."""
+    return features.reshape(len(features), math.prod(features.shape[1:]))

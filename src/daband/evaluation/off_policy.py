@@ -1,0 +1,205 @@
+"""Off-policy evaluation: what a policy would be worth, from the log of another one; in the log's domain or a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from daband.arguments import finite
+from daband.arrays import ArrayLike, FloatArray
+from daband.domains import Contexts
+from daband.errors import InvalidInput
+from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
+from daband.evaluation.intervals import Estimate, effective_sample_size, normal_interval
+from daband.evaluation.off_policy_estimators import (
+    choose_threshold,
+    direct_method,
+    doubly_robust,
+    importance_weights,
+    inverse_propensity,
+    self_normalised,
+    switch_doubly_robust,
+)
+from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilities, read_log, read_target
+from daband.evaluation.off_policy_warnings import log_warnings
+from daband.policies import Policy
+from daband.policies.input_checks import checked_arms
+
+__all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
+
+ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
+
+
+@dataclass(frozen=True)
+class LogEstimate:
+    """The value of a policy, estimated from a log, in the unit of the log's rewards.
+
+    >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
+    >>> found = daband.evaluate_log(lambda contexts: [[0.5, 0.5]] * len(contexts), log, estimator="ips")
+    >>> found.low <= found.value <= found.high, found.effective_sample_size
+    (True, 100.0)
+    """
+
+    value: float
+    low: float
+    high: float
+    """The interval that holds the value with probability ``confidence`` where the sample is large."""
+    error: float
+    """The standard error."""
+    effective_sample_size: float
+    """How many rounds of equal weight would say as much: (sum of weights)^2 / sum of squared weights."""
+    warnings: tuple[str, ...]
+    """Reasons to doubt the estimate; empty where none was found."""
+    estimator: str
+    confidence: float
+    rounds: int
+    """Rounds of the log."""
+    domain: str
+    """Where the policy acts: "source" or "target"."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, as JSON can hold them."""
+        return {**asdict(self), "warnings": list(self.warnings)}
+
+
+def evaluate_log(
+    policy: Probabilities,
+    log: Log,
+    estimator: str = "dr",
+    target: ArrayLike | Contexts | None = None,
+    *,
+    confidence: float = 0.95,
+    rule: str | None = None,
+    reward_model: Regressor | None = None,
+    seed: int = 0,
+) -> LogEstimate:
+    """Estimate what a policy would be paid per round, from rounds that another policy played.
+
+    Take rounds that the policy did not learn from, e.g. ``pair.source_test`` of a pair whose source is a log.
+
+    Args:
+        policy: the policy, unchanged afterwards; or a function from contexts (B, *C) to probabilities of arms (B, K).
+        log: the rounds: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). For
+            "dm", which uses none, the propensities may be None.
+        estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), "ips", "switch-dr", or
+            "dm" (direct method).
+        target: contexts (m, *C) of another domain, in which the policy is valued. The log's contexts are weighted by
+            estimated ratios of the two densities. This assumes that a context's rewards are the same in both domains,
+            and that the log has contexts like the target's.
+        confidence: of the interval.
+        rule: "ucb" or "greedy" in place of the policy's own way to explore.
+        reward_model: a regression with scikit-learn's ``fit`` and ``predict``, copied for every arm; by default a ridge
+            regression. "snips" and "ips" use none.
+        seed: the folds of cross-fitting.
+
+    >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
+    >>> found = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log, estimator="snips")
+    >>> found.value, found.rounds
+    (1.0, 100)
+    """
+    found = compare_estimators(
+        policy,
+        log,
+        (estimator,),
+        target,
+        confidence=confidence,
+        rule=rule,
+        reward_model=reward_model,
+        seed=seed,
+    )
+    return found[estimator]
+
+
+def compare_estimators(
+    policy: Probabilities,
+    log: Log,
+    estimators: Sequence[str] = ESTIMATORS,
+    target: ArrayLike | Contexts | None = None,
+    *,
+    confidence: float = 0.95,
+    rule: str | None = None,
+    reward_model: Regressor | None = None,
+    seed: int = 0,
+) -> dict[str, LogEstimate]:
+    """The estimates of several estimators, which share their models; arguments as in ``evaluate_log``."""
+    for name in estimators:
+        if name not in ESTIMATORS:
+            raise InvalidInput(f"estimator must be one of {', '.join(map(repr, ESTIMATORS))}, got {name!r}")
+    if not 0.0 < finite("confidence", confidence) < 1.0:
+        raise InvalidInput(f"confidence must lie between 0 and 1, got {confidence!r}")
+    if not (isinstance(policy, Policy) or callable(policy)):
+        raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
+    rounds = read_log(log, policy.n_arms if isinstance(policy, Policy) else None)
+    needing = [name for name in estimators if name != "dm"]
+    if rounds.propensities is None and needing:
+        raise InvalidInput(
+            f"log has no propensities, which estimator={needing[0]!r} needs: log the probability with which each arm "
+            "was pulled; estimator='dm' does without, and is biased as far as its reward model is wrong"
+        )
+    other = None if target is None else read_target(target, rounds.contexts)
+    where = "target" if target is not None else policy.domain if isinstance(policy, Policy) else "source"
+    shares = probabilities(policy, rounds.contexts, where, rule, "log")
+    checked_arms(rounds.arms, len(rounds.arms), shares.shape[1])
+    other_shares = None if other is None else probabilities(policy, other, where, rule, "target")
+    fitted = cross_fit(
+        rounds,
+        shares,
+        other,
+        other_shares,
+        rewards=any(name in ("dm", "dr", "switch-dr") for name in estimators),
+        reward_model=reward_model,
+        seed=seed,
+        shared_arms=isinstance(policy, Policy) and policy.arms == "shared",
+    )
+    even = np.ones(len(rounds.arms))
+    weights = even
+    if rounds.propensities is not None:
+        weights = importance_weights(shares, rounds.arms, rounds.propensities) * fitted.ratio
+    found = {}
+    for name in estimators:
+        own = even if name == "dm" else weights
+        estimate, kept = _estimate(name, rounds.rewards, own, fitted, paired=other is None)
+        low, high = normal_interval(estimate, confidence)
+        warnings = log_warnings(
+            estimator=name,
+            weights=own,
+            kept=kept,
+            ratio=None if other is None else fitted.ratio,
+            mass=fitted.mass,
+            shares=shares if other_shares is None else other_shares,
+            arms=rounds.arms,
+        )
+        found[name] = LogEstimate(
+            value=estimate.value,
+            low=low,
+            high=high,
+            error=estimate.error,
+            effective_sample_size=effective_sample_size(kept),
+            warnings=warnings,
+            estimator=name,
+            confidence=float(confidence),
+            rounds=len(rounds.arms),
+            domain=where,
+        )
+    return found
+
+
+def _estimate(
+    estimator: str, rewards: FloatArray, weights: FloatArray, fitted: CrossFitted, *, paired: bool
+) -> tuple[Estimate, FloatArray]:
+    """The estimate, and the weights (n,) that it uses."""
+    predicted, direct = fitted.predicted, fitted.direct
+    if estimator == "dm":
+        return direct_method(direct, fitted.model_error), weights
+    if estimator == "ips":
+        return inverse_propensity(rewards, weights), weights
+    if estimator == "snips":
+        return self_normalised(rewards, weights), weights
+    if estimator == "dr":
+        return doubly_robust(rewards, weights, predicted, direct, paired=paired), weights
+    threshold = choose_threshold(rewards, weights, predicted, direct, paired=paired)
+    estimate = switch_doubly_robust(rewards, weights, predicted, direct, threshold=threshold, paired=paired)
+    return estimate, np.where(weights <= threshold, weights, 0.0)

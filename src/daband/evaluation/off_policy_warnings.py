@@ -1,0 +1,93 @@
+"""Reasons to doubt an estimate from a log: few rounds that count, arms or contexts that the log does not have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daband.arrays import FloatArray, IntArray
+from daband.evaluation.intervals import effective_sample_size, mean_estimate
+
+__all__ = ["log_warnings"]
+
+_FEWEST = 100
+"""Below as many effective rounds a normal interval is too short too often."""
+_LARGEST_SHARE = 0.1
+_NEGLIGIBLE = 1e-3
+_DEVIATIONS = 4.0
+_LEAST_MASS = 0.5
+
+
+def log_warnings(
+    *,
+    estimator: str,
+    weights: FloatArray,
+    kept: FloatArray,
+    ratio: FloatArray | None,
+    mass: float,
+    shares: FloatArray,
+    arms: IntArray,
+) -> tuple[str, ...]:
+    """What a reader of the estimate should know.
+
+    Args:
+        estimator: its name.
+        weights: of the rounds, (n,).
+        kept: the same with those that the estimator leaves out at 0.
+        ratio: target density over source density of the log's contexts, (n,); None without a target.
+        mass: the mean of that ratio before it was scaled to 1.
+        shares: the policy's probability of every arm, (m, K).
+        arms: the logged arms, (n,).
+    """
+    found = []
+    n = len(arms)
+    pulled = np.bincount(arms, minlength=shares.shape[1]) > 0
+    unseen = np.flatnonzero(~pulled & (shares.mean(axis=0) > _NEGLIGIBLE))
+    if len(unseen):
+        share = float(shares[:, ~pulled].sum(axis=1).mean())
+        names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
+        found.append(
+            f"support is missing: the log never pulled arm {names}, which the policy takes in {share:.1%} of rounds; "
+            "nothing is known of what that pays"
+        )
+    unlike = "" if ratio is None else _of_the_target(ratio, mass)
+    if unlike:
+        found.append(unlike)
+    if estimator == "dm":
+        found.append("'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it")
+        return tuple(found)
+    size = effective_sample_size(kept)
+    if size < _FEWEST:
+        found.append(
+            f"the effective sample is small: {size:.0f} of {n} rounds; the interval may be too short, and a policy "
+            "closer to the log's would be estimated better"
+        )
+    total = float(kept.sum())
+    if n > 1 and total > 0 and kept.max() > _LARGEST_SHARE * total:
+        found.append(f"one round (row {int(kept.argmax())}) carries {kept.max() / total:.0%} of all weight")
+    average = mean_estimate(weights)
+    if not len(unseen) and abs(average.value - 1.0) > _DEVIATIONS * average.error:
+        found.append(
+            f"weights average {average.value:.3g} instead of 1: propensities are not those of the log, or the policy "
+            "takes arms in contexts where the log never does"
+        )
+    dropped = float((weights - kept).sum())
+    if dropped > 0:
+        found.append(
+            f"'switch-dr' leaves {dropped / float(weights.sum()):.1%} of the weight to its reward model, whose error "
+            "the interval does not include"
+        )
+    return tuple(found)
+
+
+def _of_the_target(ratio: FloatArray, mass: float) -> str:
+    """Whether the log has contexts like the target's; an empty text where it has."""
+    size = effective_sample_size(ratio)
+    if size < max(_FEWEST, _LARGEST_SHARE * len(ratio)):
+        left = f"{size:.0f} of {len(ratio)} rounds"
+        return f"the log has few contexts like the target's: the ratio of densities leaves {left}"
+    if not _LEAST_MASS < mass < 1.0 / _LEAST_MASS:
+        return (
+            f"the log has few contexts like the target's: the ratio of densities averages {mass:.2g} over the log "
+            "instead of 1, so most of the target lies where the log has nothing"
+        )
+    return ""

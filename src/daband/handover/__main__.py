@@ -1,0 +1,76 @@
+"""Decide from a shell: ``python -m daband.handover FILE < rows.jsonl``, one JSON object a line in, one a line out.
+
+A row that cannot be decided on becomes a line with an ``error``, and the exit code is 1; the others are decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from daband.errors import DabandError
+from daband.handover.deployed import Deployed, load_deployed
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read rows from standard input until it ends; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m daband.handover",
+        description="Decide on rows of JSON, one a line: a mapping from column to value, or an array of numbers.",
+    )
+    parser.add_argument("file", help="what daband.export or `daband export` wrote")
+    parser.add_argument("--available", help="the arms that may be chosen, names or numbers, e.g. a,b")
+    parser.add_argument("--strict", action="store_true", help="make warnings of a row errors")
+    parser.add_argument("--about", action="store_true", help="say what the file holds, and leave")
+    asked = parser.parse_args(arguments)
+    try:
+        deployed = load_deployed(asked.file)
+    except DabandError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 2
+    if asked.about:
+        sys.stdout.write(json.dumps(about(deployed), indent=1) + "\n")
+        return 0
+    available = None if asked.available is None else [_arm(name, deployed) for name in asked.available.split(",")]
+    failed = False
+    for number, line in enumerate(sys.stdin, start=1):
+        if not line.strip():
+            continue
+        try:
+            answer = deployed.decide(json.loads(line), available, strict=asked.strict).as_dict()
+        except (DabandError, ValueError) as error:
+            failed = True
+            answer = {"line": number, "error": str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+def about(deployed: Deployed) -> dict[str, Any]:
+    """What a file holds, as JSON can."""
+    return {
+        "policy": deployed.policy,
+        "domain": deployed.domain,
+        "columns": deployed.columns,
+        "context_shape": deployed.context_shape,
+        "arms": deployed.arm_names,
+        "reward_range": deployed.reward_range,
+        "rounds_learned": deployed.rounds_learned,
+        "assessment": deployed.assessment,
+        "versions": deployed.versions,
+        "format_version": deployed.format_version,
+    }
+
+
+def _arm(name: str, deployed: Deployed) -> str | int:
+    text = name.strip()
+    return int(text) if text.isdecimal() and text not in deployed.arm_names else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""Encoders as plain arithmetic: what a trained network does to contexts of one domain, in numpy.
+
+A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
+norms are folded into the layers before them when the policy is exported, and convolutions are matrix products of
+patches. Nothing here is trained, and torch is not imported.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from daband.arrays import AnyArray, FloatArray, unit_scale
+from daband.handover.steps import StandardiseStep
+
+__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "StandardisedNetwork", "network_from"]
+
+Float32Array = npt.NDArray[np.float32]
+
+_LOCAL = threading.local()
+_BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
+_PATCHES = 1024
+"""How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
+_SPREAD_FLOOR = np.float32(0.1)
+
+
+class Network(Protocol):
+    """Contexts (n, *C) to latents (n, d) of unit norm."""
+
+    dimension: int
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Latents of contexts, float64."""
+        ...
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The latent (d,) of one context."""
+        ...
+
+
+class DenseLayers:
+    """Dense layers with ReLU between them, the last without, and a division by the norm: (n, inputs) to (n, d)."""
+
+    def __init__(self, weights: Sequence[AnyArray], biases: Sequence[AnyArray]) -> None:
+        # Transposed once: a row times a matrix then reads memory in order.
+        self._layers = [
+            (np.ascontiguousarray(weight.T, np.float32), np.ascontiguousarray(bias, np.float32))
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+        for (before, _), (after, _) in zip(self._layers, self._layers[1:], strict=False):
+            if before.shape[1] != after.shape[0]:
+                raise ValueError(f"a layer of {before.shape[1]} outputs stands before one of {after.shape[0]} inputs")
+        if any(weight.shape[1] != len(bias) for weight, bias in self._layers):
+            raise ValueError("a layer has other biases than outputs")
+        self.inputs = self._layers[0][0].shape[0]
+        self.dimension = self._layers[-1][0].shape[1]
+
+    def __call__(self, rows: Float32Array) -> FloatArray:
+        hidden = rows
+        for weight, bias in self._layers[:-1]:
+            hidden = hidden @ weight
+            hidden += bias
+            np.maximum(hidden, _ZERO, out=hidden)
+        weight, bias = self._layers[-1]
+        latent: FloatArray = (hidden @ weight + bias).astype(np.float64)
+        latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
+        return latent
+
+    def one(self, row: Float32Array) -> FloatArray:
+        """The same for one row (inputs,), in fewer calls."""
+        hidden = row
+        for weight, bias in self._layers[:-1]:
+            hidden = hidden @ weight
+            hidden += bias
+            np.maximum(hidden, _ZERO, out=hidden)
+        weight, bias = self._layers[-1]
+        latent: FloatArray = (hidden @ weight + bias).astype(np.float64)
+        latent *= 1.0 / max(math.sqrt(latent.dot(latent)), 1e-12)
+        return latent
+
+
+class MlpNetwork:
+    """The encoder ``mlp``: flattened contexts, standardised where it was trained so, through dense layers."""
+
+    def __init__(self, arrays: Mapping[str, AnyArray], settings: Mapping[str, Any]) -> None:
+        self._dense = _dense(arrays, int(settings["layers"]))
+        self.dimension = self._dense.dimension
+        self._scale, self._shift = arrays.get("input_scale"), arrays.get("input_shift")
+        for name, array in (("input_scale", self._scale), ("input_shift", self._shift)):
+            if array is not None and array.shape != (self._dense.inputs,):
+                raise ValueError(f"{name} has shape {array.shape}, expected ({self._dense.inputs},)")
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        rows = contexts.reshape(len(contexts), -1)
+        if rows.dtype == np.uint8:
+            rows = rows / _BYTE
+        if self._scale is not None and self._shift is not None:
+            rows = rows * self._scale + self._shift  # in double precision: raw columns may have large offsets
+        return self._dense(rows.astype(np.float32))
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The latent of one context."""
+        row = context.reshape(-1)
+        if row.dtype == np.uint8:
+            row = row / _BYTE
+        if self._scale is not None and self._shift is not None:
+            row = row * self._scale
+            row += self._shift
+        return self._dense.one(row.astype(np.float32))
+
+
+class ConvNetwork:
+    """The encoder ``conv``: convolutions, ReLU and 2x2 pooling over images (channels, height, width), dense layers."""
+
+    def __init__(self, arrays: Mapping[str, AnyArray], settings: Mapping[str, Any]) -> None:
+        self._dense = _dense(arrays, int(settings["layers"]))
+        self.dimension = self._dense.dimension
+        self._normalise_image = bool(settings["normalise_image"])
+        if self._normalise_image:
+            self._pixel_scale, self._pixel_shift = arrays["pixel_scale"], arrays["pixel_shift"]
+        self._pooled = tuple(settings["pooled"]) if settings["pooled"] else None
+        self._kernels = []
+        for index in range(int(settings["convolutions"])):
+            weight, bias = arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"]
+            if weight.ndim != 4 or bias.shape != (len(weight),):
+                raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
+            side = weight.shape[2]
+            # Rows of a patch are ordered (row, column, channel), as pixels lie in memory here.
+            flat = np.ascontiguousarray(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), np.float32)
+            self._kernels.append((side, flat, np.ascontiguousarray(bias, np.float32)))
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        maps = np.stack([self._maps(image) for image in contexts])
+        return self._dense(maps)
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The latent of one image."""
+        return self._dense.one(self._maps(context))
+
+    def _maps(self, image: AnyArray) -> Float32Array:
+        """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
+        maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
+        if image.dtype == np.uint8:
+            maps /= _BYTE
+        if self._normalise_image:
+            maps = maps * self._pixel_scale + self._pixel_shift
+            maps = (maps - maps.mean()) / (maps.std() + _SPREAD_FLOOR)
+        for side, weight, bias in self._kernels:
+            maps = _pooled_convolution(maps, side, weight)
+            maps += bias  # the same for the four that were pooled
+            np.maximum(maps, _ZERO, out=maps)
+        if self._pooled is not None:
+            maps = _averaged(maps, self._pooled)
+        return maps.reshape(-1)
+
+
+class StandardisedNetwork:
+    """No network: standardised contexts, where the policy's linear part acts because its network is no better."""
+
+    def __init__(self, arrays: Mapping[str, AnyArray], settings: Mapping[str, Any]) -> None:
+        self._step = StandardiseStep(settings, arrays)
+        self.dimension = self._step.n_features
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        return self._step(unit_scale(contexts.reshape(len(contexts), -1)))
+
+    def one(self, context: AnyArray) -> FloatArray:
+        """The features of one context."""
+        return self._step.one(unit_scale(context.reshape(-1)))
+
+
+def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Network:
+    """The network that a file describes: ``settings`` of its header, ``arrays`` by name."""
+    kinds: dict[str, Callable[[Mapping[str, AnyArray], Mapping[str, Any]], Network]] = {
+        "mlp": MlpNetwork,
+        "conv": ConvNetwork,
+        "standardise": StandardisedNetwork,
+    }
+    return kinds[settings["kind"]](arrays, settings)
+
+
+def _dense(arrays: Mapping[str, AnyArray], layers: int) -> DenseLayers:
+    names = range(layers)
+    return DenseLayers(
+        [arrays[f"dense.{name}.weight"] for name in names], [arrays[f"dense.{name}.bias"] for name in names]
+    )
+
+
+def _pooled_convolution(maps: Float32Array, side: int, weight: Float32Array) -> Float32Array:
+    """Convolve maps (H, W, C) with (side * side * C, K) and keep the largest of every 2x2: (H', W', K)."""
+    height, width, channels = maps.shape
+    rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
+    out = np.empty((rows, columns, weight.shape[1]), np.float32)
+    down, right, deep = maps.strides
+    # A patch is ``side`` pieces of memory: pixels of a row, with their channels, lie side by side. The four patches
+    # that are pooled differ in the first two axes, so that pooling compares four blocks of memory.
+    patches = np.lib.stride_tricks.as_strided(
+        maps,
+        (2, 2, rows, columns, side, side * channels),
+        (down, right, 2 * down, 2 * right, down, deep),
+        writeable=False,
+    )
+    at_once = max(1, min(rows, _PATCHES // (4 * columns)))
+    for start in range(0, rows, at_once):
+        part = patches[:, :, start : start + at_once]
+        cut = _scratch("patches", part.shape)
+        np.copyto(cut, part)
+        flat = cut.reshape(-1, len(weight))
+        products = np.matmul(flat, weight, out=_scratch("products", (len(flat), weight.shape[1])))
+        four = products.reshape(4, *out[start : start + at_once].shape)
+        np.maximum(four[0], four[1], out=four[0])
+        np.maximum(four[2], four[3], out=four[2])
+        np.maximum(four[0], four[2], out=out[start : start + at_once])
+    return out
+
+
+def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:
+    """An array to calculate in, of this thread alone: fetching fresh pages for every image would take as long."""
+    size = math.prod(shape)
+    flat: Float32Array | None = getattr(_LOCAL, name, None)
+    if flat is None or flat.size < size:
+        flat = np.empty(size, np.float32)
+        setattr(_LOCAL, name, flat)
+    return flat[:size].reshape(shape)
+
+
+def _averaged(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
+    """Maps (H, W, K) averaged to (h, w, K), as torch's adaptive average pooling divides them."""
+    for axis, size in enumerate(shape):
+        length = maps.shape[axis]
+        share = np.zeros((size, length), np.float32)
+        for at in range(size):
+            first, behind = at * length // size, -(-(at + 1) * length // size)
+            share[at, first:behind] = 1.0 / (behind - first)
+        maps = np.moveaxis(np.tensordot(share, maps, axes=(1, axis)), 0, axis)
+    return np.ascontiguousarray(maps)

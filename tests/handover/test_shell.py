@@ -1,0 +1,112 @@
+"""Decisions from a shell, and files from the command line."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import daband
+from daband.cli.main import app
+from daband.handover.__main__ import main
+from tests.handover import make_files
+
+FILE = make_files.FILES / "linucb-table.v1.daband"
+
+
+def lines(rows):
+    return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+
+
+def decided(monkeypatch, capsys, rows, *options):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines(rows)))
+    code = main([str(FILE), *options])
+    return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_rows_in_decisions_out():
+    """As a shell does it: one line of JSON in, one out."""
+    command = [sys.executable, "-m", "daband.handover", str(FILE)]
+    done = subprocess.run(command, input=lines(make_files.ROWS), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    deployed = daband.load_deployed(FILE)
+    expected = deployed.decide(make_files.ROWS)
+    assert [one["arm"] for one in found] == expected.arm.tolist()
+    assert [one["arm_name"] for one in found] == list(expected.arm_name)
+    assert [one["mean"] for one in found] == [pytest.approx(mean) for mean in expected.mean]
+    assert [odd["kind"] for odd in found[2]["warnings"]] == ["far_outside", "unseen_category", "missing_value"] or {
+        odd["kind"] for odd in found[2]["warnings"]
+    } == {"far_outside", "unseen_category", "missing_value"}
+
+
+def test_a_bad_row_costs_no_other(monkeypatch, capsys):
+    rows = [make_files.ROWS[0], {"age": 3}, "not json", "", make_files.ROWS[1]]
+    code, found = decided(monkeypatch, capsys, rows)
+    assert code == 1
+    assert ["arm" in one for one in found] == [True, False, False, True]
+    assert found[1]["line"] == 2
+    assert "'income'" in found[1]["error"]
+    assert found[2]["line"] == 3
+
+
+def test_options(monkeypatch, capsys):
+    code, found = decided(monkeypatch, capsys, make_files.ROWS[:2], "--available", "mail")
+    assert code == 0
+    assert {one["arm_name"] for one in found} == {"mail"}
+    code, found = decided(monkeypatch, capsys, [make_files.ROWS[2]], "--strict")
+    assert code == 1
+    assert "strict" in found[0]["error"]
+    assert main([str(FILE), "--about"]) == 0
+    assert json.loads(capsys.readouterr().out)["columns"] == ["age", "income", "city", "member"]
+
+
+def test_a_file_that_is_none(capsys, tmp_path):
+    assert main([str(tmp_path / "nothing")]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two finished runs."""
+    folder = tmp_path_factory.mktemp("runs")
+    given = ["--set", "pair_options.tiny=true", "--set", "episodes=2", "--set", "episode_length=10"]
+    for seed in ("0", "1"):
+        done = CliRunner().invoke(app, ["run", "synthetic", "--seed", seed, "--out", str(folder), *given])
+        assert done.exit_code == 0, done.output
+    return folder
+
+
+class TestExport:
+    def test_a_run(self, runs, tmp_path):
+        run = sorted(path.parent for path in runs.glob("*/done"))[0]
+        (run / "assessment.json").write_text(json.dumps({"accuracy": 0.8}))
+        done = CliRunner().invoke(app, ["export", str(run), str(tmp_path / "p.daband")])
+        assert done.exit_code == 0, done.output
+        assert "p.daband" in done.output
+        deployed = daband.load_deployed(tmp_path / "p.daband")
+        policy = daband.load(run / "policy.safetensors")
+        assert deployed.domain == "target"
+        assert deployed.arm_names == ("arm 0", "arm 1", "arm 2")
+        assert deployed.assessment == {"accuracy": 0.8}
+        pair = daband.domains.load("synthetic", tiny=True)
+        contexts = pair.target.read([0, 1, 2])
+        found = deployed.decide(contexts, round_number=policy.rounds_decided)
+        assert found.arm.tolist() == policy.decide(contexts, "target").arm.tolist()
+        assert not deployed.monitor().alarm
+
+    def test_without_its_data(self, runs, tmp_path):
+        run = sorted(path.parent for path in runs.glob("*/done"))[1]
+        done = CliRunner().invoke(app, ["export", str(run), str(tmp_path / "p"), "--no-data", "--domain", "source"])
+        assert done.exit_code == 0, done.output
+        deployed = daband.load_deployed(tmp_path / "p")
+        assert deployed.reference is None
+        assert deployed.domain == "source"
+        assert deployed.arm_names == ("arm 0", "arm 1", "arm 2")
+
+    def test_one_of_several_must_be_named(self, runs, tmp_path):
+        done = CliRunner().invoke(app, ["export", str(runs), str(tmp_path / "p")])
+        assert isinstance(done.exception, daband.InvalidInput)
+        assert "2 finished runs" in str(done.exception)

@@ -1,0 +1,80 @@
+"""Sums over rounds: those of parts add up to those of the whole, and teach what the rounds themselves teach."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from daband.errors import InvalidInput
+from daband.linear import PrimalRidge, RidgeSums
+
+
+def rounds(n, *, dim=6, heads=4, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, dim)).astype(dtype), rng.integers(0, heads, n), rng.random(n), rng.uniform(0.1, 3.0, n)
+
+
+def summed(*parts):
+    sums = RidgeSums(4, 6)
+    for part in parts:
+        sums.add(*part)
+    return sums
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_they_are_those_of_dense_algebra(weighted, dtype, order):
+    z, heads, rewards, weights = rounds(900, dtype=dtype)
+    weights = weights if weighted else np.ones(900)
+    sums = RidgeSums(4, 6)
+    sums._tile = 64
+    sums.add(np.asarray(z, order=order), heads, rewards, weights if weighted else None)
+    for head in range(4):
+        own, w = z[heads == head].astype(np.float64), weights[heads == head]
+        np.testing.assert_allclose(sums.gram[head], (own * w[:, None]).T @ own, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(sums.moment[head], (w * rewards[heads == head]) @ own, rtol=0, atol=1e-10)
+        assert sums.counts[head] == len(own)
+
+
+def test_parts_add_up_and_teach_what_the_rounds_teach():
+    z, heads, rewards, weights = rounds(1000)
+    direct = PrimalRidge(4, 6, 0.5)
+    direct.update(z[:100], heads[:100], rewards[:100])
+    by_sums = copy.deepcopy(direct)
+    root = np.sqrt(weights)
+    direct.update((z * root[:, None])[100:], heads[100:], (rewards * root)[100:])
+    parts = [
+        summed((z[s], heads[s], rewards[s], weights[s])) for s in (slice(100, 500), slice(500, 501), slice(501, 1000))
+    ]
+    whole = parts[2]
+    for part in parts[:2]:
+        whole.merge(pickle.loads(pickle.dumps(part)))
+    by_sums.add_sums(whole)
+    np.testing.assert_array_equal(by_sums.counts, direct.counts)
+    np.testing.assert_allclose(by_sums.theta, direct.theta, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(by_sums.inverse, direct.inverse, rtol=0, atol=1e-9)
+    for statistics in (by_sums, direct):  # and it goes on from there
+        statistics.update(z[:50], heads[:50], rewards[:50])
+    np.testing.assert_allclose(by_sums.theta, direct.theta, rtol=0, atol=1e-9)
+
+
+def test_heads_without_rounds_stay_as_they_were():
+    z, _, rewards, _ = rounds(20)
+    statistics = PrimalRidge(4, 6, 2.0)
+    statistics.add_sums(summed((z, np.full(20, 2), rewards)))
+    np.testing.assert_array_equal(statistics.counts, [0, 0, 20, 0])
+    np.testing.assert_array_equal(statistics.inverse[0], np.eye(6) / 2.0)
+
+
+def test_what_cannot_be_inverted_changes_nothing():
+    z, heads, rewards, _ = rounds(40)
+    statistics = PrimalRidge(4, 6, 1e-3)
+    statistics.update(z, heads, rewards)
+    before = {name: array.copy() for name, array in statistics.state().items()}
+    far = np.repeat(z[:1] * 1e6, 40, axis=0) + 1e-3 * z
+    with pytest.raises(InvalidInput, match="ill-conditioned"):
+        statistics.add_sums(summed((far, np.zeros(40, np.int64), rewards)))
+    for name, array in statistics.state().items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)

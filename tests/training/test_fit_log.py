@@ -1,0 +1,281 @@
+"""Policies fitted to logs in Parquet files: the same as by ``update``, however the log is cut, killed and continued."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import DataError, InvalidInput
+from daband.training import LogWarning
+
+pl = pytest.importorskip("polars")
+PATIENCE = 240.0
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
+
+
+def frame(rows, *, seed=0, features=4):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, features)).astype(np.float32)
+    arm = rng.integers(0, 3, rows)
+    reward = (x[:, :3][np.arange(rows), arm] > 0).astype(np.float64)
+    logged = {"arm": arm, "reward": reward, "propensity": rng.uniform(0.1, 1, rows)}
+    return pl.DataFrame({**{f"x{i}": x[:, i] for i in range(features)}, **logged})
+
+
+def write(folder, *frames):
+    folder.mkdir(exist_ok=True)
+    for number, table in enumerate(frames):
+        table.write_parquet(folder / f"{number}.parquet")
+    return folder
+
+
+def columns(table, features=4):
+    x = table.select([f"x{i}" for i in range(features)]).to_numpy()
+    return x, table["arm"].to_numpy(), table["reward"].to_numpy(), table["propensity"].to_numpy()
+
+
+@pytest.fixture
+def log(tmp_path):
+    return write(tmp_path / "log", *(frame(200 + n, seed=n) for n in range(5)))
+
+
+@pytest.fixture
+def whole():
+    return columns(pl.concat([frame(200 + n, seed=n) for n in range(5)]))
+
+
+def linucb(**settings):
+    return daband.LinUCB(context_shape=(4,), n_arms=3, **settings)
+
+
+def theta(policy):
+    return policy._head.statistics.theta
+
+
+def damage(path):
+    """Write over the pages in the middle of a file; its footer stays."""
+    content = bytearray(path.read_bytes())
+    content[40:700] = os.urandom(660)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("weighting", ["none", "importance", "flattened", None])
+def test_it_is_what_update_gives(log, whole, weighting):
+    x, arm, reward, propensity = whole
+    expected = linucb()
+    expected.update(x, arm, reward, propensity=propensity, propensity_weighting=weighting)
+    seen = []
+    policy = linucb()
+    assert daband.fit_log(policy, log, propensity_weighting=weighting, progress=seen.append) is policy
+    np.testing.assert_allclose(theta(policy), theta(expected), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(policy.counts, expected.counts)
+    assert policy.rounds_learned == len(x)
+    assert [record["parts"] for record in seen] == [1, 2, 3, 4, 5]
+    assert seen[-1]["rows"] == seen[-1]["rows_total"] == len(x)
+    assert seen[-1]["seconds_left"] == 0
+    assert all(record["rows_per_second"] > 0 for record in seen)
+
+
+def test_what_was_learned_before_stays(log, whole):
+    x, arm, reward, _ = whole
+    policy, expected = linucb(), linucb()
+    for own in (policy, expected):
+        own.update(x[:300], arm[:300], 1 - reward[:300])
+    daband.fit_log(policy, log, propensity_weighting="none")
+    expected.update(x, arm, reward)
+    np.testing.assert_allclose(theta(policy), theta(expected), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: linucb(transform=daband.Standardise(), reward_range="auto"),
+        lambda: linucb(transform=daband.PCA(2), reward_range=(-1, 3)),
+        lambda: linucb(form="dual"),
+        lambda: daband.Constant(context_shape=(4,), n_arms=3),
+        lambda: daband.LinUCB(context_shape=(2, 2), n_arms=3),
+    ],
+)
+def test_transforms_units_and_forms(log, whole, make, tmp_path):
+    x, arm, reward, _ = whole
+    policy, expected = make(), make()
+    daband.fit_log(policy, log, propensity_weighting="none", directory=tmp_path / "state")
+    if policy.transform is not None:
+        expected.transform = policy.transform
+    expected.update(x.reshape(-1, *policy.context_shape), arm, reward)
+    assert policy.reward_range == expected.reward_range
+    some = x[:20].reshape(-1, *policy.context_shape)
+    np.testing.assert_allclose(policy.decide(some).mean, expected.decide(some).mean, rtol=0, atol=1e-7)
+
+
+def test_shared_arms(tmp_path):
+    table = frame(400, features=6)  # two numbers for each of three arms
+    x, arm, reward, _ = columns(table, 6)
+    policy, expected = (daband.LinUCB(context_shape=(2,), n_arms=3, arms="shared") for _ in range(2))
+    daband.fit_log(policy, write(tmp_path / "log", table), propensity_weighting="none")
+    expected.update(x.reshape(-1, 3, 2), arm, reward)
+    np.testing.assert_allclose(theta(policy), theta(expected), rtol=0, atol=1e-9)
+
+
+class Killed(Exception):
+    pass
+
+
+def dying_after(parts):
+    def progress(record):
+        if record["parts"] == parts:
+            raise Killed
+
+    return progress
+
+
+def test_killed_and_started_again_it_goes_on_with_the_next_part(log, tmp_path):
+    alone = daband.fit_log(linucb(), log)
+    state = tmp_path / "state"
+    policy = linucb()
+    with pytest.raises(Killed):
+        daband.fit_log(policy, log, directory=state, progress=dying_after(3))
+    assert policy.rounds_learned == 0  # an unfinished fit leaves the policy as it was
+    seen = []
+    daband.fit_log(policy, log, directory=state, progress=seen.append)
+    assert len(seen) < 5
+    np.testing.assert_array_equal(theta(policy), theta(alone))
+
+    frame(100, seed=9).write_parquet(log / "9.parquet")  # files that come later are learned as well
+    more, seen = linucb(), []
+    daband.fit_log(more, log, directory=state, progress=seen.append)
+    assert [record["parts"] for record in seen] == [6]
+    np.testing.assert_allclose(theta(more), theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-9)
+
+
+def test_a_folder_of_another_fit_is_refused(log, tmp_path):
+    state = tmp_path / "state"
+    daband.fit_log(linucb(), log, directory=state)
+    with pytest.raises(InvalidInput, match="other settings"):
+        daband.fit_log(linucb(alpha=0.7), log, directory=state)
+    frame(50, seed=3).write_parquet(log / "1.parquet")
+    with pytest.raises(InvalidInput, match=r"1\.parquet.* was learned and"):
+        daband.fit_log(linucb(), log, directory=state)
+    (state / "sums.npz").write_bytes(b"nonsense")
+    with pytest.raises(daband.CheckpointError, match="remove the folder"):
+        daband.fit_log(linucb(), log, directory=state)
+
+
+def test_a_damaged_file_is_named_and_the_others_are_not_lost(log, tmp_path):
+    intact = (log / "2.parquet").read_bytes()
+    damage(log / "2.parquet")
+    policy = linucb()
+    with pytest.raises(DataError, match=r"2\.parquet .*kept in .*on_damaged='skip'"):
+        daband.fit_log(policy, log, directory=tmp_path / "state")
+    assert policy.rounds_learned == 0
+    with pytest.warns(LogWarning, match=r"2\.parquet"):
+        daband.fit_log(policy, log, on_damaged="skip")
+    others = [log / f"{n}.parquet" for n in (0, 1, 3, 4)]
+    np.testing.assert_array_equal(theta(policy), theta(daband.fit_log(linucb(), others)))
+    (log / "2.parquet").write_bytes(intact)  # once it is repaired, the fit goes on
+    mended = daband.fit_log(linucb(), log, directory=tmp_path / "state")
+    np.testing.assert_array_equal(theta(mended), theta(daband.fit_log(linucb(), log)))
+
+
+def test_rows_that_cannot_be_learned_are_named_with_their_file(log):
+    bad = frame(30).with_columns(pl.lit(2.0).alias("reward"))
+    bad.write_parquet(log / "5.parquet")
+    policy = linucb()
+    with pytest.raises(DataError, match=r"5\.parquet .*reward 2.0 is outside reward_range"):
+        daband.fit_log(policy, log)
+    assert policy.rounds_learned == 0
+
+
+def test_a_policy_that_learns_by_gradients_draws_from_the_stream(log, whole, tmp_path):
+    recipe = {"base": "small", "learning": {"steps": 2, "batch": 8}, "replay": {"capacity": 300}}
+    arguments = {"context_shape": (4,), "n_arms": 3, "recipe": recipe, "device": "cpu"}
+    target = daband.domains.ArrayContexts(whole[0][:150] + 1)
+    options = {"target": target, "adapt_every": 100}
+    policy = daband.fit_log(daband.DABand(**arguments), log, **options)
+    assert policy.rounds_learned == len(whole[0])
+    assert len(policy.buffers.source) == 300
+    assert policy.learner.step_number == 2 * sum(-(-len(frame(200 + n)) // 100) for n in range(5))
+
+    started = daband.DABand(**arguments)
+    with pytest.raises(Killed):
+        daband.fit_log(started, log, **options, directory=tmp_path / "state", progress=dying_after(2))
+    resumed = daband.fit_log(daband.DABand(**arguments), log, **options, directory=tmp_path / "state")
+    assert resumed.rounds_learned == policy.rounds_learned
+    assert resumed.learner.step_number == policy.learner.step_number
+
+    damage(log / "2.parquet")
+    with pytest.warns(LogWarning, match=r"2\.parquet"):
+        partly = daband.fit_log(daband.DABand(**arguments), log, **options, on_damaged="skip")
+    assert partly.rounds_learned == len(whole[0]) - 202
+    with pytest.raises(InvalidInput, match="engine='local'"):
+        daband.fit_log(daband.DABand(**arguments), log, engine="ray")
+
+
+def test_arguments_are_checked(log, tmp_path):
+    for wrong, message in (
+        ({"engine": "spark"}, "engine must be"),
+        ({"adapt_every": 0}, "adapt_every"),
+        ({"workers": 0}, "workers"),
+        ({"domain": "elsewhere"}, "domain"),
+        ({"propensity_weighting": "doubly_robust"}, "not offered"),
+        ({"target": np.zeros((3, 4))}, "target must be"),
+        ({"on_damaged": "ignore"}, "on_damaged"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            daband.fit_log(linucb(), log, **wrong)
+    with pytest.raises(InvalidInput, match="policy must be"):
+        daband.fit_log("linucb", log)
+    with pytest.raises(DataError, match="no file matches"):
+        daband.fit_log(linucb(), f"{tmp_path}/none/*.parquet")
+    with pytest.raises(InvalidInput, match="numbers of context"):
+        daband.fit_log(daband.LinUCB(context_shape=(7,), n_arms=3), log)
+    with pytest.raises(DataError, match="arms lie in"):
+        daband.fit_log(daband.LinUCB(context_shape=(4,), n_arms=2), log)
+
+
+def test_the_command_line(log, tmp_path):
+    out = tmp_path / "policy.safetensors"
+    command = [sys.executable, "-m", "daband", "fit-log", f"{log}/*.parquet", "--arms", "3", "--out", str(out)]
+    done = subprocess.run([*command, "--state", str(tmp_path / "s")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1,010 learned" in done.stdout
+    assert daband.load(out).rounds_learned == 1010
+    done = subprocess.run([*command, "--context", "x0,nothing"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no column 'nothing'" in re.sub(r"\s+", " ", done.stderr)
+
+
+@needs_ray
+def test_two_ray_workers_one_of_them_killed_give_the_same_coefficients(log, tmp_path):
+    """The worker of the second part kills itself the first time, as if its machine were lost."""
+    script = """
+import json, os, signal, sys
+import daband
+
+class Deadly(daband.domains.ParquetLog):
+    mark = os.path.abspath(sys.argv[2])
+
+    def batches(self, part, rows=50):
+        for batch in super().batches(part, rows):
+            yield batch
+            if part.path.endswith("1.parquet") and not os.path.exists(self.mark):
+                open(self.mark, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+policy = daband.LinUCB(context_shape=(4,), n_arms=3)
+daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray", workers=2)
+print(json.dumps(policy._head.statistics.theta.tolist()))
+"""
+    mark = tmp_path / "killed"
+    command = [sys.executable, "-c", script, str(log), str(mark)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert mark.exists()
+    found = np.array(json.loads(done.stdout.splitlines()[-1]))
+    np.testing.assert_array_equal(found, theta(daband.fit_log(linucb(), log)))
