@@ -62,8 +62,8 @@ def trust_page(record: Record) -> str:
             f"{len(policies):,} policies of {len({one['problem'] for one in policies})} problems in {len(families)}",
             "data sets: DABand, Neural-LinUCB and linear policies; trained to the end, half-trained and collapsed.",
             "Every policy was assessed with the other seeds of its committee, from source rounds held out and target",
-            "contexts without rewards; then its true accuracy was looked up. Weights and margins were fitted on the data sets",
-            "other than the one that is judged.",
+            "contexts without rewards; then its true accuracy was looked up. Weights and margins were fitted on the",
+            "data sets other than the one that is judged.",
         ),
         "",
         f"- Mean absolute error of the estimated accuracy, mean over data sets: **{_n(macro)}** (largest: "
