@@ -43,8 +43,8 @@ def off_policy(record: Record) -> str:
         "```",
         "",
         _paragraph(
-            f"One core ({record['runs'][0]['machine']}), numpy {record['runs'][0]['numpy']}. Logs are drawn by the seeds 0, 1, ...; every",
-            "script takes `--part I/N`.",
+            f"One core ({record['runs'][0]['machine']}), numpy {record['runs'][0]['numpy']}. Logs are drawn by the",
+            "seeds 0, 1, ...; every script takes `--part I/N`.",
         ),
         "",
     ]
@@ -81,11 +81,11 @@ def _coverage(record: Record) -> list[str]:
         "",
         _paragraph(
             "A normal shift moves the mean and the variance of contexts; in a shift of a product, contexts whose first",
-            "two features agree in sign are more frequent. The logistic regression of the ratio can represent both, and",
-            "every estimator but `dm` covers at least",
-            f"{_lowest([row for row in target if row['shift'] != 'wave'], ('dr', 'snips', 'ips', 'switch-dr'))}. A shift",
-            "of a wave it cannot represent: `dr` then rests on its reward model, and where that is wrong as well, nothing",
-            "guards it. The coverage of `dr` in these two rows is at least",
+            "two features agree in sign are more frequent. The logistic regression of the ratio can represent both,",
+            "and every estimator but `dm` covers at least",
+            f"{_lowest([row for row in target if row['shift'] != 'wave'], ('dr', 'snips', 'ips', 'switch-dr'))}.",
+            "A shift of a wave it cannot represent: `dr` then rests on its reward model, and where that is wrong as",
+            "well, nothing guards it. The coverage of `dr` in these two rows is at least",
             f"{_lowest([row for row in target if row['shift'] == 'wave'], ('dr',))}.",
         ),
         "",

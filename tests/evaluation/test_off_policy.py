@@ -156,6 +156,18 @@ class TestModels:
         true = np.exp(-0.5 * (((at - 0.5) / 0.8) ** 2 - at**2).sum(axis=1)) / 0.8**2
         np.testing.assert_allclose(DensityRatio(source, target)(at), true, rtol=0.1)
 
+    def test_density_ratio_of_correlated_features(self):
+        """Products of features are needed; with few contexts there are none, nor squares."""
+        rng = np.random.default_rng(0)
+        source = rng.normal(size=(8_000, 2))
+        target = rng.normal(size=(8_000, 2)) @ np.linalg.cholesky([[1.0, 0.6], [0.6, 1.0]]).T
+        at = np.array([[1.0, 1.0], [1.0, -1.0]])
+        true = np.exp([0.5 * (2 - 2 / 1.6), 0.5 * (2 - 2 / 0.4)]) / np.sqrt(1 - 0.36)
+        np.testing.assert_allclose(DensityRatio(source, target)(at), true, rtol=0.15)
+        assert len(DensityRatio(source, target).coefficients) == 6
+        assert len(DensityRatio(source[:110], target).coefficients) == 5
+        assert len(DensityRatio(source[:90], target).coefficients) == 3
+
     def test_density_ratio_of_equals_is_one(self):
         x = np.random.default_rng(1).normal(size=(500, 3))
         np.testing.assert_allclose(DensityRatio(x, x)(x), 1.0, atol=1e-6)

@@ -46,19 +46,17 @@ class RewardModel:
         varies = deviation > 1e-12 * (1.0 + np.abs(self._centre))
         self._scale = np.where(varies, deviation, np.inf)  # a constant becomes 0
         self._middle = float(rewards.mean())
-        design = self._design(own)
-        size = design.shape[1]
+        size = 1 + own.shape[1]
         self.coefficients = np.zeros((1 if shared else n_arms, size))
         """(heads, 1 + d)."""
-        self._fitted: list[tuple[AnyArray, AnyArray, AnyArray]] = []
-        for head in np.unique(heads):
-            which = np.flatnonzero(heads == head)
-            rows, paid = design[which], rewards[which] - self._middle
-            smoother = np.linalg.solve(rows.T @ rows + ridge * np.eye(size), rows.T)
-            self.coefficients[head] = smoother @ paid
-            self._fitted.append((which, smoother, paid - rows @ self.coefficients[head]))
-        self._heads = np.unique(heads)
-        self._n = len(arms)
+        self._grams: dict[int, FloatArray] = {}
+        for head in np.unique(heads).tolist():
+            which = heads == head
+            rows = self._design(own[which])
+            self._grams[head] = rows.T @ rows + ridge * np.eye(size)
+            moment = rows.T @ (rewards[which] - self._middle)
+            self.coefficients[head] = np.linalg.solve(self._grams[head], moment)
+        self._rounds = own, heads, rewards
 
     def predict(self, features: FloatArray) -> FloatArray:
         """Rewards of every arm, (n, K)."""
@@ -82,9 +80,13 @@ class RewardModel:
             gradients = (shares.reshape(-1) @ flat)[None]
         else:
             gradients = shares.T @ self._design(features)
-        influence = np.zeros(self._n)
-        for head, (which, smoother, residuals) in zip(self._heads, self._fitted, strict=True):
-            influence[which] = (gradients[head] @ smoother) * residuals
+        own, heads, rewards = self._rounds
+        influence = np.zeros(len(heads))
+        for head, gram in self._grams.items():
+            which = heads == head
+            rows = self._design(own[which])
+            residuals = rewards[which] - self._middle - rows @ self.coefficients[head]
+            influence[which] = (rows @ np.linalg.solve(gram, gradients[head])) * residuals
         return influence
 
     def _design(self, features: FloatArray) -> FloatArray:

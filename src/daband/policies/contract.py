@@ -1,6 +1,6 @@
 """What every policy can do, and the checks that stand before it.
 
-A policy of one's own derives from ``Policy``, fills in the hooks at the end of the class, and registers:
+A policy of one's own derives from ``Policy``, fills in the hooks of ``policies/hooks.py``, and registers:
 
     @policies.register("mine")
     class Mine(Policy): ...
@@ -16,48 +16,36 @@ and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits f
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory
+from daband.arrays import ArrayLike, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
-from daband.linear.kernels import kernels
-from daband.linear.reward_model import cross_fitted_rewards, flat_features
-from daband.policies.decisions import Played, joined
+from daband.policies.checked_rounds import CheckedRounds
+from daband.policies.decisions import Played
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
     DOMAINS,
     LARGEST_NORM,
-    LARGEST_RAW_NORM,
     checked_arms,
-    checked_contexts,
     checked_domain,
     checked_mask,
     checked_prior_trust,
     checked_propensities,
-    checked_rewards,
     checked_shape,
     checked_whole,
 )
 from daband.policies.pending_rounds import PendingRounds
-from daband.policies.propensities import LARGEST_WEIGHT, checked_weighting, pseudo_rewards, round_weights
+from daband.policies.propensities import checked_weighting, round_weights
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
-from daband.policies.saving import Saved
 from daband.registry import Registry
 
 __all__ = ["DOMAINS", "Policy", "policies"]
 
-_NO_LOCK = nullcontext()
-_FLOAT64 = np.dtype(np.float64)
 
-
-class Policy(Saved, ABC):
+class Policy(CheckedRounds):
     """Chooses among ``n_arms`` arms by contexts of ``context_shape``.
 
     Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Numpy
@@ -280,30 +268,8 @@ class Policy(Saved, ABC):
             where = self._resolved_domain(domain)
             paid = self._checked_rewards(rewards, (len(checked), self.n_arms))
             mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
-            if self._scale.known:
-                return self._play_known(checked, paid, where, mask)
-            before = self._snapshot()
-            parts: list[Played] = []
-            start = selected = 0
-            try:
-                while start < len(checked) and not self._scale.known:  # one at a time until "auto" knows the range
-                    part = slice(start, start + 1)
-                    decision = self.select(checked[part], where, None if mask is None else mask[part])
-                    selected += 1
-                    reward = paid[part, decision.arm[0]]
-                    self._absorb(checked[part], decision.arm, reward, where, None)
-                    parts.append(Played(decision.arm, decision.propensity, decision.mean, decision.width, reward))
-                    start += 1
-                if start < len(checked):
-                    rest = None if mask is None else mask[start:]
-                    parts.append(self._play_known(checked[start:], paid[start:], where, rest))
-            except BaseException:  # all rounds are played, or none
-                with self._state_lock:
-                    decided = self.rounds_decided - selected  # others may have selected meanwhile
-                    self._roll_back(before)
-                    self.rounds_decided = decided
-                raise
-            return joined(parts)
+            play = self._play_known if self._scale.known else self._play_unknown
+            return play(checked, paid, where, mask)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""
@@ -396,10 +362,6 @@ class Policy(Saved, ABC):
         """The shape of a context behind the transform."""
         return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
 
-    def timed_parts(self) -> list[tuple[str, object, str]]:
-        """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""
-        return []
-
     def __repr__(self) -> str:
         defaults = setting_defaults(type(self))
         settings = {name: value for name, value in self.settings().items() if name != "reward_range"}
@@ -413,222 +375,6 @@ class Policy(Saved, ABC):
         if len(self._pending):
             counts += f", {len(self._pending)} kept back until the range of rewards is known"
         return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
-
-    # What a policy fills in. Contexts arrive checked and transformed, rewards scaled to [0, 1]; means and widths are
-    # returned on that scale.
-
-    @abstractmethod
-    def _decide(
-        self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
-    ) -> Decision:
-        """Choose; change nothing. Random numbers may depend on seed and round number only."""
-
-    @abstractmethod
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
-        """Learn from a batch of rounds."""
-
-    @property
-    def propensity_weightings(self) -> tuple[str, ...]:
-        """Which values of ``propensity_weighting`` the policy offers, the default first.
-
-        All but "none" take ``_learn_weighted``.
-        """
-        return ("none",)
-
-    def _learn_weighted(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
-    ) -> None:
-        """Learn from a batch of rounds, each counted by its weight (B,)."""
-        raise NotImplementedError
-
-    def _probabilities(
-        self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
-    ) -> FloatArray:
-        """The probability of each arm, (B, K); change nothing. A policy that draws arms at random must say it."""
-        decision = self._decide(contexts, domain, available, self.rounds_decided, rule)
-        if not (decision.propensity == 1.0).all():
-            raise InvalidInput(f"{self.name} chooses at random and does not say the probability of every arm")
-        certain = np.zeros(decision.mean.shape)
-        certain[np.arange(len(certain)), decision.arm] = 1.0
-        return certain
-
-    @abstractmethod
-    def _grow(self) -> None:
-        """Make room for one more arm; ``n_arms`` is raised afterwards."""
-
-    @abstractmethod
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
-        """All that was learned, as arrays; without ``replay`` no context, arm or reward of a round is among them."""
-
-    @abstractmethod
-    def _restore(self, state: dict[str, AnyArray]) -> None:
-        """Restore what ``_state`` returned."""
-
-    def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
-    ) -> Decision:
-        """Decide and learn round by round; a policy whose rounds can be played in one call does better."""
-        decisions = []
-        for i in range(len(contexts)):
-            mask = None if available is None else available[i : i + 1]
-            decision = self._decide(contexts[i : i + 1], domain, mask, first_round + i, None)
-            self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain)
-            decisions.append(decision)
-        return joined(decisions)
-
-    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
-        """Look at batches of unlabelled contexts, behind the transform, before the first round."""
-
-    def _observe(self, contexts: AnyArray) -> None:
-        """See unlabelled target contexts."""
-
-    def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
-        return {}
-
-    @property
-    def can_discount(self) -> bool:
-        """Whether ``trust_prior`` is offered."""
-        return False
-
-    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
-        """Count what was learned so far by the best of these factors."""
-        raise NotImplementedError
-
-    def _check_unit_rewards(self, rewards: FloatArray) -> None:
-        """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""
-
-    # Between the two.
-
-    def _absorb(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
-    ) -> None:
-        """Learn checked rounds, or keep them back until the range of rewards is known."""
-        if self._scale.known:
-            self._learn_known(contexts, arms, rewards, domain, weights)
-            return
-        self._transformed(contexts)  # refuse now what could not be learned later
-        rounds = self._pending.joined_with(contexts, arms, rewards, domain, weights)
-        before = self._scale.state()
-        if not self._scale.estimate(np.concatenate([paid for _, _, paid, _, _ in rounds])):
-            self._pending.add(contexts, arms, rewards, domain, weights)
-            return
-        try:
-            for _, _, paid, _, _ in rounds:
-                self._check_unit_rewards(self._scale.to_unit(paid))
-        except BaseException:
-            self._scale.restore(before)
-            raise
-        self._pending.clear()
-        for batch in rounds:
-            self._learn_known(*batch)
-
-    def _learn_known(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
-    ) -> None:
-        unit = self._scale.to_unit(rewards)
-        self._check_unit_rewards(unit)
-        with self._state_lock if self.locks_state else _NO_LOCK:
-            if weights is None:
-                self._learn(self._transformed(contexts), arms, unit, domain)
-            else:
-                self._learn_weighted(self._transformed(contexts), arms, unit, domain, weights)
-        self.rounds_learned += len(arms)
-
-    def _learn_doubly_robust(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray, domain: str
-    ) -> None:
-        """Every arm learns its pseudo-reward in every round; a round counts once, each of its arms 1 / n_arms.
-
-        Predictions come from what was learned before, or, where that is less than this batch, from a model that is
-        fitted to the batch's other rounds.
-        """
-        if not self._scale.known:
-            raise InvalidInput(
-                "propensity_weighting='doubly_robust' needs to know reward_range, and 'auto' has not seen enough "
-                "rewards yet; give the range, or use propensity_weighting='importance'"
-            )
-        unit = self._scale.to_unit(rewards)
-        n, k = len(arms), self.n_arms
-        with self._state_lock:
-            features = self._transformed(contexts)
-            if self.rounds_learned >= n:
-                predicted = self._decide(features, domain, None, self.rounds_decided, "greedy").mean
-            else:
-                (flat,) = flat_features(features, lead=2 if self.arms == "shared" else 1)
-                predicted = cross_fitted_rewards(flat, arms, unit, n_arms=k, seed=self.seed)
-            every = pseudo_rewards(predicted, arms, unit, propensities, largest=k * LARGEST_WEIGHT)
-            repeated = np.repeat(features, k, axis=0)
-            self._learn_weighted(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, np.full(n * k, 1.0 / k))
-        self.rounds_learned += n
-
-    def _play_known(self, contexts: AnyArray, rewards: FloatArray, domain: str, mask: BoolArray | None) -> Played:
-        unit = self._scale.to_unit(rewards)
-        self._check_unit_rewards(unit)
-        with self._state_lock:
-            first = self.rounds_decided
-            self.rounds_decided += len(contexts)
-        try:
-            with self._state_lock if self.locks_state else _NO_LOCK:
-                decision = self._play(self._transformed(contexts), unit, domain, mask, first)
-        except BaseException:
-            with self._state_lock:
-                self.rounds_decided -= len(contexts)
-            raise
-        self.rounds_learned += len(contexts)
-        d = self._in_units(decision)
-        return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
-
-    def _in_units(self, decision: Decision) -> Decision:
-        if self._scale.is_unit:
-            return decision
-        mean, width = self._scale.predictions(decision.mean, decision.width)
-        return Decision(decision.arm, decision.propensity, mean, width)
-
-    # The checks.
-
-    def _transformed(self, contexts: AnyArray) -> AnyArray:
-        if self.transform is None:
-            return contexts
-        lead = contexts.shape[: -len(self.context_shape)]
-        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
-
-    def _checked_contexts(self, contexts: ArrayLike) -> AnyArray:
-        usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape
-        # One product tells in nearly every case that all is well: a loop of single rounds needs no further check.
-        if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self._safe_square:
-            return contexts  # type: ignore[no-any-return]
-        largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
-        return checked_contexts(contexts, self._round_shape, dimensions=self._dimensions, largest_norm=largest)
-
-    @property
-    def largest_norm(self) -> float:
-        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
-        return self._largest_norm
-
-    @largest_norm.setter
-    def largest_norm(self, value: float) -> None:
-        self._largest_norm = value
-        self._safe_square = value * value
-
-    def _set_round_shape(self) -> None:
-        """The shape of what a round brings: one context, or one per arm."""
-        self._round_shape = (self.n_arms, *self.context_shape) if self.arms == "shared" else self.context_shape
-
-    def _checked_rewards(self, reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-        array = checked_rewards(reward, shape)
-        self._scale.check(array)
-        return array
-
-    def _resolved_domain(self, domain: str | None) -> str:
-        return self.domain if domain is None else checked_domain(domain)
-
-    def _checked_request(
-        self, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
-    ) -> tuple[AnyArray, str, BoolArray | None]:
-        checked = self._checked_contexts(contexts)
-        where = self._resolved_domain(domain)
-        mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
-        return checked, where, mask
 
 
 class _PolicyRegistry(Registry[type[Policy]]):

@@ -89,7 +89,7 @@ def _common(scores: Scores, reference: FloatArray | None) -> list[FloatArray | f
         outside.append(outside_support(here[:_MOST], there[:_MOST]))
     less: FloatArray | float = 0.0
     if reference is not None:
-        known = np.isfinite(reference).all(axis=1)
+        known = np.asarray(np.isfinite(reference).all(axis=1))
         share = np.where(known[:, None], reference, 0.5)
         less = np.where(known, logit(share[:, 1], len(others)) - logit(share[:, 0], len(rows)), 0.0)
     return [
