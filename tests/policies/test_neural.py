@@ -77,7 +77,7 @@ def test_without_target_contexts_daband_warns_and_is_neural_linucb():
     policy = make(recipe=recipe)
     with pytest.warns(UserWarning, match="no target context"):
         trained(policy, target=False)
-    reference = trained(make(NeuralLinUCB, recipe=recipe.source_alone()))
+    reference = trained(make(NeuralLinUCB, recipe=recipe.source_alone()), target=False)
     contexts, _ = problem(20, seed=99)
     ours, theirs = policy.decide(contexts), reference.decide(contexts)
     # R needs no target and stays on; without it the two are the same.
