@@ -43,7 +43,7 @@ def front_door(records: Sequence[Record]) -> str:
         "",
         _paragraph(
             f"**Within {_number(NEAR, 2)} of the best of the three on {len(pairs) - len(misses)} of {len(pairs)}",
-            f"pairs.** {_misses(misses)} Contexts multiplied by 1,000, or shifted by ten deviations, move no mean of",
+            f"pairs.**{_misses(misses)} Contexts multiplied by 1,000, or shifted by ten deviations, move no mean of",
             f"{len(changed)} pairs by more than {_number(moved)} (allowed: {_number(UNMOVED, 2)}; {changed_seeds}",
             "a pair).",
         ),
@@ -147,7 +147,7 @@ def _misses(misses: dict[str, tuple[float, float]]) -> str:
     if not misses:
         return ""
     told = "; ".join(f"`{name}` by {_number(gap)} ± {_number(error)}" for name, (gap, error) in misses.items())
-    return f"It misses {told}."
+    return f" It misses {told}."
 
 
 def _shortfall(runs: Runs, variant: str, others: Sequence[str]) -> tuple[float, float]:
