@@ -84,11 +84,19 @@ def _coverage(record: Record) -> list[str]:
             "two features agree in sign are more frequent. The logistic regression of the ratio can represent both,",
             "and every estimator but `dm` covers at least",
             f"{_lowest([row for row in target if row['shift'] != 'wave'], ('dr', 'snips', 'ips', 'switch-dr'))}.",
-            "A shift of a wave it cannot represent: `dr` then rests on its reward model, and where that is wrong as",
-            "well, nothing guards it. The coverage of `dr` in these two rows is at least",
-            f"{_lowest([row for row in target if row['shift'] == 'wave'], ('dr',))}.",
+            *_beyond_the_ratio([row for row in target if row["shift"] == "wave"]),
         ),
         "",
+    ]
+
+
+def _beyond_the_ratio(rows: Sequence[Record]) -> list[str]:
+    if not rows:
+        return []
+    return [
+        "In a shift of a wave, contexts whose first feature is near 0 or 2 are more frequent, which it cannot represent:",
+        "`dr` then rests on its reward model, and where that is wrong as well, nothing guards it. In these rows `dr`",
+        f"covers at least {_lowest(rows, ('dr',))}, `snips` {_lowest(rows, ('snips',))}.",
     ]
 
 
