@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 from daband.policies import Policy
 from daband.policies.stacked import can_stack
 from daband.training import Training, train_stacked
@@ -90,9 +90,10 @@ def load_pair(label: str, tables: Path | None) -> tuple[Pair, int]:
 
 def export_tables(path: Path) -> None:
     """Write warfarin's pairs as arrays."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for label in FAMILIES["warfarin"]:
         pair, _ = load_pair(label, None)
+        assert isinstance(pair.source, RewardDomain)
         every = np.arange(len(pair.source))
         held, test = pair.source_test, pair.require_target_test()
         assert isinstance(held, EvaluationDomain)
@@ -122,7 +123,12 @@ def decided(policy: Policy, contexts: np.ndarray, domain: str) -> tuple[np.ndarr
 
 def train_seeds(policies: list[Policy], pair: Pair, episodes: int, device: str) -> None:
     """Train a policy per seed, stacked on a GPU."""
-    common = {"source": pair.source, "target": pair.target, "episodes": episodes, "episode_length": EPISODE}
+    common: dict[str, Any] = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": episodes,
+        "episode_length": EPISODE,
+    }
     if device.startswith("cuda") and can_stack(policies):
         for outcome in train_stacked([Training(policy, **common) for policy in policies]):
             if isinstance(outcome, Exception):
@@ -143,7 +149,7 @@ def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int
     n, m = min(MOST, len(held)), min(MOST, len(test))
     rows = np.random.default_rng(0).permutation(len(pair.target))[:MOST]
     sets = {"source": held.read(0, n), "target": pair.target.read(rows), "test": test.read(0, m)}
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for name, contexts in sets.items():
         found = [decided(policy, contexts, "source" if name == "source" else "target") for policy in policies]
         arrays[f"{name}_mean"], arrays[f"{name}_arm"] = (np.stack(column) for column in zip(*found, strict=True))
@@ -181,6 +187,7 @@ def claimed(path: Path) -> bool:
 
 def train_all(arguments: argparse.Namespace) -> None:
     """Train what is asked for; this part of it."""
+    started = time.perf_counter()
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(arguments.threads)
     families = [family for name in arguments.pairs.split(",") for family in GROUPS.get(name, (name,))]
@@ -197,7 +204,9 @@ def train_all(arguments: argparse.Namespace) -> None:
             stem = candidate.name.replace(", ", "-").replace(" ", "-")
             mine = zlib.crc32(f"{label} {candidate.name}".encode()) % of == index
             path = arguments.out / f"{label.replace('/', '_')}--{stem}.npz"
-            if mine and (not wanted or candidate.method in wanted) and claimed(path):
+            if time.perf_counter() - started > arguments.seconds:
+                return
+            if mine and (not wanted or candidate.method in wanted) and not path.exists() and claimed(path):
                 try:
                     print(dump(path, label, candidate, pair, episodes, arguments), flush=True)
                 except Exception:  # the others go on
@@ -216,6 +225,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch, on the CPU")
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th pair and candidate")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--commit", default="")
     arguments = parser.parse_args()
     if arguments.export_tables:

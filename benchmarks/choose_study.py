@@ -46,8 +46,14 @@ class Trained:
     def ballot(self, seed: int, members: int = 2) -> Ballot:
         """As ``choose`` sees it, with this seed's policy first."""
         rows = [(seed + member) % len(self.source_arm) for member in range(members)]
-        uses_contexts = self.about["method"] not in ("constant", "random")
-        return Ballot(self.source_arm[rows], self.reward[rows], self.target_arm[rows], uses_contexts)
+        neural = self.about["method"] in ("nlinucb", "daband")
+        return Ballot(
+            self.source_arm[rows],
+            self.reward[rows],
+            self.target_arm[rows],
+            uses_contexts=self.about["method"] not in ("constant", "random"),
+            seed_matters=neural and not any(self.about["linear_acts"][row] for row in rows),
+        )
 
 
 def read(folder: Path) -> dict[str, dict[str, Trained]]:
@@ -88,7 +94,7 @@ def study(pairs: dict[str, dict[str, Trained]]) -> list[dict[str, Any]]:
                     "linear_acts": {n: candidates[n].about["linear_acts"][place] for n in names},
                     "episodes": first["episodes"],
                     "device": {n: candidates[n].about["device"] for n in names},
-                    "commit": first["commit"],
+                    "commit": ", ".join(sorted({candidates[n].about["commit"] for n in names})),
                 }
             )
     return records
@@ -112,7 +118,11 @@ def main() -> None:
     parser.add_argument("--scores", type=Path, required=True)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    records = study(read(arguments.scores))
+    pairs = read(arguments.scores)
+    most = max(map(len, pairs.values()))
+    for pair in [pair for pair, own in pairs.items() if len(own) < most]:
+        print(f"{pair} is left out: {len(pairs.pop(pair))} of {most} candidates are trained")
+    records = study(pairs)
     print(summary(records))
     if arguments.record:
         lines = ",\n".join(json.dumps(record) for record in records)

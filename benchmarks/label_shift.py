@@ -25,7 +25,7 @@ import torch
 from choose import EPISODE, FAMILIES, claimed, load_pair, train_seeds
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "no diversity": {"weights": {"target_diversity": 0.0}},
@@ -60,6 +60,7 @@ def uneven(pair: Pair) -> Pair:
     rows = np.arange(len(source))
     held = pair.source_test
     assert isinstance(held, EvaluationDomain)
+    assert isinstance(source, RewardDomain)
     return daband.domains.from_arrays(
         source=(source.read(rows), source.read_rewards(rows)[0].argmax(axis=1)),
         source_test=(held.read(0, len(held)), held.read_expected(0, len(held)).argmax(axis=1)),
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th pair and variant")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--commit", default="")
     parser.add_argument("--record", type=Path, help="gather what is in --out into this file, and train nothing")
     arguments = parser.parse_args()
@@ -125,7 +127,10 @@ def main() -> None:
     torch.set_num_threads(1)
     names = IMAGES if arguments.pairs == "images" else (*FAMILIES["warfarin"], *SYNTHETIC)
     index, of = map(int, arguments.part.split("/"))
+    started = time.perf_counter()
     for name, variant in [(name, variant) for name in names for variant in VARIANTS][index::of]:
+        if time.perf_counter() - started > arguments.seconds:
+            return
         stem = f"{name}--{variant}".replace("/", "-").replace(", ", "-").replace(" ", "-")
         path = arguments.out / f"{stem}.json"
         if path.exists() or not claimed(path):

@@ -32,7 +32,7 @@ def fit_log_page(records: Sequence[Record]) -> str:
             "`daband.fit_log` fits LinUCB with ten arms to a log of 32 float32 features in 64 Parquet files,",
             "weights and",
             "all checks included. Beside it stands what reading the same files and one matrix product, X'X of all",
-            "contexts, take in the same run: a fit cannot do with less. [Large logs](../large-logs.md) explains",
+            "contexts, take in the same run: a fit cannot do with less. [Large logs](../guide/large-logs.md) explains",
             "the call.",
         ),
         "",

@@ -33,15 +33,15 @@ def prior_trust_page(records: Sequence[Record]) -> str:
         _paragraph(
             "A policy that learned in the source is handed over, and target rewards begin to arrive. How much",
             "should the",
-            "source count? Regret of the next 1,920 rounds, in the target as it is, and in a target where every",
+            "source count? Regret of the next rounds, in the target as it is, and in a target where every",
             "label has",
             "moved on to the next arm, so that what the source taught is wrong. `prior_trust` of",
             "`daband.continue_on_target` says how much a source round counts: 1, 0, or the best of 1, .1, .01 and 0 as",
             "rewards tell. A policy of the same settings that was never in the source plays the same rounds.",
         ),
         "",
-        "| pair | method | seeds | prior trust | target as it is | relabelled target | against never in the source |",
-        "| --- | --- | ---: | --- | ---: | ---: | ---: |",
+        "| pair | method | seeds | rounds | prior trust | as it is | relabelled | ratio |",
+        "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: |",
     ]
     for (study, method), own in groups.items():
         nothing = _regrets(own, "relabelled", "nothing")
@@ -51,6 +51,7 @@ def prior_trust_page(records: Sequence[Record]) -> str:
                 study if number == 0 else "",
                 method if number == 0 else "",
                 str(len(own)) if number == 0 else "",
+                f"{own[0]['rounds']:,}" if number == 0 else "",
                 name,
                 _mean(same),
                 _mean(moved),

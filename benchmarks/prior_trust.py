@@ -7,7 +7,7 @@ Every policy is trained in the source as ``daband bench`` would, and handed over
 and the same with every label moved on to the next arm, where what the source taught is wrong. There it plays 1,920
 rounds with full trust in the source, with adaptive trust, and with none; and a policy of the same settings that was
 never in the source plays them as well ("nothing"). A unit of work is a pair, a method and a seed; ``--part`` takes
-every N-th. A unit that is in DIR already is not repeated.
+every N-th, from I = 0 on. A unit that is in DIR already is not repeated; ``--join`` adds to a record that is there.
 """
 
 from __future__ import annotations
@@ -123,8 +123,10 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     if args.join is not None:
-        records = [json.loads(path.read_text()) for path in sorted(args.join.glob("*.json"))]
-        args.record.write_text(json.dumps(records, indent=1) + "\n")
+        known = json.loads(args.record.read_text()) if args.record.exists() else []
+        found = [json.loads(path.read_text()) for path in sorted(args.join.glob("*.json"))]
+        of = {(record["study"], record["method"], record["seed"]): record for record in [*known, *found]}
+        args.record.write_text(json.dumps([of[key] for key in sorted(of)], indent=1) + "\n")
         return
     warnings.simplefilter("ignore")
     args.out.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import choice_pages
 from audit_page import audit_page
 from front_door_page import front_door
 from front_figure import front_figure
@@ -23,6 +24,7 @@ from page_attribution import attribution
 from page_digit import digit
 from page_linear_readings import linear_readings
 from page_off_policy import off_policy
+from page_prior_trust import prior_trust_page
 from page_stand_ins import stand_ins
 from page_text import digit_runs
 from trust_page import trust_figure, trust_page
@@ -185,10 +187,14 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "off-policy": off_policy,
     "latency": latency_page,
     "paper-digit": paper_digit,
+    "prior-trust": prior_trust_page,
     "trust": trust_page,
     "digit": lambda records: digit(records, _records("attribution")),
     "stand-ins": lambda records: stand_ins(records, _records("signs")),
 }
+for _name in ("choose", "small-tables", "label-shift"):
+    if (RECORDS / f"{_name}.json").is_file():  # each is a study of its own; a page comes with its record
+        PAGE_OF[_name] = getattr(choice_pages, _name.replace("-", "_"))
 IMAGES = ROOT / "docs" / "images"
 
 

@@ -25,7 +25,7 @@ import torch
 from choose import EPISODE, FAMILIES, claimed, load_pair
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 
 ROWS = 300
 METHODS: dict[str, Callable[[Pair, int], daband.Policy]] = {
@@ -33,9 +33,6 @@ METHODS: dict[str, Callable[[Pair, int], daband.Policy]] = {
     "linucb": lambda pair, seed: daband.LinUCB.for_pair(pair, seed=seed),
     "nlinucb": lambda pair, seed: daband.NeuralLinUCB.for_pair(pair, seed=seed, device="cpu"),
     "daband": lambda pair, seed: daband.DABand.for_pair(pair, seed=seed, device="cpu"),
-    "nlinucb, network alone": lambda pair, seed: daband.NeuralLinUCB.for_pair(
-        pair, seed=seed, device="cpu", recipe={"learning": {"linear_gate": 0.0}}
-    ),
     "daband, network alone": lambda pair, seed: daband.DABand.for_pair(
         pair, seed=seed, device="cpu", recipe={"learning": {"linear_gate": 0.0}}
     ),
@@ -47,7 +44,7 @@ def tables() -> list[tuple[str, int]]:
     races = list(FAMILIES["warfarin"])
     whole = [(name, 2) for name in races]
     small = [*(f"{name}, {ROWS} rows" for name in races), "wine", "breast_cancer"]
-    return [*whole, *((name, passes) for passes in (1, 5) for name in small)]
+    return [*((name, passes) for passes in (5, 1) for name in small), *whole]
 
 
 def table_pair(name: str, *, passes: int, seed: int, arrays: Path | None) -> Pair:
@@ -76,6 +73,7 @@ def table_pair(name: str, *, passes: int, seed: int, arrays: Path | None) -> Pai
 
 
 def _subsample(pair: Pair, name: str, passes: int, seed: int) -> Pair:
+    assert isinstance(pair.source, RewardDomain)
     draw = np.random.default_rng(seed)
     rows = draw.permutation(len(pair.source))[:ROWS]
     test = pair.require_target_test()
@@ -121,6 +119,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="methods, by semicolons; all by default")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--part", default="0/1", help="I/N: this process does every N-th table and method")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     parser.add_argument("--commit", default="")
     parser.add_argument("--record", type=Path, help="gather what is in --out into this file, and train nothing")
     arguments = parser.parse_args()
@@ -134,7 +133,10 @@ def main() -> None:
     wanted = [name for name in arguments.only.split(";") if name]
     units = [(name, passes, method) for name, passes in tables() for method in wanted or METHODS]
     index, of = map(int, arguments.part.split("/"))
+    started = time.perf_counter()
     for name, passes, method in units[index::of]:
+        if time.perf_counter() - started > arguments.seconds:
+            return
         stem = f"{name}--{passes}--{method}".replace("/", "-").replace(", ", "-").replace(" ", "-")
         path = arguments.out / f"{stem}.json"
         if path.exists() or not claimed(path):

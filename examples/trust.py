@@ -47,7 +47,7 @@ pair = daband.domains.from_arrays(source=(home, wants), target=contexts, class_n
 # Choose
 # ------
 #
-# Without ``candidates=`` eight are trained, from a constant arm to DABand; three small ones here. Each is judged by its
+# Without ``candidates=`` eight are trained, from a constant arm to DABand; three here. Each is judged by its
 # reward on source rounds that training did not use, times how much of its agreement with the others is left in the
 # target. The simpler one wins where nothing is clearly better.
 
@@ -64,13 +64,27 @@ for row in choice.table:
     print({key: row[key] for key in ("candidate", "source_value", "estimated_accuracy", "chosen")})
 
 # %%
+# All know the source, so nothing tells them apart there, and in the target they agree less with each other than at
+# home. In doubt the simpler one is taken. What comes with it is its assessment:
+
+print(choice.assessment.sentence)
+
+# %%
 # Assess
 # ------
 #
-# What ``choose`` returns carries the assessment of its policy. ``daband.assess([policy, other_seed], ...)`` makes one
-# of any policies that were trained alike.
+# LinUCB does not fit the new market, and the assessment says so: most contexts lie outside what it has seen. So look at
+# the other candidate. Policies that were trained alike, with other seeds, are a committee: how often they agree in the
+# target tells more than how sure one of them is. ``required`` is what the policy must earn; by default what the best
+# constant arm is estimated to earn.
 
-print(choice.assessment)
+committee = [daband.DABand.for_pair(pair, recipe="small", seed=seed) for seed in (0, 1, 2)]
+for policy in committee:
+    daband.train(policy, source=pair.source, target=pair.target, episodes=30)
+assessment = daband.assess(
+    committee, source=pair.source_test, target=pair.target, required=0.6, arm_names=pair.class_names
+)
+print(assessment)
 
 # %%
 # The verdict rests on what stands under "This assumes". The first line there is the one that matters: contexts that
@@ -91,9 +105,7 @@ for market, best in truth.items():
     def reward_of(asked: np.ndarray, arms: np.ndarray, best: np.ndarray = best) -> list[float]:
         return [float(best[place[row.tobytes()]] == arm) for row, arm in zip(asked, arms, strict=True)]
 
-    audits[market] = daband.audit(
-        choice.policy, target=contexts, budget=60, ask=reward_of, assessment=choice.assessment
-    )
+    audits[market] = daband.audit(committee[0], target=contexts, budget=60, ask=reward_of, assessment=assessment)
     found = audits[market]
     print(f"{market:18} {found.value:.3f}, from {found.low:.3f} to {found.high:.3f} (95%), {found.answered} rewards")
 
@@ -101,10 +113,10 @@ for market, best in truth.items():
 # Side by side
 # ------------
 
-chosen = choice.policy.decide(contexts, "target", rule="ucb").arm
+chosen = committee[0].decide(contexts, "target", rule="ucb").arm
 figure, axis = plt.subplots(figsize=(8, 2.8))
 for row, (market, best) in enumerate(truth.items()):
-    held = choice.assessment
+    held = assessment
     axis.plot([held.low, 1], [row + 0.15] * 2, color="#9fb3c8", linewidth=6, solid_capstyle="butt")
     axis.plot(held.value, row + 0.15, "o", color="#52606d", label="assessed, without a reward" if row == 0 else None)
     found = audits[market]

@@ -12,7 +12,7 @@ DIM, HEADS = 3, 2
 def rounds(n, *, seed=0, sign=1.0):
     rng = np.random.default_rng(seed)
     z, heads = rng.normal(size=(n, DIM)), rng.integers(0, HEADS, n)
-    return z, heads, 0.5 + sign * 0.2 * z[np.arange(n), heads]
+    return z, heads, sign * 0.5 * z[np.arange(n), heads]
 
 
 def fitted(*parts):
@@ -79,7 +79,7 @@ def head():
 
 def test_a_head_plays_as_it_decides_and_learns():
     z, _, _ = rounds(90, seed=3)
-    paid = np.stack([0.5 - 0.2 * z[:, 0], 0.5 - 0.2 * z[:, 1]], axis=1)
+    paid = -0.5 * z[:, :2]
     played, single = head(), head()
     for own in (played, single):
         own.learn(*rounds(500))

@@ -14,7 +14,7 @@ from daband.trust.choice_rule import Ballot, chosen, estimates
 N = 400
 
 
-def _ballot(source_accuracy, target_accuracy, seed, *, members=2, uses_contexts=True, n_arms=5):
+def _ballot(source_accuracy, target_accuracy, seed, *, members=2, n_arms=5, **kind):
     """Members that are right so often in each domain, and else choose anything, independently of each other."""
     draw = np.random.default_rng(seed)
 
@@ -23,7 +23,7 @@ def _ballot(source_accuracy, target_accuracy, seed, *, members=2, uses_contexts=
         return np.where(right, 0, draw.integers(1, n_arms, size=(members, N)))
 
     source, target = arms(source_accuracy), arms(target_accuracy)
-    return Ballot(source, (source == 0).astype(float), target, uses_contexts)
+    return Ballot(source, (source == 0).astype(float), target, **kind)
 
 
 def test_the_candidate_that_keeps_its_agreement_in_the_target_is_chosen():
@@ -41,6 +41,25 @@ def test_where_nothing_is_clearly_better_the_simpler_one_is_chosen():
 def test_the_best_source_value_wins_where_both_lose_alike():
     place, _ = chosen([_ballot(0.5, 0.5, 0), _ballot(0.8, 0.8, 1)])
     assert place == 1
+
+
+def test_a_linear_candidate_is_judged_by_the_others_and_not_by_its_like():
+    """Its members choose the same whether they are right or not."""
+    alike = _ballot(0.9, 0.4, 0, members=1, seed_matters=False)
+    linear = Ballot(
+        *(np.repeat(part, 2, axis=0) for part in (alike.source_arm, alike.reward, alike.target_arm)), seed_matters=False
+    )
+    adapted = _ballot(0.9, 0.88, 1)
+    place, values = chosen([linear, adapted])
+    assert place == 1
+    assert values[0] < 0.6
+
+
+def test_a_constant_is_chosen_where_contexts_do_not_help():
+    constant = _ballot(0.6, 0.6, 0, uses_contexts=False)
+    assert chosen([constant, _ballot(0.6, 0.6, 1)])[0] == 0
+    assert chosen([constant, _ballot(0.8, 0.7, 1)])[0] == 1
+    assert chosen([constant])[0] == 0
 
 
 def test_estimates_lie_in_the_unit_interval_and_do_not_see_the_order():

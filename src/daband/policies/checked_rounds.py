@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import nullcontext
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.linear.kernels import kernels
 from daband.linear.reward_model import cross_fitted_rewards, flat_features
-from daband.policies.decisions import Played
+from daband.policies.decisions import Played, joined
 from daband.policies.hooks import PolicyHooks
 from daband.policies.input_checks import (
     LARGEST_RAW_NORM,
@@ -37,6 +38,10 @@ class CheckedRounds(PolicyHooks):
     seed: int
     locks_state: ClassVar[bool]
     _dimensions: int
+
+    @abstractmethod
+    def select(self, contexts: ArrayLike, domain: str | None = None, available: ArrayLike | None = None) -> Decision:
+        """Choose an arm for every context."""
 
     def _absorb(
         self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
@@ -116,6 +121,31 @@ class CheckedRounds(PolicyHooks):
         self.rounds_learned += len(contexts)
         d = self._in_units(decision)
         return Played(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
+
+    def _play_unknown(self, contexts: AnyArray, rewards: FloatArray, domain: str, mask: BoolArray | None) -> Played:
+        """Play one round at a time until "auto" knows the range, then the rest. All are played or none."""
+        before = self._snapshot()
+        parts: list[Played] = []
+        start = selected = 0
+        try:
+            while start < len(contexts) and not self._scale.known:
+                part = slice(start, start + 1)
+                decision = self.select(contexts[part], domain, None if mask is None else mask[part])
+                selected += 1
+                reward = rewards[part, decision.arm[0]]
+                self._absorb(contexts[part], decision.arm, reward, domain, None)
+                parts.append(Played(decision.arm, decision.propensity, decision.mean, decision.width, reward))
+                start += 1
+            if start < len(contexts):
+                rest = None if mask is None else mask[start:]
+                parts.append(self._play_known(contexts[start:], rewards[start:], domain, rest))
+        except BaseException:
+            with self._state_lock:
+                decided = self.rounds_decided - selected  # others may have selected meanwhile
+                self._roll_back(before)
+                self.rounds_decided = decided
+            raise
+        return joined(parts)
 
     def _in_units(self, decision: Decision) -> Decision:
         if self._scale.is_unit:

@@ -23,7 +23,7 @@ from daband.arrays import ArrayLike, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
 from daband.linear import Decision, as_transform, transform_settings
 from daband.policies.checked_rounds import CheckedRounds
-from daband.policies.decisions import Played, joined
+from daband.policies.decisions import Played
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
     DOMAINS,
@@ -268,30 +268,8 @@ class Policy(CheckedRounds):
             where = self._resolved_domain(domain)
             paid = self._checked_rewards(rewards, (len(checked), self.n_arms))
             mask = None if available is None else checked_mask(available, len(checked), self.n_arms)
-            if self._scale.known:
-                return self._play_known(checked, paid, where, mask)
-            before = self._snapshot()
-            parts: list[Played] = []
-            start = selected = 0
-            try:
-                while start < len(checked) and not self._scale.known:  # one at a time until "auto" knows the range
-                    part = slice(start, start + 1)
-                    decision = self.select(checked[part], where, None if mask is None else mask[part])
-                    selected += 1
-                    reward = paid[part, decision.arm[0]]
-                    self._absorb(checked[part], decision.arm, reward, where, None)
-                    parts.append(Played(decision.arm, decision.propensity, decision.mean, decision.width, reward))
-                    start += 1
-                if start < len(checked):
-                    rest = None if mask is None else mask[start:]
-                    parts.append(self._play_known(checked[start:], paid[start:], where, rest))
-            except BaseException:  # all rounds are played, or none
-                with self._state_lock:
-                    decided = self.rounds_decided - selected  # others may have selected meanwhile
-                    self._roll_back(before)
-                    self.rounds_decided = decided
-                raise
-            return joined(parts)
+            play = self._play_known if self._scale.known else self._play_unknown
+            return play(checked, paid, where, mask)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""

@@ -34,6 +34,7 @@ _WIDEST, _COMPONENTS = 128, 64
 _MOST_CONTEXTS = 512
 """Contexts held out at the most: more would not make the comparison much sharper."""
 _MOST_ROUNDS = 8 * _MOST_CONTEXTS
+_MOST_ROWS = 4096
 _CLEARLY = 2.0
 """Standard errors by which the network has to be better."""
 _FEWEST_CONTEXTS = 20
@@ -102,6 +103,8 @@ class LinearGate:
     def fit_transform(self, *contexts: AnyArray) -> None:
         """Fit the standardisation to contexts of both domains, where there are enough of them."""
         batches = [batch.reshape(-1, *self._feature_shape) for batch in contexts if len(batch)]
+        if self._components is not None:  # principal components of more rows take long and change little
+            batches = [batch[:: max(1, len(batch) // _MOST_ROWS)] for batch in batches]
         if sum(map(len, batches)) >= (self._components or 1):
             self.transform.fit(*batches)
 
@@ -248,6 +251,7 @@ class LinearGate:
             return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
         self.head.restore(below("head."))
+        self.transform = Standardise()  # one that was not fitted has no state to restore
         self.transform.restore(below("transform."))
         self.open = bool(state["open"][0])
         self._held = dict.fromkeys(state["held"].tolist()) if "held" in state else {}

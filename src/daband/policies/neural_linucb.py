@@ -10,30 +10,26 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
 import numpy as np
-import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
-from daband.errors import InvalidInput, TrainingDiverged
+from daband.errors import InvalidInput
 from daband.image_layout import channels_first, channels_first_shape, image_layout
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
+from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.settings import EncoderSettings, Recipe
-from daband.learning.stepper import take_steps
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
-from daband.linear.primal import PrimalRidge
 from daband.objectives import FEEDBACKS
-from daband.policies.arm_prior import FEWEST_ROUNDS, MOST_CONTEXTS, expected_arms
-from daband.policies.contract import Policy, policies
+from daband.policies.contract import policies
 from daband.policies.devices import device_named
 from daband.policies.input_checks import checked_domain
 from daband.policies.linear_gate import LARGEST_INPUT, LinearGate
+from daband.policies.neural_steps import NeuralSteps
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 
@@ -41,27 +37,15 @@ __all__ = ["NeuralLinUCB", "device_named"]
 
 _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""
-_STREAK_THAT_STOPS = 3
 _LARGEST_PIXEL = 2.0
-_LEAST_TRUST = 0.0
-"""Where the source counts no more than this (see ``PriorTrust``), gradient steps leave it out as well."""
 
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class _Published(NamedTuple):
-    """What decisions rest on. ``adapt`` replaces all parts at once; rounds that are learned change the heads."""
-
-    encoder: InferenceEncoder
-    head: RidgeHead
-    linear: RidgeHead | None
-    """The linear head, where it acts instead of the network."""
-
-
 @policies.register("nlinucb")
-class NeuralLinUCB(Policy):
+class NeuralLinUCB(NeuralSteps):
     """LinUCB on learned features.
 
     Args:
@@ -184,17 +168,9 @@ class NeuralLinUCB(Policy):
         return self._head.statistics.counts
 
     @property
-    def _head(self) -> RidgeHead:
-        return self._published.head
-
-    @property
     def linear_acts(self) -> bool:
         """Whether decisions are LinUCB's, because the network did not predict held-out rewards better."""
         return self._published.linear is not None
-
-    def _publish(self, encoder: InferenceEncoder, head: RidgeHead) -> None:
-        gate = self._gate
-        self._published = _Published(encoder, head, gate.head if gate is not None and gate.acts else None)
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the head works on: (B, d), or (B, K, d) with shared arms."""
@@ -318,14 +294,6 @@ class NeuralLinUCB(Policy):
         if self._learner.uses_target:
             self._buffers.target.add(contexts)
 
-    def _adapt(self, steps: int | None) -> dict[str, float]:
-        due = self.before_steps(steps)
-        return self.after_steps(self._take_steps(due)) if due else {}
-
-    def _take_steps(self, steps: int) -> dict[str, float]:
-        (measured,) = take_steps([self._learner], steps, [self.buffers])
-        return measured
-
     @property
     def can_discount(self) -> bool:
         return self._head.can_discount
@@ -338,9 +306,6 @@ class NeuralLinUCB(Policy):
                 self._gate.head = copy.copy(self._gate.head)
                 self._gate.head.trust_prior(discounts)
             self._publish(self._published.encoder, head)
-
-    def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
-        return encoder.encode(contexts, domain)
 
     def _head_for(
         self, head: RidgeHead, contexts: AnyArray, available: BoolArray | None
@@ -358,62 +323,6 @@ class NeuralLinUCB(Policy):
         """Call a method of a head that other threads may be reading."""
         with self._state_lock:
             return method(*arguments, **keywords)
-
-    # For those who take the steps of several policies at once.
-
-    @property
-    def learner(self) -> Learner:
-        """What learns by gradients."""
-        return self._learner
-
-    @property
-    def buffers(self) -> ReplayBuffers:
-        """The replay buffers that steps draw from: those of the target alone where the source is not trusted."""
-        trust = self._head.trust
-        if trust is None or trust.discount > _LEAST_TRUST or not len(self._buffers.target_rounds):
-            return self._buffers
-        if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
-            empty = self._fresh_buffers(self.n_arms)
-            self._target_alone = replace(empty, target_rounds=self._buffers.target_rounds)
-        return self._target_alone
-
-    def before_steps(self, steps: int | None) -> int:
-        """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
-        steps = self.recipe.learning.steps if steps is None else steps
-        buffers = self._buffers
-        if steps == 0 or not (len(buffers.source) or len(buffers.target_rounds)):
-            return 0
-        if self._learner.objective.needs_target and not len(buffers.target) and not self._warned_no_target:
-            self._warned_no_target = True
-            warnings.warn(
-                f"{self.name} has seen no target context, so it learns from the source alone, as Neural-LinUCB does; "
-                "show it some with observe_target, or give daband.train a target",
-                stacklevel=4,
-            )
-        statistics = self._head.statistics
-        assert isinstance(statistics, PrimalRidge)
-        alpha = self._head.exploration.alpha
-        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate, prior=self._prior)
-        return steps
-
-    def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
-        """Publish the encoder, with the head refitted where that is due, unless the steps diverged."""
-        streak = measured.pop("worst_streak", 0.0)
-        if streak >= _STREAK_THAT_STOPS:
-            raise TrainingDiverged(
-                f"{int(streak)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
-                f"and training stops here. The last saved state is good; try a learning rate below "
-                f"{self.recipe.learning.learning_rate:g}, or smaller weights"
-            )
-        encoder, head = self._learner.acting_copy(), self._head
-        if self._refit_is_due():
-            head = self._refitted(encoder)
-            measured["refitted"] = 1.0
-            if self.recipe.learning.prior == "estimated":
-                self._prior = self._expected_arms(encoder, head)
-        self._publish(encoder, head)
-        measured["recent_reward"] = self._rate
-        return measured
 
     def _grow(self) -> None:
         if self.arms == "shared":
@@ -441,15 +350,6 @@ class NeuralLinUCB(Policy):
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
 
-    def _rounds_in_head(self) -> int:
-        """How many rounds the head rests on.
-
-        Written in place of the last refit where the replay buffers are left out, it makes the next refit wait for as
-        many new rounds: an earlier one would forget more than it mends.
-        """
-        shown = self._buffers.rounds_seen
-        return shown if self._refitted_at <= shown else self._refitted_at + shown
-
     def _restore(self, state: dict[str, AnyArray]) -> None:
         def below(prefix: str) -> dict[str, AnyArray]:
             return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
@@ -465,12 +365,6 @@ class NeuralLinUCB(Policy):
         self._refitted_at = int(state["refitted_at"][0])
 
     # Its own parts.
-
-    def _fresh_buffers(self, n_arms: int) -> ReplayBuffers:
-        lead = (n_arms,) if self.arms == "shared" else ()
-        return ReplayBuffers.empty(
-            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
-        )
 
     def _remember(
         self,
@@ -504,62 +398,3 @@ class NeuralLinUCB(Policy):
                 "by 255, so that pixels lie in [0, 1]",
                 stacklevel=5,
             )
-
-    def _refit_is_due(self) -> bool:
-        settings = self.recipe.replay
-        shown = self._buffers.rounds_seen
-        wait = max(settings.refit_after, int(settings.refit_growth * shown))
-        # A young head rests on an encoder that changes fast: it is fitted anew more often, at little cost.
-        wait = min(wait, max(1, shown // 8)) if shown < 8 * settings.refit_after else wait
-        return settings.refit and shown - self._refitted_at >= wait
-
-    def _refitted(self, encoder: InferenceEncoder) -> RidgeHead:
-        """A head fitted to every stored round, each once, with the features of ``encoder``."""
-        both = [("source", self._buffers.source), ("target", self._buffers.target_rounds)]
-        rounds = [self._encoded_rounds(encoder, domain, buffer) for domain, buffer in both]
-        self._refitted_at = self._buffers.rounds_seen
-        head = copy.copy(self._head)  # a decision under way keeps the head it began with
-        if head.trust is None:
-            head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
-            if self._gate is not None:
-                self._gate.compare(self._buffers, head, lambda held: self._encode(encoder, held, "source"))
-            return head
-        # Once target rewards arrive, who acts is settled; the source's statistics hold the held-out rounds as well.
-        if self._gate is not None and len(self._gate.rounds[0]):
-            held, held_arms, held_rewards = self._gate.rounds
-            more = (self._encode(encoder, held, "source"), held_arms, held_rewards, self._gate.weights)
-            rounds[0] = tuple(np.concatenate(columns) for columns in zip(rounds[0], more, strict=True))  # type: ignore[assignment]
-        head.trust = copy.copy(head.trust)
-        head.trust.refit(*(self._fit_head(*columns) for columns in rounds))
-        head.statistics = head.trust.statistics
-        return head
-
-    def _encoded_rounds(
-        self, encoder: InferenceEncoder, domain: str, buffer: RoundBuffer
-    ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-        """Latents, arms, rewards and weights of every round in a buffer."""
-        n = len(buffer)
-        lead = (self.n_arms,) if self.arms == "shared" else ()
-        latents = self._encode(encoder, buffer.contexts[:n], domain) if n else np.zeros((0, *lead, self._head.dim))
-        arms, rewards, weights = (own[:n].cpu().numpy() for own in (buffer.arms, buffer.rewards, buffer.weights))
-        return latents, arms, rewards, weights
-
-    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray, weights: FloatArray) -> PrimalRidge:
-        weighted = self._buffers.source.weighted or self._buffers.target_rounds.weighted
-        statistics = self._head.refitted(latents, arms, rewards, weights if weighted else None)
-        assert isinstance(statistics, PrimalRidge)
-        return statistics
-
-    def _expected_arms(self, encoder: InferenceEncoder, head: RidgeHead) -> FloatArray | None:
-        """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells."""
-        source, target = self._buffers.source, self._buffers.target
-        rounds = source.columns(MOST_CONTEXTS) if self._gate is None else self._gate.rounds
-        if len(rounds[0]) < FEWEST_ROUNDS:  # else those that no gradient step has seen
-            rounds = source.columns(MOST_CONTEXTS)
-        contexts = target.contexts[: min(len(target), MOST_CONTEXTS)]
-        return expected_arms(lambda rows, domain: self._predicted(encoder, head, rows, domain), rounds, contexts)
-
-    def _predicted(
-        self, encoder: InferenceEncoder, head: RidgeHead, contexts: AnyArray | torch.Tensor, domain: str
-    ) -> FloatArray:
-        return head.decide(self._encode(encoder, contexts, domain), first_round=0, rule="greedy").mean

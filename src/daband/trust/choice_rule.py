@@ -1,13 +1,16 @@
 """Which of several candidates to hand over, from what they choose in both domains and what the source paid for it.
 
 The estimate of a candidate's target accuracy is its reward on held-out source rounds, times how much less it agrees
-with others in the target than in the source: with its own members (other seeds), and with the other candidates.
-Candidates stand from the simplest to the most complex. The best estimate wins, unless a simpler candidate has nearly
-the same.
+with others in the target than in the source. Two networks of one recipe and different seeds agree about as often as
+they are right, so a network's others are its own members. Linear policies of different seeds make the same errors:
+their others are all other candidates. Candidates stand from the simplest to the most complex. The best estimate wins,
+unless a simpler candidate has nearly the same; the constant arm wins where contexts have not shown that they help in
+the source.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,9 +20,13 @@ from daband.arrays import FloatArray, IntArray
 
 __all__ = ["RULE", "Ballot", "chosen", "estimates"]
 
-RULE = "corrected agreement, and the simplest within .02 of the best"
-"""The name of the rule, as records have it."""
-_MARGIN = 0.02
+RULE = (
+    "source value times kept agreement; the simplest within .05 of the best; a constant within one standard error "
+    "of it in the source"
+)
+"""The rule in words, as records have it."""
+_MARGIN = 0.05
+_STANDARD_ERRORS = 1.0
 
 
 @dataclass(frozen=True)
@@ -33,42 +40,53 @@ class Ballot:
     target_arm: IntArray
     """Chosen arms, (M, L)."""
     uses_contexts: bool = True
+    seed_matters: bool = True
+    """Whether members differ by more than the order of rounds: where a network acts."""
 
     @property
     def source_value(self) -> float:
         """Mean reward over members and contexts."""
         return float(self.reward.mean())
 
-
-def _agreement(one: IntArray, other: IntArray, *, same: bool) -> float:
-    """How often members of two candidates choose the same arm; of one candidate, two different members."""
-    shares = [
-        float((first == second).mean())
-        for i, first in enumerate(one)
-        for j, second in enumerate(other)
-        if not (same and i >= j)
-    ]
-    return float(np.mean(shares)) if shares else float("nan")
+    @property
+    def standard_error(self) -> float:
+        """That of the first member's mean reward."""
+        return float(self.reward[0].std() / math.sqrt(self.reward.shape[1]))
 
 
 def estimates(ballots: Sequence[Ballot]) -> FloatArray:
-    """The estimated target accuracy of every candidate, (C,)."""
-    found = np.empty(len(ballots))
-    for i, own in enumerate(ballots):
-        ratios = []
-        for j, other in enumerate(ballots):
-            if not (own.uses_contexts and other.uses_contexts):
-                continue
-            here = _agreement(own.source_arm, other.source_arm, same=i == j)
-            there = _agreement(own.target_arm, other.target_arm, same=i == j)
-            if np.isfinite(here) and here > 0:
-                ratios.append(there / here)
-        found[i] = own.source_value * (float(np.mean(ratios)) if ratios else 1.0)
-    return np.clip(found, 0.0, 1.0)
+    """The estimated target accuracy of every candidate, (C,); of one that ignores contexts its source value."""
+    found = [ballot.source_value * _kept_agreement(i, ballots) for i, ballot in enumerate(ballots)]
+    return np.asarray(np.clip(found, 0.0, 1.0), np.float64)
 
 
 def chosen(ballots: Sequence[Ballot]) -> tuple[int, FloatArray]:
     """The place of the candidate to hand over, and every candidate's estimate; candidates stand simplest first."""
     values = estimates(ballots)
-    good = np.flatnonzero(values >= values.max() - _MARGIN)
-    return int(good[0]), values
+    uses = np.array([ballot.uses_contexts for ballot in ballots])
+    if not uses.any():
+        return int(values.argmax()), values
+    place = int(np.flatnonzero(uses & (values >= values[uses].max() - _MARGIN))[0])
+    needed = ballots[place].source_value - _STANDARD_ERRORS * ballots[place].standard_error
+    for i, ballot in enumerate(ballots):
+        if not ballot.uses_contexts and ballot.source_value >= needed:
+            return i, values
+    return place, values
+
+
+def _kept_agreement(place: int, ballots: Sequence[Ballot]) -> float:
+    """How often a candidate agrees with others in the target, as a share of how often it does in the source."""
+    own = ballots[place]
+    if not own.uses_contexts:
+        return 1.0
+    if own.seed_matters and len(own.source_arm) > 1:
+        pairs = [((i, own), (j, own)) for i in range(len(own.source_arm)) for j in range(i)]
+    else:
+        others = [ballot for i, ballot in enumerate(ballots) if i != place and ballot.uses_contexts]
+        pairs = [((0, own), (0, other)) for other in others]
+    ratios = []
+    for (i, one), (j, other) in pairs:
+        here = float((one.source_arm[i] == other.source_arm[j]).mean())
+        there = float((one.target_arm[i] == other.target_arm[j]).mean())
+        ratios.append(there / max(here, 1e-9))
+    return float(np.mean(ratios)) if ratios else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from daband.domains import Pair
 from daband.errors import InvalidInput
 from daband.evaluation.scores import Scores, scores_of
 from daband.policies import Policy
-from daband.training import train
+from daband.training import Training, train, train_stacked
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
 from daband.trust.candidates import Candidate, default_candidates
@@ -70,8 +70,8 @@ def choose(
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one without a target reward.
 
-    A candidate is judged by its reward on held-out source rounds, times how much less it agrees with its other members
-    and the other candidates in the target than in the source. Where nothing is clearly better, the simpler one is
+    A candidate is judged by its reward on held-out source rounds, times how much less it agrees with others in the
+    target than in the source (``daband.trust.choice_rule``). Where nothing is clearly better, the simpler one is
     chosen. Training costs what all candidates cost, ``members`` times.
 
     Args:
@@ -108,14 +108,11 @@ def choose(
         raise InvalidInput("candidates must be daband.trust.Candidate objects, at least one")
     trained: list[list[Policy]] = []
     for candidate in options:
-        policies = []
-        for member in range(members):
-            own = seed + member * _OTHER_MEMBERS
-            policy = candidate.build(pair, seed=own, device=device)
-            train(policy, source=pair.source, target=pair.target, episodes=wanted, episode_length=episode_length)
-            policies.append(policy)
+        seeds = [seed + member * _OTHER_MEMBERS for member in range(members)]
+        policies = [candidate.build(pair, seed=own, device=device) for own in seeds]
+        for done in _trained(policies, pair, wanted, episode_length):
             if progress is not None:
-                progress(candidate.name, len(trained) * members + len(policies), len(options) * members)
+                progress(candidate.name, len(trained) * members + done, len(options) * members)
         trained.append(policies)
     scores, _, _ = scores_of(
         [policy for policies in trained for policy in policies],
@@ -125,7 +122,8 @@ def choose(
         seed=seed,
     )
     ballots = [
-        _ballot(scores.of(range(i * members, (i + 1) * members)), candidate) for i, candidate in enumerate(options)
+        _ballot(scores.of(range(i * members, (i + 1) * members)), candidate, trained[i])
+        for i, candidate in enumerate(options)
     ]
     place, values = chosen(ballots)
     policies = trained[place]
@@ -140,13 +138,43 @@ def choose(
     )
 
 
-def _ballot(scores: Scores, candidate: Candidate) -> Ballot:
-    return Ballot(scores.source_arm, scores.reward, scores.target_arm, candidate.uses_contexts)
+def _trained(policies: Sequence[Policy], pair: Pair, episodes: int, episode_length: int) -> Iterator[int]:
+    """Train the members of a candidate, stacked on a GPU; yields how many are done."""
+    from daband.policies.neural_linucb import NeuralLinUCB  # brings torch
+    from daband.policies.stacked import can_stack
+
+    common: dict[str, Any] = {"episodes": episodes, "episode_length": episode_length}
+    first = policies[0]
+    if isinstance(first, NeuralLinUCB) and first.learner.device.type == "cuda" and can_stack(policies):
+        runs = [Training(policy, pair.source, pair.target, **common) for policy in policies]
+        for outcome in train_stacked(runs):
+            if isinstance(outcome, Exception):
+                raise outcome
+        yield len(policies)
+        return
+    for done, policy in enumerate(policies, start=1):
+        train(policy, source=pair.source, target=pair.target, **common)
+        yield done
+
+
+def _ballot(scores: Scores, candidate: Candidate, policies: Sequence[Policy]) -> Ballot:
+    return Ballot(
+        scores.source_arm,
+        scores.reward,
+        scores.target_arm,
+        uses_contexts=candidate.uses_contexts,
+        seed_matters=_network_acts(policies),
+    )
+
+
+def _network_acts(policies: Sequence[Policy]) -> bool:
+    """Whether every policy decides by a network; a neural one may leave decisions to the LinUCB beside it."""
+    return all(policy.learns_by_gradients and not getattr(policy, "linear_acts", False) for policy in policies)
 
 
 def _different(policies: Sequence[Policy]) -> list[Policy]:
     """The first policy, with the others where seeds make a difference: two linear policies may be one."""
-    return list(policies) if policies[0].learns_by_gradients else list(policies[:1])
+    return list(policies) if _network_acts(policies) else list(policies[:1])
 
 
 def _table(
