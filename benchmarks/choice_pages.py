@@ -161,8 +161,8 @@ def choose(records: Sequence[Record]) -> str:
         difference = f"{_signed(test.difference)} ({_signed(test.low)} to {_signed(test.high)})"
         names = [record["chosen"] for record in own]
         taken = "; ".join(f"{name} {names.count(name)}" for name in dict.fromkeys(names))
-        got = _number(float(np.mean([_taken(record) for record in own])))
-        lines.append(f"| {pair} | {got} | {_number(means[best])} ({best}) | {difference} | {taken} |")
+        mean = _number(float(np.mean([_taken(record) for record in own])))
+        lines.append(f"| {pair} | {mean} | {_number(means[best])} ({best}) | {difference} | {taken} |")
     lines += [
         "",
         "Every candidate, mean over pairs and seeds:",

@@ -26,7 +26,13 @@ from scipy.optimize import minimize
 
 from daband.evaluation.scores import Scores
 from daband.evaluation.zero_shot import best_arms
-from daband.trust.agreement import conditional_agreement, corrected_agreement, target_agreement
+from daband.trust.agreement import (
+    balanced_agreement,
+    chance_corrected_agreement,
+    conditional_agreement,
+    corrected_agreement,
+    target_agreement,
+)
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.calibration import spread
 from daband.trust.collapse import collapse_signs
@@ -58,11 +64,12 @@ COMMITTEE = {
     "agreement": target_agreement,
     "agreement x source accuracy / source agreement": corrected_agreement,
     "accuracy given agreement": conditional_agreement,
+    "the same beyond chance": chance_corrected_agreement,
+    "beyond chance as far as choices are spread": balanced_agreement,
 }
-PRIOR = {"source accuracy": 1.0, "fall of agreement": 1.0, "own agreement": 2.0, "fall above threshold": 1.0}
-"""What weights are shrunk towards: agreement on the line, or thresholded confidence."""
-SHRINKAGE = 0.01
-FLOOR = 0.1
+PRIOR = {COMMITTEE_FEATURES[0]: 1.0, SINGLE_FEATURES[0]: 1.0}
+"""What weights are shrunk towards."""
+SHRINKAGE = 0.002
 LEVEL = 0.95
 
 
@@ -72,7 +79,6 @@ class Committee:
 
     about: dict[str, Any]
     scores: Scores
-    reference: np.ndarray | None
     accuracy: np.ndarray
     value: np.ndarray
     constant: float
@@ -91,11 +97,9 @@ def kept(path: Path) -> Committee:
     here, there = (arrays[f"{name}_mean"] / 255.0 * (high - low) + low for name in ("source", "target"))
     scores = Scores(here, arm, paid, np.ones_like(paid), there, arrays["target_arm"].astype(np.int64))
     rows = np.arange(len(truth))[None, :]
-    reference = arrays.get("reference") if arrays["source_latent"].size == 0 else None
     return Committee(
         about,
         scores,
-        reference,
         best_arms(truth)[rows, judged].mean(axis=1),
         truth[rows, judged].mean(axis=1),
         float(truth.mean(axis=0).max()),
@@ -123,7 +127,7 @@ def released(path: Path) -> Iterator[Committee]:
             "seeds": arrays["seed"][members].tolist(),
         }
         scores = Scores(here, arm, paid, np.ones_like(paid), there, choice)
-        yield Committee(about, scores, None, right, right, constant)
+        yield Committee(about, scores, right, right, constant)
 
 
 def described(one: Committee) -> dict[str, Any]:
@@ -133,8 +137,8 @@ def described(one: Committee) -> dict[str, Any]:
     required = [constant_value(scores, expected_arm_frequencies(scores, member)[1]) for member in range(scores.members)]
     return {
         "about": one.about,
-        "committee": committee_features(scores, one.reference),
-        "single": single_features(scores, one.reference),
+        "committee": committee_features(scores),
+        "single": single_features(scores),
         "estimates": {name: own(scores) for name, own in {**SINGLE, **COMMITTEE}.items()},
         "accuracy": one.accuracy,
         "value": one.value,
@@ -206,10 +210,11 @@ def left_out(table: Table, shrinkage: float) -> tuple[np.ndarray, np.ndarray]:
         for held in families[families != judged]:
             rows = others & (table.family == held)
             inner[rows] = logistic(table.features[rows] @ fitted(table, others & ~rows, shrinkage))
-        quantile = conformal((inner - table.accuracy)[others], spread(inner, FLOOR)[others], table.family[others])
+        scale = spread(inner, table.features)
+        quantile = conformal((inner - table.accuracy)[others], scale[others], table.family[others])
         own = ~others
         estimate[own] = logistic(table.features[own] @ fitted(table, others, shrinkage))
-        margin = np.hypot(quantile * spread(estimate[own], FLOOR), 1.645 * table.extra[own])
+        margin = np.hypot(quantile * spread(estimate[own], table.features[own]), 1.645 * table.extra[own])
         low[own] = np.maximum(0.0, estimate[own] - margin)
     return estimate, low
 
@@ -224,8 +229,7 @@ def shipped(table: Table, shrinkage: float) -> dict[str, Any]:
     return {
         "features": list(table.names),
         "weights": [round(float(w), 4) for w in fitted(table, everything, shrinkage)],
-        "quantile": round(conformal(inner - table.accuracy, spread(inner, FLOOR), table.family), 4),
-        "floor": FLOOR,
+        "quantile": round(conformal(inner - table.accuracy, spread(inner, table.features), table.family), 4),
     }
 
 
