@@ -73,8 +73,8 @@ def fit_log_page(records: Sequence[Record]) -> str:
         lines += [
             "",
             _paragraph(
-                f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, other work kept it",
-                f"busy: a load of {record['load_average']:.0f}). Rates depend on that; the ratio is within one run.",
+                f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, other work kept",
+                f"it busy: a load of {record['load_average']:.0f}). Rates depend on that; the ratio is within one run.",
                 "Ray's rate includes the start of the cluster, and the time to find that a worker is lost.",
             ),
             "",
