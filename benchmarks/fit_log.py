@@ -163,6 +163,7 @@ def main() -> None:
         "features": N_FEATURES,
         "arms": N_ARMS,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load_average": os.getloadavg()[1],
         "commit": args.commit,
         "command": f"python benchmarks/fit_log.py --rows {args.rows} --repeats {args.repeats}",
         "results": {
