@@ -15,7 +15,8 @@ the public checks say whether it keeps the contract.
 # A policy
 # --------
 #
-# Boltzmann exploration over the mean reward of every arm. A policy fills in five hooks. Contexts are checked before
+# Boltzmann exploration over the mean reward of every arm. A policy fills in five hooks, and a sixth where it draws at
+# random. Contexts are checked before
 # they reach them, rewards arrive scaled to [0, 1]. Random numbers come from the seed and the number of the round
 # alone, so that a batch equals its rounds one by one.
 
@@ -76,9 +77,18 @@ class Boltzmann(Policy):
         else:
             score = mean + (width if rule == "ucb" else 0) + 1e-9 * draws  # no randomness but for ties
         arm = np.where(allowed, score, -np.inf).argmax(axis=1)
-        chances = np.exp((mean - mean.max(axis=1, keepdims=True)) / self.temperature) * allowed
-        propensity = (chances / chances.sum(axis=1, keepdims=True))[np.arange(n), arm] if rule is None else np.ones(n)
-        return Decision(arm, propensity, mean, width)
+        if rule is not None:
+            return Decision(arm, np.ones(n), mean, width)
+        shares = self._probabilities(contexts, domain, available, rule)
+        return Decision(arm, shares[np.arange(n), arm], mean, width)
+
+    def _probabilities(self, contexts: Any, domain: str, available: Any, rule: str | None) -> np.ndarray:
+        if rule is not None:
+            return super()._probabilities(contexts, domain, available, rule)
+        mean = (self._paid + 0.5) / (self._pulled + 1)
+        chances = np.tile(np.exp((mean - mean.max()) / self.temperature), (len(contexts), 1))
+        chances = chances if available is None else chances * available
+        return chances / chances.sum(axis=1, keepdims=True)
 
     def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: str) -> None:
         np.add.at(self._paid, arms, rewards)
