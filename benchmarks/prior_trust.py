@@ -138,16 +138,11 @@ def main() -> None:
         for method in STUDIES[study][4]
         if method in args.methods.split(",")
     ]
-    part, parts = (int(text) for text in args.part.split("/"))
-    for study, method, seed in units[part::parts]:
+    number, of = (int(text) for text in args.part.split("/"))
+    for study, method, seed in units[number::of]:
         path = args.out / f"{study}-{method}-{seed}.json"
         if path.exists():
             continue
-        record = unit(study, method, seed, args.recipe, args.out, tiny=args.tiny)
-        about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
-        about["command"] = f"python benchmarks/prior_trust.py --pairs {study} --recipe {args.recipe}"
-        path.write_text(json.dumps({**record, **about}, indent=1) + "\n")
-        shown = {kind: {mode: round(regret) for mode, regret in own.items()} for kind, own in record["regret"].items()}
         found = unit(study, method, seed, args.recipe, args.out, rounds=args.rounds, tiny=args.tiny)
         about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
         about["command"] = (
