@@ -147,8 +147,7 @@ def main() -> None:
         about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
         options = f"--pairs {study} --recipe {args.recipe} --rounds {args.rounds}"
         about["command"] = f"python benchmarks/prior_trust.py {options}"
-        path.write_text(json.dumps({**record, **about}, indent=1) + "
-")
+        path.write_text(json.dumps({**record, **about}, indent=1) + "\n")
         shown = {kind: {mode: round(regret) for mode, regret in own.items()} for kind, own in record["regret"].items()}
         print(study, method, seed, shown, flush=True)
 
