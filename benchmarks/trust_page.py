@@ -158,8 +158,8 @@ def trust_page(record: Record) -> str:
         for kind in ("committee", "single")
     ]
     for index in range(max(map(len, pairs))):
-        cells = [f"{side[index][0]} | {side[index][1]:+.3f}" if index < len(side) else " | " for side in pairs]
-        lines.append(f"| {' | '.join(cells)} |")
+        both = [f"{side[index][0]} | {side[index][1]:+.3f}" if index < len(side) else " | " for side in pairs]
+        lines.append(f"| {' | '.join(both)} |")
     lines += [
         "",
         _paragraph(

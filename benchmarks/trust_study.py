@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from daband.trust.verdict import verdict_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "records" / "trust.json"
-SINGLE = {
+SINGLE: dict[str, Callable[[Scores], np.ndarray]] = {
     "source accuracy": source_accuracy,
     "confidence": confidence,
     "DoC": difference_of_confidences,
@@ -60,7 +60,7 @@ SINGLE = {
     "COT": partial(optimal_transport, most=300),
     "neighbours": partial(neighbours, most=500),
 }
-COMMITTEE = {
+COMMITTEE: dict[str, Callable[[Scores], np.ndarray]] = {
     "agreement": target_agreement,
     "agreement x source accuracy / source agreement": corrected_agreement,
     "accuracy given agreement": conditional_agreement,
@@ -70,7 +70,9 @@ COMMITTEE = {
 PRIOR = {COMMITTEE_FEATURES[0]: 1.0, SINGLE_FEATURES[0]: 1.0}
 """What weights are shrunk towards."""
 SHRINKAGE = 0.002
-LEVEL = 0.95
+LEVEL = 0.92
+"""Of the conformal quantile, where data sets count the same. On one left out, and with sampling errors added,
+the bound then holds for about 95 of 100 policies."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class Table:
 
 
 def logistic(odds: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0)))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0))))
 
 
 def fitted(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
