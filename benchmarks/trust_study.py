@@ -70,9 +70,8 @@ COMMITTEE = {
 PRIOR = {COMMITTEE_FEATURES[0]: 1.0, SINGLE_FEATURES[0]: 1.0}
 """What weights are shrunk towards."""
 SHRINKAGE = 0.002
-LEVEL = 0.92
-"""Of the conformal quantile, where data sets count the same. On one left out, and with sampling errors added,
-the bound then holds for about 95 of 100 policies."""
+LEVEL = 0.95
+"""Of the bound: a conformal quantile, data sets counting the same."""
 
 
 @dataclass(frozen=True)
