@@ -144,10 +144,10 @@ def trust_page(record: Record) -> str:
     lines += [
         "",
         _paragraph(
-            f"Relabelled targets are not in these numbers. With the arms of the target renamed, {moved['policies']} of the",
-            f"policies have a true accuracy of {_n(moved['true'])} on average, the estimate stays at",
-            f"{_n(moved['estimated'])}, and {moved['handed_over']} would still be handed over: without rewards from the",
-            "target this cannot be seen.",
+            "Relabelled targets are not in these numbers. With the arms of the target renamed, the true accuracy of",
+            f"{moved['policies']} of the policies is {_n(moved['true'])} on average, the estimate stays at",
+            f"{_n(moved['estimated'])}, and {moved['handed_over']} would still be handed over: without rewards from",
+            "the target this cannot be seen.",
         ),
         "",
         "## What was fitted",
@@ -166,8 +166,8 @@ def trust_page(record: Record) -> str:
         for kind in ("committee", "single")
     ]
     for index in range(max(map(len, pairs))):
-        cells = [f"{side[index][0]} | {side[index][1]:+.3f}" if index < len(side) else " | " for side in pairs]
-        lines.append(f"| {' | '.join(cells)} |")
+        both = [f"{side[index][0]} | {side[index][1]:+.3f}" if index < len(side) else " | " for side in pairs]
+        lines.append(f"| {' | '.join(both)} |")
     lines += [
         "",
         _paragraph(

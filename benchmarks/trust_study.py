@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from daband.trust.verdict import verdict_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "records" / "trust.json"
-SINGLE = {
+SINGLE: dict[str, Callable[[Scores], np.ndarray]] = {
     "source accuracy": source_accuracy,
     "confidence": confidence,
     "DoC": difference_of_confidences,
@@ -60,7 +60,7 @@ SINGLE = {
     "COT": partial(optimal_transport, most=300),
     "neighbours": partial(neighbours, most=500),
 }
-COMMITTEE = {
+COMMITTEE: dict[str, Callable[[Scores], np.ndarray]] = {
     "agreement": target_agreement,
     "agreement x source accuracy / source agreement": corrected_agreement,
     "accuracy given agreement": conditional_agreement,
@@ -166,7 +166,7 @@ class Table:
 
 
 def logistic(odds: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0)))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0))))
 
 
 def fitted(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
@@ -323,14 +323,17 @@ def main() -> None:
     parser.add_argument("--shrinkage", type=float, default=SHRINKAGE)
     arguments = parser.parse_args()
     paths = [path for folder in arguments.scores for path in sorted(folder.glob("*--*--*.npz"))]
+    digits = sorted(arguments.digit.glob("*.npz")) if arguments.digit else []
+    known: dict[str, Any] = {}
     if arguments.cache and arguments.cache.exists():
-        described_all = pickle.loads(arguments.cache.read_bytes())
-    else:
-        described_all = [described(kept(path)) for path in paths]
-        for path in sorted(arguments.digit.glob("*.npz")) if arguments.digit else ():
-            described_all += [described(one) for one in released(path)]
-        if arguments.cache:
-            arguments.cache.write_bytes(pickle.dumps(described_all))
+        known = pickle.loads(arguments.cache.read_bytes())
+    for path in [*paths, *digits]:
+        if str(path) not in known:
+            found = [kept(path)] if path in paths else released(path)
+            known[str(path)] = [described(one) for one in found]
+    if arguments.cache:
+        arguments.cache.write_bytes(pickle.dumps(known))
+    described_all = [one for path in [*paths, *digits] for one in known[str(path)]]
     tables = {kind: table_of(described_all, kind) for kind in ("committee", "single")}
     ours = {kind: left_out(table, arguments.shrinkage) for kind, table in tables.items()}
     policies = rows_of(described_all, ours)

@@ -61,6 +61,15 @@ def test_the_bare_loop_is_linucb_too(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(np.asarray(ours.score(fresh))[clear], bare.score(fresh)[clear])
 
 
+def test_latency_measures_every_case(tmp_path: Path) -> None:
+    path = tmp_path / "latency.json"
+    run("latency.py", "--quick", "--json", str(path))
+    document = json.loads(path.read_text())
+    assert {case["case"] for case in document["cases"]} >= {"linucb, array", "linucb, dict", "daband, small image"}
+    for case in document["cases"]:
+        assert min(case["deployed_us"], case["bare_us"], case["policy_us"]) > 0, case
+
+
 def test_dual_learns(tmp_path: Path) -> None:
     path = tmp_path / "dual.json"
     run("dual.py", "--rounds", "256", "--shape", "3,16,32", "--evaluate", "64", "--arms", "4", "--json", str(path))

@@ -20,8 +20,6 @@ __all__ = ["Plan", "plan_draws", "plan_strata"]
 _MOST_STRATA, _PER_STRATUM = 10, 10
 _EVEN = 0.5
 """The part of the questions that is drawn evenly, so that confident mistakes are found."""
-_LEAST_DEVIATION = 0.05
-"""No context counts as more certain than a reward with this deviation, a success of about .9975."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def plan_strata(predicted: FloatArray, *, budget: int, seed: int) -> Plan:
     generator = np.random.default_rng(seed)
     n_strata = int(np.clip(budget // _PER_STRATUM, 1, _MOST_STRATA))
     order = np.lexsort((generator.random(n), predicted))  # equal predictions in a random order
-    reached = np.cumsum(_density(predicted)[order])
+    reached = np.cumsum(_density(predicted, budget)[order])
     stratum = np.empty(n, np.int64)
     stratum[order] = np.minimum((n_strata * (reached - reached[0]) / reached[-1]).astype(np.int64), n_strata - 1)
     _, stratum = np.unique(stratum, return_inverse=True)  # a stratum may be empty where contexts are few
@@ -120,7 +118,8 @@ def plan_draws(predicted: FloatArray, *, budget: int, seed: int) -> Plan:
     Args: as for ``plan_strata``.
     """
     generator = np.random.default_rng(seed)
-    probability = _density(predicted) / _density(predicted).sum()
+    probability = _density(predicted, budget)
+    probability /= probability.sum()
     # The largest of log pi + Gumbel first: draws without replacement, each in proportion to what is left.
     ids = np.argsort(-(np.log(probability) + generator.gumbel(size=len(predicted))), kind="stable")[:budget]
     draws = WeightedDraws(
@@ -134,9 +133,11 @@ def plan_draws(predicted: FloatArray, *, budget: int, seed: int) -> Plan:
     return Plan(ids=ids.astype(np.int64), n_contexts=len(predicted), draws=draws)
 
 
-def _density(predicted: FloatArray) -> FloatArray:
+def _density(predicted: FloatArray, budget: int) -> FloatArray:
     """How often to ask for each context, (N,), relative to an even draw."""
-    deviation = np.maximum(np.sqrt(predicted * (1.0 - predicted)), _LEAST_DEVIATION)
+    # No context counts as more certain than a sample of this size could show: a failure rate of 2 / budget.
+    least = min(np.sqrt(2.0 / budget), 0.5)
+    deviation = np.maximum(np.sqrt(predicted * (1.0 - predicted)), least)
     density: FloatArray = _EVEN + (1.0 - _EVEN) * deviation / deviation.mean()
     return density
 
