@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import choice_pages
+import numpy as np
 from audit_page import audit_page
 from front_door_page import front_door
 from front_figure import front_figure
