@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 from daband.policies import Policy
 from daband.policies.stacked import can_stack
 from daband.training import Training, train_stacked
@@ -90,9 +90,10 @@ def load_pair(label: str, tables: Path | None) -> tuple[Pair, int]:
 
 def export_tables(path: Path) -> None:
     """Write warfarin's pairs as arrays."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for label in FAMILIES["warfarin"]:
         pair, _ = load_pair(label, None)
+        assert isinstance(pair.source, RewardDomain)
         every = np.arange(len(pair.source))
         held, test = pair.source_test, pair.require_target_test()
         assert isinstance(held, EvaluationDomain)
@@ -122,7 +123,12 @@ def decided(policy: Policy, contexts: np.ndarray, domain: str) -> tuple[np.ndarr
 
 def train_seeds(policies: list[Policy], pair: Pair, episodes: int, device: str) -> None:
     """Train a policy per seed, stacked on a GPU."""
-    common = {"source": pair.source, "target": pair.target, "episodes": episodes, "episode_length": EPISODE}
+    common: dict[str, Any] = {
+        "source": pair.source,
+        "target": pair.target,
+        "episodes": episodes,
+        "episode_length": EPISODE,
+    }
     if device.startswith("cuda") and can_stack(policies):
         for outcome in train_stacked([Training(policy, **common) for policy in policies]):
             if isinstance(outcome, Exception):
@@ -143,7 +149,7 @@ def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int
     n, m = min(MOST, len(held)), min(MOST, len(test))
     rows = np.random.default_rng(0).permutation(len(pair.target))[:MOST]
     sets = {"source": held.read(0, n), "target": pair.target.read(rows), "test": test.read(0, m)}
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for name, contexts in sets.items():
         found = [decided(policy, contexts, "source" if name == "source" else "target") for policy in policies]
         arrays[f"{name}_mean"], arrays[f"{name}_arm"] = (np.stack(column) for column in zip(*found, strict=True))

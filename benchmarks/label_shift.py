@@ -25,7 +25,7 @@ import torch
 from choose import EPISODE, FAMILIES, claimed, load_pair, train_seeds
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "no diversity": {"weights": {"target_diversity": 0.0}},
@@ -60,6 +60,7 @@ def uneven(pair: Pair) -> Pair:
     rows = np.arange(len(source))
     held = pair.source_test
     assert isinstance(held, EvaluationDomain)
+    assert isinstance(source, RewardDomain)
     return daband.domains.from_arrays(
         source=(source.read(rows), source.read_rewards(rows)[0].argmax(axis=1)),
         source_test=(held.read(0, len(held)), held.read_expected(0, len(held)).argmax(axis=1)),

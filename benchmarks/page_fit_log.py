@@ -32,7 +32,7 @@ def fit_log_page(records: Sequence[Record]) -> str:
             "`daband.fit_log` fits LinUCB with ten arms to a log of 32 float32 features in 64 Parquet files,",
             "weights and",
             "all checks included. Beside it stands what reading the same files and one matrix product, X'X of all",
-            "contexts, take in the same run: a fit cannot do with less. [Large logs](../large-logs.md) explains",
+            "contexts, take in the same run: a fit cannot do with less. [Large logs](../guide/large-logs.md) explains",
             "the call.",
         ),
         "",
@@ -73,10 +73,9 @@ def fit_log_page(records: Sequence[Record]) -> str:
         lines += [
             "",
             _paragraph(
-                f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, shared with other",
-                "work; the ratio is within one run). The seconds with Ray include the start of the cluster; it reads",
-                "as",
-                "fast as its workers have cores.",
+                f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, other work kept",
+                f"it busy: a load of {record['load_average']:.0f}). Rates depend on that; the ratio is within one run.",
+                "Ray's rate includes the start of the cluster, and the time to find that a worker is lost.",
             ),
             "",
         ]

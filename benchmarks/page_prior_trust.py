@@ -33,15 +33,15 @@ def prior_trust_page(records: Sequence[Record]) -> str:
         _paragraph(
             "A policy that learned in the source is handed over, and target rewards begin to arrive. How much",
             "should the",
-            "source count? Regret of the next 1,920 rounds, in the target as it is, and in a target where every",
+            "source count? Regret of the next rounds, in the target as it is, and in a target where every",
             "label has",
             "moved on to the next arm, so that what the source taught is wrong. `prior_trust` of",
             "`daband.continue_on_target` says how much a source round counts: 1, 0, or the best of 1, .1, .01 and 0 as",
             "rewards tell. A policy of the same settings that was never in the source plays the same rounds.",
         ),
         "",
-        "| pair | method | seeds | prior trust | target as it is | relabelled target | against never in the source |",
-        "| --- | --- | ---: | --- | ---: | ---: | ---: |",
+        "| pair | method | seeds | rounds | prior trust | as it is | relabelled | ratio |",
+        "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: |",
     ]
     for (study, method), own in groups.items():
         nothing = _regrets(own, "relabelled", "nothing")
@@ -51,17 +51,19 @@ def prior_trust_page(records: Sequence[Record]) -> str:
                 study if number == 0 else "",
                 method if number == 0 else "",
                 str(len(own)) if number == 0 else "",
+                f"{own[0]['rounds']:,}" if number == 0 else "",
                 name,
                 _mean(same),
                 _mean(moved),
-                "" if mode == "nothing" else f"{moved.mean() / nothing.mean():.2f}",
+                "" if mode == "nothing" or not len(moved) else f"{moved.mean() / nothing.mean():.2f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
         _paragraph(
-            "Means and standard errors over seeds; the last column is the ratio of means in the relabelled",
-            "target. `none`",
+            "Means and standard errors over seeds; the ratio is that to a policy that was never in the source, of",
+            "means in the relabelled target. Linear policies and the embedded digits ran on a small machine, with the",
+            "recipe `small`; an empty cell was not run. `none`",
             "keeps the encoder and the transform, and forgets the rewards; on LinUCB it differs from a policy that was",
             "never in the source by the luck of ties alone.",
         ),
@@ -75,10 +77,13 @@ def prior_trust_page(records: Sequence[Record]) -> str:
 
 
 def _regrets(records: Sequence[Record], target: str, mode: str) -> Any:
-    return np.array([record["regret"][target][mode] for record in records])
+    found = [record["regret"][target].get(mode) for record in records]
+    return np.array([regret for regret in found if regret is not None])
 
 
 def _mean(values: Any) -> str:
+    if not len(values):
+        return ""
     error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
     return f"{values.mean():,.0f}" + (f" ± {error:,.0f}" if len(values) > 1 else "")
 

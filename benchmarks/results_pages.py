@@ -22,8 +22,10 @@ from front_figure import front_figure
 from latency_page import latency_page
 from page_attribution import attribution
 from page_digit import digit
+from page_fit_log import fit_log_page
 from page_linear_readings import linear_readings
 from page_off_policy import off_policy
+from page_prior_trust import prior_trust_page
 from page_stand_ins import stand_ins
 from page_text import digit_runs
 from trust_page import trust_figure, trust_page
@@ -183,9 +185,11 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "audit": audit_page,
     "front-door": front_door,
     "linear-readings": linear_readings,
+    "fit-log": fit_log_page,
     "off-policy": off_policy,
     "latency": latency_page,
     "paper-digit": paper_digit,
+    "prior-trust": prior_trust_page,
     "trust": trust_page,
     "digit": lambda records: digit(records, _records("attribution")),
     "stand-ins": lambda records: stand_ins(records, _records("signs")),

@@ -25,7 +25,7 @@ import torch
 from choose import EPISODE, FAMILIES, claimed, load_pair
 
 import daband
-from daband.domains.contract import EvaluationDomain, Pair
+from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 
 ROWS = 300
 METHODS: dict[str, Callable[[Pair, int], daband.Policy]] = {
@@ -73,6 +73,7 @@ def table_pair(name: str, *, passes: int, seed: int, arrays: Path | None) -> Pai
 
 
 def _subsample(pair: Pair, name: str, passes: int, seed: int) -> Pair:
+    assert isinstance(pair.source, RewardDomain)
     draw = np.random.default_rng(seed)
     rows = draw.permutation(len(pair.source))[:ROWS]
     test = pair.require_target_test()

@@ -32,12 +32,10 @@ import torch
 
 import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
-from daband.evaluation.scores import Scores
 from daband.policies import Policy
 from daband.policies.for_pair import default_transform
 from daband.policies.stacked import can_stack
 from daband.training import Training, train_stacked
-from daband.trust.reference import reference_agreement
 
 MOST_SOURCE, MOST_TARGET, MOST_LATENTS, MOST_SIMULATED = 1200, 1200, 300, 500
 MOST_TEST = 3000
@@ -273,11 +271,6 @@ def dump(path: Path, policies: Sequence[Policy], seen: Seen, about: dict[str, An
         arms = [scored(policy, contexts, "source")[1] for contexts in seen.shifted.values()]
         columns.setdefault("simulated_arm", []).append(np.stack(arms))
     arrays: dict[str, Any] = {name: np.stack(parts) for name, parts in columns.items()}
-    arm = arrays["source_arm"].astype(np.int64)
-    paid = seen.source_expected[np.arange(arm.shape[1])[None, :], arm]
-    means = (arrays["source_mean"].astype(float), arrays["target_mean"].astype(float))
-    scores = Scores(means[0], arm, paid, np.ones_like(paid), means[1], arrays["target_arm"].astype(np.int64))
-    arrays["reference"] = reference_agreement(scores, seen.source, seen.target)
     arrays |= {
         "source_expected": seen.source_expected.astype(np.float32),
         "test_expected": seen.test_expected.astype(np.float32),

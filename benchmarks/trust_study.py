@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,13 @@ from scipy.optimize import minimize
 
 from daband.evaluation.scores import Scores
 from daband.evaluation.zero_shot import best_arms
-from daband.trust.agreement import conditional_agreement, corrected_agreement, target_agreement
+from daband.trust.agreement import (
+    balanced_agreement,
+    chance_corrected_agreement,
+    conditional_agreement,
+    corrected_agreement,
+    target_agreement,
+)
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.calibration import spread
 from daband.trust.collapse import collapse_signs
@@ -44,7 +50,7 @@ from daband.trust.verdict import verdict_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "records" / "trust.json"
-SINGLE = {
+SINGLE: dict[str, Callable[[Scores], np.ndarray]] = {
     "source accuracy": source_accuracy,
     "confidence": confidence,
     "DoC": difference_of_confidences,
@@ -54,16 +60,19 @@ SINGLE = {
     "COT": partial(optimal_transport, most=300),
     "neighbours": partial(neighbours, most=500),
 }
-COMMITTEE = {
+COMMITTEE: dict[str, Callable[[Scores], np.ndarray]] = {
     "agreement": target_agreement,
     "agreement x source accuracy / source agreement": corrected_agreement,
     "accuracy given agreement": conditional_agreement,
+    "the same beyond chance": chance_corrected_agreement,
+    "beyond chance as far as choices are spread": balanced_agreement,
 }
-PRIOR = {"source accuracy": 1.0, "fall of agreement": 1.0, "own agreement": 2.0, "fall above threshold": 1.0}
-"""What weights are shrunk towards: agreement on the line, or thresholded confidence."""
-SHRINKAGE = 0.01
-FLOOR = 0.1
-LEVEL = 0.95
+PRIOR = {COMMITTEE_FEATURES[0]: 1.0, SINGLE_FEATURES[0]: 1.0}
+"""What weights are shrunk towards."""
+SHRINKAGE = 0.002
+LEVEL = 0.92
+"""Of the conformal quantile, where data sets count the same. On one left out, and with sampling errors added,
+the bound then holds for about 95 of 100 policies."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,6 @@ class Committee:
 
     about: dict[str, Any]
     scores: Scores
-    reference: np.ndarray | None
     accuracy: np.ndarray
     value: np.ndarray
     constant: float
@@ -91,11 +99,9 @@ def kept(path: Path) -> Committee:
     here, there = (arrays[f"{name}_mean"] / 255.0 * (high - low) + low for name in ("source", "target"))
     scores = Scores(here, arm, paid, np.ones_like(paid), there, arrays["target_arm"].astype(np.int64))
     rows = np.arange(len(truth))[None, :]
-    reference = arrays.get("reference") if arrays["source_latent"].size == 0 else None
     return Committee(
         about,
         scores,
-        reference,
         best_arms(truth)[rows, judged].mean(axis=1),
         truth[rows, judged].mean(axis=1),
         float(truth.mean(axis=0).max()),
@@ -123,7 +129,7 @@ def released(path: Path) -> Iterator[Committee]:
             "seeds": arrays["seed"][members].tolist(),
         }
         scores = Scores(here, arm, paid, np.ones_like(paid), there, choice)
-        yield Committee(about, scores, None, right, right, constant)
+        yield Committee(about, scores, right, right, constant)
 
 
 def described(one: Committee) -> dict[str, Any]:
@@ -133,8 +139,8 @@ def described(one: Committee) -> dict[str, Any]:
     required = [constant_value(scores, expected_arm_frequencies(scores, member)[1]) for member in range(scores.members)]
     return {
         "about": one.about,
-        "committee": committee_features(scores, one.reference),
-        "single": single_features(scores, one.reference),
+        "committee": committee_features(scores),
+        "single": single_features(scores),
         "estimates": {name: own(scores) for name, own in {**SINGLE, **COMMITTEE}.items()},
         "accuracy": one.accuracy,
         "value": one.value,
@@ -161,7 +167,7 @@ class Table:
 
 
 def logistic(odds: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0)))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0))))
 
 
 def fitted(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
@@ -206,10 +212,11 @@ def left_out(table: Table, shrinkage: float) -> tuple[np.ndarray, np.ndarray]:
         for held in families[families != judged]:
             rows = others & (table.family == held)
             inner[rows] = logistic(table.features[rows] @ fitted(table, others & ~rows, shrinkage))
-        quantile = conformal((inner - table.accuracy)[others], spread(inner, FLOOR)[others], table.family[others])
+        scale = spread(inner, table.features)
+        quantile = conformal((inner - table.accuracy)[others], scale[others], table.family[others])
         own = ~others
         estimate[own] = logistic(table.features[own] @ fitted(table, others, shrinkage))
-        margin = np.hypot(quantile * spread(estimate[own], FLOOR), 1.645 * table.extra[own])
+        margin = np.hypot(quantile * spread(estimate[own], table.features[own]), 1.645 * table.extra[own])
         low[own] = np.maximum(0.0, estimate[own] - margin)
     return estimate, low
 
@@ -224,8 +231,7 @@ def shipped(table: Table, shrinkage: float) -> dict[str, Any]:
     return {
         "features": list(table.names),
         "weights": [round(float(w), 4) for w in fitted(table, everything, shrinkage)],
-        "quantile": round(conformal(inner - table.accuracy, spread(inner, FLOOR), table.family), 4),
-        "floor": FLOOR,
+        "quantile": round(conformal(inner - table.accuracy, spread(inner, table.features), table.family), 4),
     }
 
 

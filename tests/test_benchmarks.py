@@ -61,6 +61,15 @@ def test_the_bare_loop_is_linucb_too(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(np.asarray(ours.score(fresh))[clear], bare.score(fresh)[clear])
 
 
+def test_latency_measures_every_case(tmp_path: Path) -> None:
+    path = tmp_path / "latency.json"
+    run("latency.py", "--quick", "--json", str(path))
+    document = json.loads(path.read_text())
+    assert {case["case"] for case in document["cases"]} >= {"linucb, array", "linucb, dict", "daband, small image"}
+    for case in document["cases"]:
+        assert min(case["deployed_us"], case["bare_us"], case["policy_us"]) > 0, case
+
+
 def test_dual_learns(tmp_path: Path) -> None:
     path = tmp_path / "dual.json"
     run("dual.py", "--rounds", "256", "--shape", "3,16,32", "--evaluate", "64", "--arms", "4", "--json", str(path))
@@ -181,3 +190,25 @@ def test_studies_of_logs(tmp_path: Path) -> None:
     for record in joined["records"]:
         assert len(record["values"]) == 4
         assert max(record["values"].values()) <= record["best"]
+
+
+def test_the_study_of_assess_reads_what_its_policies_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    arguments = ("--pairs", "synthetic/none", "--only", "linucb", "--scale", "0.14", "--seeds", "2", "--device", "cpu")
+    run("trust_policies.py", "--out", str(tmp_path), *arguments)
+    study = importlib.import_module("trust_study")
+    (path, _) = sorted(tmp_path.glob("*.npz"))
+    committee = study.kept(path)
+    assert committee.scores.members == 2
+    assert committee.accuracy.min() > 0.5  # nothing has shifted
+    assert study.described(committee)["committee"].shape == (2, len(study.COMMITTEE_FEATURES))
+
+
+def test_what_assess_ships_is_what_its_study_fitted() -> None:
+    from daband.trust.calibration import COMMITTEE, SINGLE
+
+    fitted = json.loads((BENCHMARKS / "records" / "trust.json").read_text())["fitted"]
+    for kind, shipped in (("committee", COMMITTEE), ("single", SINGLE)):
+        assert list(shipped.features) == fitted[kind]["features"]
+        assert list(shipped.weights) == fitted[kind]["weights"]
+        assert shipped.quantile == fitted[kind]["quantile"]

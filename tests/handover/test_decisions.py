@@ -84,6 +84,16 @@ def test_an_exported_policy_goes_on_learning_and_its_file_does_not(tmp_path):
     assert not np.allclose(policy.decide(contexts[:1]).mean[0], before)
 
 
+def test_prior_trust_acts_in_the_file_too(tmp_path):
+    policy, contexts, *_ = trained("linucb")
+    policy.trust_prior("adaptive")
+    policy.update(contexts[:30], np.arange(30) % 3, np.linspace(-2.0, 5.0, 30))
+    daband.export(policy, tmp_path / "p")
+    new = contexts_of(KINDS["linucb"][1], 8, seed=9)
+    deployed = daband.load_deployed(tmp_path / "p")
+    agree(policy.decide(new), deployed.decide(new, round_number=policy.rounds_decided))
+
+
 def test_nothing_can_be_changed(pair_of):
     _, deployed, contexts = pair_of
     with pytest.raises(AttributeError):
@@ -199,7 +209,7 @@ class TestRefused:
         [{"arm_names": ["a"]}, {"arm_names": ["a", "a"]}, {"arm_names": "ab"}, {"domain": "mars"}, {"images": 32},
          {"table": 3}, {"pair": 3}, {"reference": np.ones((9, 3))}, {"reference": np.full((9, 2), np.nan)},
          {"assessment": 3}, {"assessment": {"model": object()}}],
-        ids=str,
+        ids=lambda wrong: next(iter(wrong)),
     )  # fmt: skip
     def test_arguments(self, wrong, tmp_path):
         policy = daband.LinUCB(context_shape=(2,), n_arms=2)

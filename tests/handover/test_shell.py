@@ -5,7 +5,9 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import daband
@@ -61,6 +63,16 @@ def test_options(monkeypatch, capsys):
     assert "strict" in found[0]["error"]
     assert main([str(FILE), "--about"]) == 0
     assert json.loads(capsys.readouterr().out)["columns"] == ["age", "income", "city", "member"]
+
+
+def test_images_by_their_paths(monkeypatch, capsys, tmp_path):
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "photo.png")
+    rows = [str(tmp_path / "photo.png"), str(tmp_path / "nowhere.png")]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(row) + "\n" for row in rows)))
+    assert main([str(make_files.FILES / "daband-images.v1.daband")]) == 1
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["arm_name"] in ("none", "mail", "call")
+    assert "nowhere.png cannot be read" in second["error"]
 
 
 def test_a_file_that_is_none(capsys, tmp_path):

@@ -88,6 +88,10 @@ class Contexts(ABC):
 
     A subclass gives ``context_shape``, ``__len__`` and ``read``. ``passes`` says how often each context may be shown;
     every pass has its own order.
+
+    >>> target = daband.domains.load("synthetic", tiny=True).target
+    >>> target.batch(0, 4, seed=0).shape
+    (4, 8)
     """
 
     context_shape: tuple[int, ...]
@@ -133,7 +137,13 @@ class Contexts(ABC):
 
 
 class RewardDomain(Contexts):
-    """Contexts for which a pulled arm pays."""
+    """Contexts for which a pulled arm pays.
+
+    >>> source = daband.domains.load("synthetic", tiny=True).source
+    >>> rounds = source.rounds(0, 4, seed=0)
+    >>> rounds.contexts.shape, rounds.pay([0, 1, 2, 0]).shape
+    ((4, 8), (4,))
+    """
 
     n_arms: int
     _order_key = 1
@@ -166,7 +176,12 @@ class LoggedDomain(Contexts):
 
 
 class EvaluationDomain(ABC):
-    """Contexts with the expected reward of every arm; its order is its own and never changes."""
+    """Contexts with the expected reward of every arm; its order is its own and never changes.
+
+    >>> held = daband.domains.load("synthetic", tiny=True).target_test
+    >>> held.read(0, 3).shape, held.read_expected(0, 3).shape
+    ((3, 8), (3, 3))
+    """
 
     context_shape: tuple[int, ...]
     n_arms: int
@@ -203,7 +218,12 @@ class About:
 
 @dataclass(frozen=True)
 class Pair:
-    """A source with rewards, contexts of a target, and what labels of the target there are, kept for the evaluator."""
+    """A source with rewards, contexts of a target, and what labels of the target there are, kept for the evaluator.
+
+    >>> pair = daband.domains.load("synthetic", tiny=True)
+    >>> pair.context_shape, pair.n_arms, pair.feedback
+    ((8,), 3, 'bandit')
+    """
 
     name: str
     context_shape: tuple[int, ...]

@@ -1,6 +1,7 @@
-"""Decide from a shell: ``python -m daband.handover FILE < rows.jsonl``, one JSON object a line in, one a line out.
+"""Decide from a shell: ``python -m daband.handover FILE < rows.jsonl``, one JSON value a line in, one a line out.
 
-A row that cannot be decided on becomes a line with an ``error``, and the exit code is 1; the others are decided.
+A row is a mapping from column to value, an array of numbers, or the path of an image file. One that cannot be decided
+on becomes a line with an ``error``, and the exit code is 1; the others are decided.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from daband.errors import DabandError
@@ -21,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read rows from standard input until it ends; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m daband.handover",
-        description="Decide on rows of JSON, one a line: a mapping from column to value, or an array of numbers.",
+        description="Decide on rows of JSON, one a line: a mapping from column to value, an array of numbers, or the "
+        "path of an image file.",
     )
     parser.add_argument("file", help="what daband.export or `daband export` wrote")
     parser.add_argument("--available", help="the arms that may be chosen, names or numbers, e.g. a,b")
@@ -42,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not line.strip():
             continue
         try:
-            answer = deployed.decide(json.loads(line), available, strict=asked.strict).as_dict()
+            row = json.loads(line)
+            row = Path(row) if isinstance(row, str) else row
+            answer = deployed.decide(row, available, strict=asked.strict).as_dict()
         except (DabandError, ValueError) as error:
             failed = True
             answer = {"line": number, "error": str(error)}

@@ -138,9 +138,11 @@ def exported(
         header["exploration"] = _head(policy, kind, arrays)
         if kind == "neural":
             header["network"] = _network(policy, where, arrays)
-        if reference is None and pair is not None:
-            reference = pair.target if where == "target" else pair.source
-        contexts = _reference_contexts(policy, reference, where)
+        contexts = _replayed(policy, where) if pair is None and reference is None else None
+    if reference is None and pair is not None:
+        reference = pair.target if where == "target" else pair.source
+    if reference is not None:
+        contexts = _reference_contexts(policy, reference)
     ranges = _ranges(policy, table, contexts, layout)
     if ranges is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
@@ -292,10 +294,8 @@ def _standardised(transform: Standardise) -> tuple[dict[str, Any], dict[str, Any
     return {"kind": "standardise", "clip": CLIP, "scale": feature_scale(len(state["mean"]))}, state
 
 
-def _reference_contexts(policy: Policy, reference: Any, domain: str) -> AnyArray | None:
-    """Some of the contexts of the domain it will act in, (n, ...); None where there are none to be had."""
-    if reference is None:
-        return _replayed(policy, domain)
+def _reference_contexts(policy: Policy, reference: Any) -> AnyArray:
+    """Some of the contexts of the domain it will act in, (n, ...)."""
     if isinstance(reference, Contexts):
         n = len(reference)
         rows = np.random.default_rng(n).permutation(n)[:MOST_CONTEXTS]

@@ -212,7 +212,10 @@ class RowReader:
             raise InvalidInput(
                 f"an image file was given, but the policy takes contexts of shape {self.shape}, which are no images"
             )
-        content = Path(given).read_bytes() if isinstance(given, os.PathLike) else bytes(given)
+        try:
+            content = Path(given).read_bytes() if isinstance(given, os.PathLike) else bytes(given)
+        except OSError as error:
+            raise InvalidInput(f"{given} cannot be read: {error.strerror}") from None
         try:
             from PIL import Image
 

@@ -1,7 +1,8 @@
 """Closed-form maths on arrays: ridge statistics, widths, blocked episodes, dual form, transforms. No torch."""
 
 from daband.linear.dual import DualRidge
-from daband.linear.head import ArmModel, Decision, Exploration, RidgeHead
+from daband.linear.exploration import Decision, Exploration
+from daband.linear.head import ArmModel, RidgeHead
 from daband.linear.pca import PCA
 from daband.linear.primal import PrimalRidge
 from daband.linear.ridge_sums import RidgeSums

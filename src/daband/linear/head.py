@@ -6,7 +6,6 @@ LinUCB puts it on contexts, Neural-LinUCB and DABand on the latent of an encoder
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,13 +14,14 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, check_memor
 from daband.errors import InvalidInput
 from daband.linear.draws import draw_key, uniforms
 from daband.linear.dual import DualRidge
+from daband.linear.exploration import Decision, Exploration
 from daband.linear.kernels import kernels
 from daband.linear.norm_limit import check_norm
 from daband.linear.primal import PrimalRidge
 from daband.linear.prior_trust import DISCOUNTS, PriorTrust
 from daband.linear.thompson import gaussians, probability_of_best
 
-__all__ = ["ArmModel", "Decision", "Exploration", "RidgeHead", "check_head_memory"]
+__all__ = ["ArmModel", "RidgeHead", "check_head_memory"]
 
 ArmModel = Literal["disjoint", "shared"]
 
@@ -30,44 +30,6 @@ _DISCOUNTED_LIMIT_BYTES = 1 << 30
 _DUAL_FROM_DIM = 1024
 _PRIMAL_BLOCK = 64
 _DUAL_BLOCK = 256  # each block passes over all stored contexts once, so fewer and longer ones
-
-
-@dataclass(frozen=True)
-class Exploration:
-    """How arms are chosen from predicted means and widths.
-
-    ``rule`` "ucb" adds ``alpha`` times the width to the mean, "greedy" adds nothing, "thompson" adds ``alpha`` times
-    the width times a normal draw. With probability ``epsilon`` the arm is drawn uniformly instead. The default of
-    ``alpha`` here, ``Exploration.alpha``, is that of every linear policy.
-    """
-
-    rule: str = "ucb"
-    alpha: float = 0.15
-    epsilon: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.rule not in ("ucb", "greedy", "thompson"):
-            raise InvalidInput(f"explore must be 'ucb', 'greedy' or 'thompson', got {self.rule!r}")
-        if not (np.isfinite(self.alpha) and self.alpha >= 0):
-            raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
-        if not 0 <= self.epsilon <= 1:
-            raise InvalidInput(f"epsilon must lie in [0, 1], got {self.epsilon}")
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Chosen arms (B,), their probabilities (B,), and the means and widths (B, K) they were chosen at.
-
-    >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, epsilon=0.2, seed=0)
-    >>> decision = policy.select([[1.0]], available=[False, True])
-    >>> decision.arm.tolist(), decision.propensity.tolist()
-    ([1], [1.0])
-    """
-
-    arm: IntArray
-    propensity: FloatArray
-    mean: FloatArray
-    width: FloatArray
 
 
 def check_head_memory(*, n_arms: int, dim: int, arms: str, primal: bool) -> None:

@@ -23,9 +23,8 @@ _P = TypeVar("_P", bound=Saved)
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
 _OF_SOME = ("alpha", "device", "feedback")
 """Settings that some policies have no use for; they are dropped there."""
-_FIRST_BONUS = 0.3
-"""See docs/results/front-door.md for how it was chosen."""
-_SMALLEST_ALPHA = 0.1
+_LARGEST_ALPHA, _SMALLEST_ALPHA = 0.3, 0.1
+"""docs/results/front-door.md says how they were chosen."""
 
 
 def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _P:
@@ -71,11 +70,10 @@ def setting_defaults(kind: type) -> dict[str, Any]:
 def standardised_alpha(n_features: int) -> float:
     """The ``alpha`` of a linear policy on standardised contexts of so many features, unless the caller gives one.
 
-    The width of a typical context after n pulls of an arm is about sqrt(d / n). So ``alpha`` falls with sqrt(d): the
-    bonus then is the same for every d, and that of an arm never pulled is .3 of the range of rewards. It falls no
-    further than .1: with hundreds of features there are fewer rounds than features, and arms must still be tried.
+    A context of d standardised features has a width of about sqrt(d / n) after n pulls of an arm, so that with more
+    features less of it is enough: .3 up to 16 of them, .1 from 48 on.
     """
-    return max(_FIRST_BONUS * min(1.0, 4.0 / math.sqrt(n_features)), _SMALLEST_ALPHA)
+    return min(_LARGEST_ALPHA, max(_SMALLEST_ALPHA, 16 * _LARGEST_ALPHA / n_features))
 
 
 def default_transform(kind: type, pair: Any, *, components: int | None = None) -> Any:

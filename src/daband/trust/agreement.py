@@ -16,6 +16,8 @@ from daband.evaluation.scores import Scores
 __all__ = [
     "agreement",
     "agreement_by_context",
+    "balanced_agreement",
+    "chance_corrected_agreement",
     "conditional_agreement",
     "corrected_agreement",
     "pairwise_agreement",
@@ -64,6 +66,57 @@ def corrected_agreement(scores: Scores) -> FloatArray:
     here = np.maximum(source_agreement(scores), 1e-9)
     estimate: FloatArray = np.clip(target_agreement(scores) * scores.source_value() / here, 0.0, 1.0)
     return estimate
+
+
+def chance_corrected_agreement(scores: Scores) -> FloatArray:
+    """``corrected_agreement`` of what is not chance: Cohen's kappa in place of agreement, (M,).
+
+    Members that send most contexts to one arm agree whether they are right or not: what they would agree on if each
+    drew its arms at random, as often as it chooses them, is taken off. Accuracy beyond chance falls as kappa does;
+    chance is how often a random draw from the policy's choices would be right if arms were best as often as in the
+    source. Where rewards are not 0 or 1, agreement stands in for the source's accuracy.
+    """
+    frequencies = source_frequencies(scores)
+    here, there = _kappa(scores.source_arm, scores.n_arms), _kappa(scores.target_arm, scores.n_arms)
+    before, after = (_shares(arms, scores.n_arms) @ frequencies for arms in (scores.source_arm, scores.target_arm))
+    right = scores.source_value() if scores.binary else source_agreement(scores)
+    kept = np.clip(there / np.maximum(here, 0.05), 0.0, 1.2)
+    estimate: FloatArray = np.clip(after + np.maximum(right - before, 0.0) * kept, 0.0, 1.0)
+    return estimate
+
+
+def balanced_agreement(scores: Scores) -> FloatArray:
+    """Agreement beyond chance as far as choices are spread over arms in the source, plain corrected agreement else.
+
+    Where a policy rightly sends nearly every source context to one arm, chance cannot be told from accuracy, and the
+    plain ratio is the better of the two, (M,).
+    """
+    top = _shares(scores.source_arm, scores.n_arms).max(axis=1)
+    spread = np.clip((1.0 - top) / (1.0 - 1.0 / scores.n_arms), 0.0, 1.0)
+    plain = corrected_agreement(scores) if scores.binary else target_agreement(scores)
+    mixed: FloatArray = spread * chance_corrected_agreement(scores) + (1.0 - spread) * plain
+    return mixed
+
+
+def source_frequencies(scores: Scores) -> FloatArray:
+    """How often each arm is best in the source, roughly, (K,): in proportion to the mean reward predicted of it."""
+    predicted = np.clip(scores.source_mean.mean(axis=(0, 1)), 0.0, 1.0) + 0.01 / scores.n_arms
+    frequencies: FloatArray = predicted / predicted.sum()
+    return frequencies
+
+
+def _shares(arms: IntArray, n_arms: int) -> FloatArray:
+    """How often each member chooses each arm, (M, K)."""
+    return np.stack([np.bincount(row, minlength=n_arms) / len(row) for row in arms])
+
+
+def _kappa(arms: IntArray, n_arms: int) -> FloatArray:
+    """Each member's agreement beyond chance with another, on average over the others, (M,); 0 where all is chance."""
+    table, shares = pairwise_agreement(arms), _shares(arms, n_arms)
+    expected = shares @ shares.T
+    beyond = (table - expected) / np.maximum(1.0 - expected, 0.02)
+    mean: FloatArray = (beyond.sum(axis=1) - np.diag(beyond)) / (len(arms) - 1)
+    return np.maximum(mean, 0.0)
 
 
 def conditional_agreement(scores: Scores) -> FloatArray:

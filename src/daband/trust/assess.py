@@ -18,7 +18,6 @@ from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.assessment import ArmAssessment, Assessment
 from daband.trust.collapse import collapse_signs
 from daband.trust.estimate import Estimate, constant_value, estimate_target
-from daband.trust.reference import reference_agreement
 from daband.trust.shift import Shift, classifier_two_sample, projected
 from daband.trust.support import outside_support
 from daband.trust.verdict import verdict_of
@@ -113,8 +112,7 @@ def assess_each(
         order = [index, *(other for other in range(len(members)) if other != index)]
         first, own = members[index], scores.of(order)
         _check_paid(own)
-        apart = None if hasattr(first, "latent") else reference_agreement(own, here, there)
-        estimate = estimate_target(own, apart)
+        estimate = estimate_target(own)
         shift, outside = _shift_and_support(first, here, there)
         found.append(_written(first, own, estimate, shift, outside, required, names))
     return found

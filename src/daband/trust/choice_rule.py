@@ -57,7 +57,7 @@ class Ballot:
 def estimates(ballots: Sequence[Ballot]) -> FloatArray:
     """The estimated target accuracy of every candidate, (C,); of one that ignores contexts its source value."""
     found = [ballot.source_value * _kept_agreement(i, ballots) for i, ballot in enumerate(ballots)]
-    return np.clip(np.asarray(found), 0.0, 1.0)
+    return np.asarray(np.clip(found, 0.0, 1.0), np.float64)
 
 
 def chosen(ballots: Sequence[Ballot]) -> tuple[int, FloatArray]:
@@ -68,9 +68,9 @@ def chosen(ballots: Sequence[Ballot]) -> tuple[int, FloatArray]:
         return int(values.argmax()), values
     place = int(np.flatnonzero(uses & (values >= values[uses].max() - _MARGIN))[0])
     needed = ballots[place].source_value - _STANDARD_ERRORS * ballots[place].standard_error
-    for i in np.flatnonzero(~uses):
-        if ballots[i].source_value >= needed:
-            return int(i), values
+    for i, ballot in enumerate(ballots):
+        if not ballot.uses_contexts and ballot.source_value >= needed:
+            return i, values
     return place, values
 
 

@@ -34,10 +34,8 @@ class Estimate:
     """An estimated value for every target context, (L,), whose mean is ``value``."""
 
 
-def estimate_target(scores: Scores, reference: FloatArray | None = None) -> Estimate:
+def estimate_target(scores: Scores) -> Estimate:
     """Estimate accuracy and value of the first policy in the target.
-
-    ``reference`` is what ``reference_agreement`` returns, for policies without an encoder.
 
     Where rewards are 0 or 1, the accuracy is the share of choices that pay, and the value is the same. Elsewhere the
     source tells no accuracy, and agreement there stands in for it; the value lies as far between that of a random arm
@@ -45,12 +43,12 @@ def estimate_target(scores: Scores, reference: FloatArray | None = None) -> Esti
     """
     committee = scores.members > 1
     calibration = COMMITTEE if committee else SINGLE
-    features = committee_features(scores, reference) if committee else single_features(scores, reference)
+    features = committee_features(scores) if committee else single_features(scores)
     members = calibration.accuracy(features)
     accuracy = float(members[0])
     rounds, value = max(1.0, float(scores.effective_rounds()[0])), float(scores.source_value()[0])
     noise = sampling_error(rounds, value, scores.target_arm.shape[1], accuracy)
-    margin = math.hypot(float(calibration.margin(members)[0]), _NORMAL_95 * noise)
+    margin = math.hypot(float(calibration.margin(features)[0]), _NORMAL_95 * noise)
     low = max(0.0, accuracy - margin)
     if scores.binary:
         value, value_low = accuracy, low

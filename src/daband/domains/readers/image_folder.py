@@ -78,6 +78,17 @@ def from_image_folder(
 
     Contexts are (3, H, W) of uint8. The target's stream holds the names of its files, and a sub-folder's name is its
     class: that much of the target's labels lies on disk for whoever looks; nothing of daband that trains does.
+
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> for number in range(40):
+    ...     for folder in (Path("rendered", ["day", "night"][number % 2]), Path("photographs")):
+    ...         folder.mkdir(parents=True, exist_ok=True)
+    ...         Image.new("RGB", (9, 9), (number, 0, 0)).save(folder / f"{number}.png")
+    >>> pair = daband.domains.from_image_folder(
+    ...     source="rendered", target="photographs", framing=8, reading=daband.domains.Reading(workers=1, cache=False))
+    >>> pair.context_shape, pair.class_names, pair.target_test
+    ((3, 8, 8), ('day', 'night'), None)
     """
     source, target = checked_path(source, "source"), checked_path(target, "target")
     classes = _class_folders(source)

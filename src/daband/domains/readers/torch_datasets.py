@@ -53,6 +53,12 @@ def from_datasets(
     A context is a tensor, an array or a Pillow image. Each dataset is read once, in order, into memory (or a mapped
     file, over 1 GB): a dataset holds its labels beside its contexts, so the target's may not be handed to training as
     it is.
+
+    >>> import torch
+    >>> old = torch.utils.data.TensorDataset(torch.rand(40, 3), torch.arange(40) % 2)
+    >>> new = torch.utils.data.TensorDataset(torch.rand(40, 3))
+    >>> daband.domains.from_datasets(source=old, target=new).n_arms
+    2
     """
     x, y = _collected(source, "source")
     x_target, y_target = _collected(target, "target", labels_needed=False)
@@ -80,15 +86,16 @@ def _collected(dataset: Any, what: str, *, labels_needed: bool = True) -> tuple[
         raise InvalidInput(f"{what} must be a map-style dataset with a length, got {type(dataset).__name__}") from None
     if n == 0:
         raise InvalidInput(f"{what} is empty")
-    labelled = isinstance(dataset[0], (tuple, list))
+    packed = isinstance(dataset[0], (tuple, list))
+    labelled = packed and len(dataset[0]) > 1  # a TensorDataset of contexts alone has items (context,)
     if labels_needed and not labelled:
         raise InvalidInput(f"{what} must have items (context, label), got {type(dataset[0]).__name__}")
-    first = _context(dataset[0][0] if labelled else dataset[0], f"{what}[0]")
+    first = _context(dataset[0][0] if packed else dataset[0], f"{what}[0]")
     contexts = _allocate((n, *first.shape), first.dtype)
     labels = np.empty(n, dtype=np.int64)
     for row in range(n):
         item = dataset[row]
-        context = _context(item[0] if labelled else item, f"{what}[{row}]")
+        context = _context(item[0] if packed else item, f"{what}[{row}]")
         if context.shape != first.shape:
             raise InvalidInput(f"{what}[{row}] has shape {context.shape}, {what}[0] has {first.shape}")
         contexts[row] = context
