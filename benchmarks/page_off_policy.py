@@ -30,7 +30,7 @@ def off_policy(record: Record) -> str:
         "",
         _paragraph(
             "What `daband.evaluate_log` says of a policy from another policy's log, and what a policy learns from one.",
-            "[Logs](../logs.md) explains the calls.",
+            "[Logs](../guide/logs.md) explains the calls.",
         ),
         "",
         *_coverage(record),

@@ -130,7 +130,8 @@ right = {
     for name, p in policies.items()
 }
 print({name: round(share, 3) for name, share in right.items()})
-print("the deployed file:", np.mean([deployed.decide(strangers).arm_name[n] == OFFERS[k] for n, k in enumerate(truth)]))
+offered = deployed.decide(strangers).arm_name
+print("the deployed file:", np.mean([offer == OFFERS[kind] for offer, kind in zip(offered, truth, strict=True)]))
 assert right["DABand"] > right["LinUCB"] + 0.05
 
 figure, (left, middle) = plt.subplots(1, 2, figsize=(8, 3), width_ratios=[1, 1.1])
