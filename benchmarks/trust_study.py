@@ -302,8 +302,8 @@ def relabelled(paths: Sequence[Path], rows: Sequence[dict[str, Any]]) -> dict[st
     some = rows[: len(true)]
     return {
         "policies": len(true),
-        "true": _short(np.mean(true)),
-        "estimated": _short(np.mean([one["estimated"] for one in some])),
+        "true": _short(float(np.mean(true))),
+        "estimated": _short(float(np.mean([one["estimated"] for one in some]))),
         "handed_over": sum(one["verdict"] == "hand over" for one in some),
     }
 
