@@ -27,6 +27,7 @@ import numpy as np
 import polars as pl
 
 import daband
+from daband.linear.primal import PrimalRidge
 
 N_FILES, N_FEATURES, N_ARMS = 64, 32, 10
 BATCH = 65_536
@@ -67,10 +68,10 @@ def make_log(folder: Path, rows: int) -> None:
 
 def product_alone(folder: Path, dtype: type) -> None:
     """Read every context and compute X'X."""
-    total = np.zeros((N_FEATURES, N_FEATURES), dtype)
+    total: np.ndarray = np.zeros((N_FEATURES, N_FEATURES), dtype)
     for path in sorted(folder.glob("*.parquet")):
         for frame in pl.scan_parquet(path).collect_batches(chunk_size=BATCH):
-            x = frame.select(CONTEXT).to_numpy().astype(dtype, copy=False)
+            x: np.ndarray = frame.select(CONTEXT).to_numpy().astype(dtype, copy=False)
             total += x.T @ x
 
 
@@ -81,7 +82,9 @@ def fit(folder: Path, engine: str, *, kill: bool = False) -> tuple[Any, int]:
         threading.Thread(target=_kill_a_worker, args=(killed,), daemon=True).start()
     policy = daband.LinUCB(context_shape=(N_FEATURES,), n_arms=N_ARMS, seed=0)
     daband.fit_log(policy, folder, engine=engine, workers=2 if engine == "ray" else None)
-    return policy._head.statistics.theta, len(killed)
+    statistics = policy._head.statistics
+    assert isinstance(statistics, PrimalRidge)
+    return statistics.theta, len(killed)
 
 
 def _kill_a_worker(killed: list[int]) -> None:
@@ -160,6 +163,7 @@ def main() -> None:
         "features": N_FEATURES,
         "arms": N_ARMS,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load_average": os.getloadavg()[1],
         "commit": args.commit,
         "command": f"python benchmarks/fit_log.py --rows {args.rows} --repeats {args.repeats}",
         "results": {

@@ -114,8 +114,10 @@ def cases(folder: Path) -> list[Case]:
     rows = rng.normal(size=(ROUNDS, DIMENSIONS))
     arms, rewards = rng.integers(0, ARMS, ROUNDS), rng.random(ROUNDS)
     numeric = [NumericColumn(f"c{at}", 0.0, 0.1, 1.1, False) for at in range(DIMENSIONS)]
-    letters = [CategoricalColumn(f"k{at}", ("a", "b", "c")) for at in range(4)]
-    mixed: list[NumericColumn | CategoricalColumn] = [*numeric[:20], *letters]
+    mixed: list[NumericColumn | CategoricalColumn] = [
+        *numeric[:20],
+        *(CategoricalColumn(f"k{at}", ("a", "b", "c")) for at in range(4)),
+    ]
     row = {f"c{at}": float(value) for at, value in enumerate(rows[0])}
     categories: dict[str, Any] = {**{f"c{at}": row[f"c{at}"] for at in range(20)}, **{f"k{at}": "b" for at in range(4)}}
     found = []

@@ -73,10 +73,9 @@ def fit_log_page(records: Sequence[Record]) -> str:
         lines += [
             "",
             _paragraph(
-                f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, shared with other",
-                "work; the ratio is within one run). The seconds with Ray include the start of the cluster; it reads",
-                "as",
-                "fast as its workers have cores.",
+                f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, other work kept",
+                f"it busy: a load of {record['load_average']:.0f}). Rates depend on that; the ratio is within one run.",
+                "Ray's rate includes the start of the cluster, and the time to find that a worker is lost.",
             ),
             "",
         ]

@@ -67,7 +67,7 @@ def build(method: str, pair: Pair, seed: int, recipe: str) -> Policy:
     return daband.LinUCB.for_pair(pair, seed=seed)
 
 
-def unit(study: str, method: str, seed: int, recipe: str, folder: Path, *, tiny: bool = False) -> dict[str, Any]:
+def unit(study: str, method: str, seed: int, recipe: str, folder: Path, *, rounds: int, tiny: bool) -> dict[str, Any]:
     """Train one policy and continue it in every way."""
     name, options, episodes, _, _ = STUDIES[study]
     pair = load(name, tiny=True) if tiny else load(name, **options)
@@ -85,14 +85,14 @@ def unit(study: str, method: str, seed: int, recipe: str, folder: Path, *, tiny:
         own = regrets[label] = {}
         for mode, trust in MODES.items():
             policy = daband.load(file)
-            run = continue_on_target(policy, target=target, rounds=ROUNDS, prior_trust=trust, seed=seed)
+            run = continue_on_target(policy, target=target, rounds=rounds, prior_trust=trust, seed=seed)
             own[mode] = run.total_regret
             if mode == "adaptive":
                 discounts[label] = policy._head.trust.discount  # type: ignore[attr-defined]
         fresh = build(method, pair, seed, recipe)
         if fresh.transform is not None:
             fresh.transform = daband.load(file).transform  # what unlabelled contexts tell is not from the source
-        own["nothing"] = continue_on_target(fresh, target=target, rounds=ROUNDS, seed=seed).total_regret
+        own["nothing"] = continue_on_target(fresh, target=target, rounds=rounds, seed=seed).total_regret
     file.unlink()
     return {
         "study": study,
@@ -101,7 +101,7 @@ def unit(study: str, method: str, seed: int, recipe: str, folder: Path, *, tiny:
         "recipe": recipe if method == "daband" else None,
         "seed": seed,
         "episodes": episodes,
-        "rounds": min(ROUNDS, known.rounds_available),
+        "rounds": min(rounds, known.rounds_available),
         "zero_shot_accuracy": accuracy,
         "regret": regrets,
         "discount": discounts,
@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--methods", default="linucb,linucb-p,daband")
     parser.add_argument("--seeds", type=int, help="at most so many seeds")
     parser.add_argument("--recipe", default="default")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--tiny", action="store_true", help="the pair's small twin, for tests")
     parser.add_argument("--commit", default="")
@@ -137,16 +138,17 @@ def main() -> None:
         for method in STUDIES[study][4]
         if method in args.methods.split(",")
     ]
-    number, of = (int(text) for text in args.part.split("/"))
-    for study, method, seed in units[number::of]:
+    part, parts = (int(text) for text in args.part.split("/"))
+    for study, method, seed in units[part::parts]:
         path = args.out / f"{study}-{method}-{seed}.json"
         if path.exists():
             continue
-        found = unit(study, method, seed, args.recipe, args.out, tiny=args.tiny)
+        record = unit(study, method, seed, args.recipe, args.out, rounds=args.rounds, tiny=args.tiny)
         about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
-        about["command"] = f"python benchmarks/prior_trust.py --pairs {study} --recipe {args.recipe}"
-        path.write_text(json.dumps({**found, **about}, indent=1) + "\n")
-        shown = {kind: {mode: round(regret) for mode, regret in own.items()} for kind, own in found["regret"].items()}
+        options = f"--pairs {study} --recipe {args.recipe} --rounds {args.rounds}"
+        about["command"] = f"python benchmarks/prior_trust.py {options}"
+        path.write_text(json.dumps({**record, **about}, indent=1) + "\n")
+        shown = {kind: {mode: round(regret) for mode, regret in own.items()} for kind, own in record["regret"].items()}
         print(study, method, seed, shown, flush=True)
 
 

@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import choice_pages
+import numpy as np
 from audit_page import audit_page
 from front_door_page import front_door
 from front_figure import front_figure
 from latency_page import latency_page
 from page_attribution import attribution
 from page_digit import digit
+from page_fit_log import fit_log_page
 from page_linear_readings import linear_readings
 from page_off_policy import off_policy
 from page_prior_trust import prior_trust_page
@@ -184,6 +185,7 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "audit": audit_page,
     "front-door": front_door,
     "linear-readings": linear_readings,
+    "fit-log": fit_log_page,
     "off-policy": off_policy,
     "latency": latency_page,
     "paper-digit": paper_digit,

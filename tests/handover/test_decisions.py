@@ -209,7 +209,7 @@ class TestRefused:
         [{"arm_names": ["a"]}, {"arm_names": ["a", "a"]}, {"arm_names": "ab"}, {"domain": "mars"}, {"images": 32},
          {"table": 3}, {"pair": 3}, {"reference": np.ones((9, 3))}, {"reference": np.full((9, 2), np.nan)},
          {"assessment": 3}, {"assessment": {"model": object()}}],
-        ids=str,
+        ids=lambda wrong: next(iter(wrong)),
     )  # fmt: skip
     def test_arguments(self, wrong, tmp_path):
         policy = daband.LinUCB(context_shape=(2,), n_arms=2)

@@ -72,15 +72,17 @@ def test_with_the_source_regret_alone_daband_is_neural_linucb_to_the_bit():
 
 
 def test_without_target_contexts_daband_warns_and_is_neural_linucb():
-    policy = make()
+    # The network alone: a LinUCB beside it standardises by contexts of both domains.
+    recipe = replace(small(), learning=replace(small().learning, linear_gate=0.0))
+    policy = make(recipe=recipe)
     with pytest.warns(UserWarning, match="no target context"):
         trained(policy, target=False)
-    reference = trained(make(NeuralLinUCB, recipe=small().source_alone()))
+    reference = trained(make(NeuralLinUCB, recipe=recipe.source_alone()), target=False)
     contexts, _ = problem(20, seed=99)
     ours, theirs = policy.decide(contexts), reference.decide(contexts)
     # R needs no target and stays on; without it the two are the same.
     assert not np.array_equal(ours.mean, theirs.mean)
-    bare = replace(small(), weights={n: w for n, w in small().weights.items() if n != "regression_error"})
+    bare = replace(recipe, weights={n: w for n, w in recipe.weights.items() if n != "regression_error"})
     with pytest.warns(UserWarning, match="no target context"):
         policy = trained(make(recipe=bare), target=False)
     assert np.array_equal(policy.decide(contexts).mean, theirs.mean)

@@ -1,10 +1,10 @@
 """``fit_log``: learn from a log larger than memory, on this machine or on a Ray cluster.
 
 A policy that learns by sums over rounds (LinUCB, Constant) is fitted by one pass: every part of the log is summed by
-itself, on any machine, and the sums are added up in the order of the parts. So the result is the same to the bit
-however many workers there are, whichever of them is lost, and however often the run was killed in between. A policy
-that learns by gradients reads the same stream in one process: its replay buffers keep a uniform sample of it, and it
-takes its gradient steps after every ``adapt_every`` rounds.
+itself, on any machine, and the sums are added up in the order of the parts. So the result is the same however many
+workers there are, whichever of them is lost, and however often the run was killed in between. A policy that learns by
+gradients reads the same stream in one process: its replay buffers keep a uniform sample of it, and it takes its
+gradient steps after every ``adapt_every`` rounds.
 """
 
 from __future__ import annotations
