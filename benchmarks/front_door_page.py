@@ -105,8 +105,6 @@ def _choice(pairs: dict[str, Runs]) -> list[str]:
         _paragraph(
             "After n pulls of an arm the width of a typical context of d features is about sqrt(d / n), so with more",
             "features a smaller `alpha` does. How small is an `oracle` choice, made with target accuracies of these",
-            "pairs in view: .3 and .1, the dimensions 16 and 48 between which it falls, and the scale of",
-            "`Standardise`, a quarter of a deviation. Two rules were tried before on some of the pairs: 1.2 / sqrt(d) with a floor of",
             "pairs in view: .3 and .1, the 16 and 48 features between which it falls, and the scale of `Standardise`,",
             "a quarter of a deviation. Two rules were tried before on some of the pairs: 1.2 / sqrt(d) with a floor of",
             ".05 and of .1. They missed four pairs and one. Earlier alpha was .15 in every dimension, also with target",

@@ -143,18 +143,12 @@ def main() -> None:
         path = args.out / f"{study}-{method}-{seed}.json"
         if path.exists():
             continue
-        record = unit(study, method, seed, args.recipe, args.out, tiny=args.tiny)
+        record = unit(study, method, seed, args.recipe, args.out, rounds=args.rounds, tiny=args.tiny)
         about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
-        about["command"] = f"python benchmarks/prior_trust.py --pairs {study} --recipe {args.recipe}"
+        options = f"--pairs {study} --recipe {args.recipe} --rounds {args.rounds}"
+        about["command"] = f"python benchmarks/prior_trust.py {options}"
         path.write_text(json.dumps({**record, **about}, indent=1) + "\n")
         shown = {kind: {mode: round(regret) for mode, regret in own.items()} for kind, own in record["regret"].items()}
-        found = unit(study, method, seed, args.recipe, args.out, rounds=args.rounds, tiny=args.tiny)
-        about = {"commit": args.commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
-        about["command"] = (
-            f"python benchmarks/prior_trust.py --pairs {study} --recipe {args.recipe} --rounds {args.rounds}"
-        )
-        path.write_text(json.dumps({**found, **about}, indent=1) + "\n")
-        shown = {kind: {mode: round(regret) for mode, regret in own.items()} for kind, own in found["regret"].items()}
         print(study, method, seed, shown, flush=True)
 
 

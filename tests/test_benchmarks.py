@@ -197,8 +197,7 @@ def test_the_study_of_assess_reads_what_its_policies_wrote(tmp_path: Path, monke
     arguments = ("--pairs", "synthetic/none", "--only", "linucb", "--scale", "0.14", "--seeds", "2", "--device", "cpu")
     run("trust_policies.py", "--out", str(tmp_path), *arguments)
     study = importlib.import_module("trust_study")
-    (path, _) = sorted(tmp_path.glob("*.npz"))
-    committee = study.kept(path)
+    committee = study.kept(tmp_path / "synthetic_none--linucb--1.npz")
     assert committee.scores.members == 2
     assert committee.accuracy.min() > 0.5  # nothing has shifted
     assert study.described(committee)["committee"].shape == (2, len(study.COMMITTEE_FEATURES))
