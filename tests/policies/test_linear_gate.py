@@ -8,7 +8,7 @@ from daband.linear import Exploration
 from daband.policies.linear_gate import (
     LinearGate,
     calibrated,
-    clearly_positive,
+    not_clearly_worse,
     ridge_coefficients,
     values_of_arms,
 )
@@ -74,10 +74,11 @@ def test_closed_it_is_linucb():
 
 
 @pytest.mark.parametrize(("network_knows", "acts"), [(True, "network"), (False, "linear")])
-def test_the_network_acts_where_its_choices_are_worth_clearly_more(network_knows, acts):
+def test_linucb_acts_where_its_choices_are_worth_clearly_more(network_knows, acts):
     gate = _gate(one_hot=True)
     contexts, arms, _ = _rounds(400)
-    best = (contexts[:, 0] * contexts[:, 1] > 0).astype(int)  # nothing linear in it
+    linear, crossed = contexts[:, 0] > 0, contexts[:, 0] * contexts[:, 1] > 0
+    best = (crossed if network_knows else linear).astype(int)  # nothing linear in the first
     rewards = (arms == best).astype(float)
     gate.fit_transform(contexts)
     held = gate.hold_out(contexts, arms, rewards)
@@ -97,10 +98,12 @@ def test_a_choice_is_worth_what_it_was_paid_or_what_is_predicted():
 
 
 def test_rounds_of_one_context_count_once():
-    gain = np.array([1.0] * 4 + [1.0, -1.0] * 20)
-    assert not clearly_positive(gain, np.array([0] * 4 + list(range(1, 41))))
-    assert clearly_positive(np.linspace(0.9, 1.1, 30), np.arange(30))
-    assert not clearly_positive(np.linspace(0.9, 1.1, 30), np.zeros(30, int))  # one context is no evidence
+    gain = np.array([-1.0] * 12 + [1.0, -1.0] * 20)
+    assert not_clearly_worse(gain, np.array([0] * 12 + list(range(1, 41))))
+    assert not not_clearly_worse(gain, np.arange(52))
+    assert not_clearly_worse(np.zeros(30), np.arange(30))  # level with LinUCB, the network acts: it alone is adapted
+    assert not not_clearly_worse(np.linspace(-1.1, -0.9, 30), np.arange(30))
+    assert not not_clearly_worse(np.linspace(0.9, 1.1, 30), np.zeros(30, int))  # one context is no evidence
 
 
 def test_ridge_coefficients_do_not_depend_on_the_system_that_is_solved():

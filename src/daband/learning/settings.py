@@ -56,7 +56,7 @@ class LearningSettings:
     "estimated" from the policy's predictions there and the rewards in the source (label shift, by EM)."""
     linear_gate: float = 0.0
     """The share of source contexts, 512 at the most, that no gradient step sees. LinUCB, learned beside the network,
-    acts until the network predicts these contexts' rewards clearly better. With 0 there is no LinUCB beside it."""
+    acts where its choices on these contexts are worth clearly more. With 0 there is no LinUCB beside it."""
     target_statistics: bool = True
     """Whether batch norms learn the target's statistics also where no term of the objective needs target contexts, as
     in Neural-LinUCB; without it such a policy normalises the target by the source's."""

@@ -169,7 +169,7 @@ class NeuralLinUCB(NeuralSteps):
 
     @property
     def linear_acts(self) -> bool:
-        """Whether decisions are LinUCB's, because the network did not predict held-out rewards better."""
+        """Whether decisions are LinUCB's, because they are worth clearly more on held-out source rounds."""
         return self._published.linear is not None
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
