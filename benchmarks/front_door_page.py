@@ -43,7 +43,7 @@ def front_door(records: Sequence[Record]) -> str:
         "",
         _paragraph(
             f"**Within {_number(NEAR, 2)} of the best of the three on {len(pairs) - len(misses)} of {len(pairs)}",
-            f"pairs.** {_misses(misses)} Contexts multiplied by 1,000, or shifted by ten deviations, move no mean of",
+            f"pairs.**{_misses(misses)} Contexts multiplied by 1,000, or shifted by ten deviations, move no mean of",
             f"{len(changed)} pairs by more than {_number(moved)} (allowed: {_number(UNMOVED, 2)}; {changed_seeds}",
             "a pair).",
         ),
@@ -105,8 +105,8 @@ def _choice(pairs: dict[str, Runs]) -> list[str]:
         _paragraph(
             "After n pulls of an arm the width of a typical context of d features is about sqrt(d / n), so with more",
             "features a smaller `alpha` does. How small is an `oracle` choice, made with target accuracies of these",
-            "pairs in view: .3 and .1, the dimensions 16 and 48 between which it falls, and the scale of",
-            "`Standardise`, a quarter of a deviation. Two rules were tried before on some of the pairs: 1.2 / sqrt(d) with a floor of",
+            "pairs in view: .3 and .1, the 16 and 48 features between which it falls, and the scale of `Standardise`,",
+            "a quarter of a deviation. Two rules were tried before on some of the pairs: 1.2 / sqrt(d) with a floor of",
             ".05 and of .1. They missed four pairs and one. Earlier alpha was .15 in every dimension, also with target",
             f"accuracies in view; of the {len(with_earlier)} pairs it was run on here it misses {worst} by more than",
             f"{_number(NEAR, 2)}.",
@@ -147,7 +147,7 @@ def _misses(misses: dict[str, tuple[float, float]]) -> str:
     if not misses:
         return ""
     told = "; ".join(f"`{name}` by {_number(gap)} ± {_number(error)}" for name, (gap, error) in misses.items())
-    return f"It misses {told}."
+    return f" It misses {told}."
 
 
 def _shortfall(runs: Runs, variant: str, others: Sequence[str]) -> tuple[float, float]:

@@ -134,6 +134,8 @@ def main() -> None:
         runs, found = ([one for some in parts_of_it for one in some[name]] for name in ("runs", "records"))
         write(given.out, runs, found)
         return
+    given_names = [Path(one).name if one.startswith("/") else one for one in sys.argv[1:]]  # without its folder
+    command = shlex.join(["python", "benchmarks/log_learning.py", *given_names])
     part, parts = (int(number) for number in given.part.split("/"))
     records: list[dict[str, Any]] = []
     work = [
@@ -149,7 +151,7 @@ def main() -> None:
             continue
         records.append(study(policy, reward, kind, seed, rounds=rounds, steps=given.steps))
         run = {
-            "command": shlex.join(["python", "benchmarks/log_learning.py", *[Path(one).name for one in sys.argv[1:]]]),
+            "command": command,
             "commit": given.commit,
             "machine": platform.machine(),
             "numpy": np.__version__,

@@ -269,9 +269,11 @@ def main() -> None:
             joined = {**more, **joined, **lists}
         given.out.write_text(json.dumps(joined, indent=1) + "\n")
         return
+    given_names = [Path(one).name if one.startswith("/") else one for one in sys.argv[1:]]  # without its folder
+    command = shlex.join(["python", "benchmarks/off_policy.py", *given_names])
     part, parts = (int(number) for number in given.part.split("/"))
     run = {
-        "command": shlex.join(["python", "benchmarks/off_policy.py", *[Path(one).name for one in sys.argv[1:]]]),
+        "command": command,
         "commit": given.commit,
         "machine": platform.machine(),
         "numpy": np.__version__,

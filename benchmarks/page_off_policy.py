@@ -30,7 +30,7 @@ def off_policy(record: Record) -> str:
         "",
         _paragraph(
             "What `daband.evaluate_log` says of a policy from another policy's log, and what a policy learns from one.",
-            "[Logs](../logs.md) explains the calls.",
+            "[Logs](../guide/logs.md) explains the calls.",
         ),
         "",
         *_coverage(record),
@@ -39,12 +39,13 @@ def off_policy(record: Record) -> str:
         "## How this was run",
         "",
         "```",
-        *[f"{run['command']}    # commit {run['commit']}" for run in (*record["runs"], *learning["runs"])],
+        *[run["command"] for run in (*record["runs"], *learning["runs"])],
         "```",
         "",
         _paragraph(
             f"One core ({record['runs'][0]['machine']}), numpy {record['runs'][0]['numpy']}. Logs are drawn by the",
-            "seeds 0, 1, ...; every script takes `--part I/N`.",
+            "seeds 0, 1, ...; every script takes `--part I/N`. Of the first run, the rows of the log's own domain and",
+            "those beside obp are shown.",
         ),
         "",
     ]
@@ -84,11 +85,19 @@ def _coverage(record: Record) -> list[str]:
             "two features agree in sign are more frequent. The logistic regression of the ratio can represent both,",
             "and every estimator but `dm` covers at least",
             f"{_lowest([row for row in target if row['shift'] != 'wave'], ('dr', 'snips', 'ips', 'switch-dr'))}.",
-            "A shift of a wave it cannot represent: `dr` then rests on its reward model, and where that is wrong as",
-            "well, nothing guards it. The coverage of `dr` in these two rows is at least",
-            f"{_lowest([row for row in target if row['shift'] == 'wave'], ('dr',))}.",
+            *_beyond_the_ratio([row for row in target if row["shift"] == "wave"]),
         ),
         "",
+    ]
+
+
+def _beyond_the_ratio(rows: Sequence[Record]) -> list[str]:
+    if not rows:
+        return []
+    return [
+        "In a shift of a wave, contexts whose first feature is near 0 or 2 are more frequent, which it cannot",
+        "represent: `dr` then rests on its reward model, and where that is wrong as well, nothing guards it. In",
+        f"these rows `dr` covers at least {_lowest(rows, ('dr',))}, `snips` {_lowest(rows, ('snips',))}.",
     ]
 
 

@@ -140,7 +140,15 @@ def trust_page(record: Record) -> str:
                 f"| {_n(least, 2)} to {_n(min(most, 1.0), 2)} | {int(mine.sum())} | {_n(float(np.abs(error).mean()))} "
                 f"| {error.mean():+.3f} | {holds[mine].mean():.1%} |"
             )
+    moved = record["relabelled"]
     lines += [
+        "",
+        _paragraph(
+            "Relabelled targets are not in these numbers. With the arms of the target renamed, the true accuracy of",
+            f"{moved['policies']} of the policies is {_n(moved['true'])} on average, the estimate stays at",
+            f"{_n(moved['estimated'])}, and {moved['handed_over']} would still be handed over: without rewards from",
+            "the target this cannot be seen.",
+        ),
         "",
         "## What was fitted",
         "",

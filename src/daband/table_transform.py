@@ -127,6 +127,12 @@ class TableTransform:
         are not part of the context are ignored.
         """
         listed = [rows] if isinstance(rows, Mapping) else list(rows)
+        for row in listed:
+            if not isinstance(row, Mapping):
+                raise InvalidInput(
+                    f"rows must be a mapping of columns to values, or several, got {type(rows).__name__}; for a polars "
+                    "frame call apply(frame)"
+                )
         parts = []
         for column in self.columns:
             values = [_value(row, column.name, at) for at, row in enumerate(listed)]

@@ -287,3 +287,15 @@ def test_rewards_of_the_target_beyond_the_range_are_blamed_on_the_argument_that_
         from_table(source=source, target=target, columns=columns)
     assert from_table(source=source, target=target, columns=columns, reward_range=(0, 5)).reward_range == (0.0, 5.0)
     assert from_table(source=source, target=target, columns=columns, reward_range="auto").reward_range == "auto"
+
+
+def test_a_frame_is_not_a_row():
+    pair = from_table(
+        source=pl.DataFrame({"age": [30.0, 50.0] * 20, "offer": [0, 1] * 20}),
+        target=pl.DataFrame({"age": [35.0, 55.0] * 20}),
+        columns=Columns(context=("age",), label="offer"),
+    )
+    frame = pl.DataFrame({"age": [41.0]})
+    with pytest.raises(InvalidInput, match=r"got DataFrame; for a polars frame call apply\(frame\)"):
+        pair.table.contexts(frame)
+    assert pair.table.apply(frame).shape == (1, *pair.context_shape)

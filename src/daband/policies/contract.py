@@ -192,7 +192,7 @@ class Policy(CheckedRounds):
             propensity_weighting: "importance" (rounds weighted by ``1 / (n_arms * propensity)``, at most 10),
                 "flattened" (by the fourth root of that), "doubly_robust" (linear policies: every arm learns a
                 pseudo-reward of every round) or "none" (they are not used). By default the first of the policy's
-                ``propensity_weightings``, which was the best by measurement (docs/logs.md).
+                ``propensity_weightings``, which was the best by measurement (docs/guide/logs.md).
 
         Returns:
             The ids that were skipped.

@@ -9,6 +9,8 @@ __all__ = ["Verdict", "rewards_to_audit", "verdict_of"]
 
 FEWEST_AUDITED, MOST_AUDITED = 50, 1000
 _NORMAL_95 = 1.645
+_CLEARLY = 0.01
+"""A bound has to lie this much above what is required, which may be an estimate too."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ def rewards_to_audit(value: float, required: float) -> int:
 def verdict_of(*, value: float, low: float, required: float, doubts: int = 0) -> Verdict:
     """The verdict for values scaled to [0, 1].
 
-    "hand over" needs a bound at or above what is required and no doubt (sign of collapse, target outside the source's
+    "hand over" needs a bound clearly above what is required and no doubt (sign of collapse, target outside the source's
     support); "hand over and audit" an estimate above it, by enough that at most 1,000 rewards could show it.
     """
-    if low >= required and not doubts:
+    if low >= required + _CLEARLY and not doubts:
         return Verdict("hand over")
     rewards = rewards_to_audit(value, required)
     if value <= required or rewards > MOST_AUDITED:
