@@ -73,7 +73,7 @@ def fit_log_page(records: Sequence[Record]) -> str:
         lines += [
             "",
             _paragraph(
-                f"Medians of {len(results['fit_log']['seconds'])} runs in turn ({record['machine']}, other work kept",
+                f"{_of(len(results['fit_log']['seconds']))} ({record['machine']}, other work kept",
                 f"it busy: a load of {record['load_average']:.0f}). Rates depend on that; the ratio is within one run.",
                 "Ray's rate includes the start of the cluster, and the time to find that a worker is lost.",
             ),
@@ -86,6 +86,10 @@ def fit_log_page(records: Sequence[Record]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _of(runs: int) -> str:
+    return "One run of each" if runs == 1 else f"Medians of {runs} runs in turn"
 
 
 def _rate(found: Record) -> float:
