@@ -10,6 +10,9 @@ Your own encoder
 Any ``torch.nn.Module`` from contexts (B, \\*C) to features (B, ...) will do. Here contexts are short recordings of a
 machine with three sensors, and the arms are four repairs. Data of the old machines come with rewards; the new
 machines have other sensors: louder, noisier, with a drift.
+
+The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
+measured on real data is under Results.
 """
 
 # %%

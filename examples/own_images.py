@@ -11,6 +11,9 @@ The source folder has a sub-folder for every class; the target folder is a heap 
 ``torch.nn.Module`` that turns pictures into features. Everything here runs offline in half a minute, so the pictures
 are small digits and the "pretrained" network is one that we train on other pictures first; the same lines take a
 ResNet.
+
+The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
+measured on real data is under Results.
 """
 
 # %%

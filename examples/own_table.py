@@ -11,6 +11,9 @@ Two files: in the old market we know which offer suits each customer, in the new
 currency, other habits, not one label. At the end stands one file that takes a raw row and returns an offer. The
 customers are made up, so that the tutorial can say how well it went; everything before the last section works without
 that.
+
+The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
+measured on real data is under Results.
 """
 
 # %%

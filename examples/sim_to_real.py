@@ -10,6 +10,9 @@ Sim to real: a simulator as the source
 A robot throws a ball at a basket: which of five forces? The simulator is free, so it can be asked as often as we
 like. Of the real robot there are camera readings only: nobody has thrown yet. Source and target are plain functions
 here; nothing is stored.
+
+The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
+measured on real data is under Results.
 """
 
 # %%

@@ -10,6 +10,9 @@ Which method, and may I trust it?
 Three calls answer that, each with more knowledge than the one before. ``choose`` trains candidates and picks one
 without a target reward. ``assess`` says how good it is there, with a lower bound, a verdict and its reasons, still
 without one. ``audit`` asks for a few rewards, and its interval holds whatever was assumed.
+
+The data are made up, and were changed until the page shows what it is about: an illustration, not evidence. What was
+measured on real data is under Results.
 """
 
 # %%
