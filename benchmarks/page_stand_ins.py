@@ -55,6 +55,8 @@ def stand_ins(records: Sequence[Record], signs: Sequence[Record]) -> str:
             "chosen with",
             "target accuracy on some of these pairs in view: an `oracle` choice; its exploration (alpha 1) by",
             "source regret.",
+            "All runs are of version 0.1 (commit e9a5327): Neural-LinUCB then normalised the target by the source's",
+            "statistics, and no LinUCB stood beside the networks. [Choosing](choose.md) has newer runs of some pairs.",
         ),
         "",
         *table(head, rows),
