@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 # Before numpy is imported anywhere: the tests run in several processes, and each must not take every core.
@@ -18,6 +19,8 @@ _DATA = os.environ.get("DABAND_DATA")
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so; tests send the signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers", "exact_contexts: a module or test whose contexts must not be nudged, for it calculates from them"
     )

@@ -132,29 +132,6 @@ def test_training_of_visda_shape_runs_and_says_how_busy_the_machine_is(tmp_path:
     assert all(0 <= share < 1 for share in found["shares"].values())
 
 
-def test_the_front_door_is_unmoved_by_units_and_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "records.json"
-    arguments = ("--tiny", "--pairs", "synthetic,amazon/books-dvd", "--seeds", "2", "--commit", "c0ffee")
-    run("front_door.py", "--out", str(path), *arguments)
-    records = json.loads(path.read_text())
-    assert len(records) == 2 * 9 * 2
-    of = {(record["pair"], record["variant"], record["seed"]): record for record in records}
-    for (pair, variant, seed), record in of.items():
-        assert 0 <= record["target_accuracy"] <= 1
-        if variant in ("times 1000", "shifted"):
-            plain = of[pair, "default", seed]
-            assert record["alpha"] == plain["alpha"]
-            assert record["target_accuracy"] == pytest.approx(plain["target_accuracy"], abs=0.1)
-    assert of["synthetic", "default x 2", 0]["alpha"] == 2 * of["synthetic", "default", 0]["alpha"]
-    before = path.read_text()
-    run("front_door.py", "--out", str(path), *arguments)  # nothing is left to run
-    assert path.read_text() == before
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    page = importlib.import_module("front_door_page").front_door(records)
-    assert "of 2 pairs.**" in page
-    assert "| amazon/books-dvd | .060 |" in page
-
-
 def test_simulated_audits_record_coverage_and_width(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     predicted = generator.random(300)

@@ -273,7 +273,7 @@ class TestFolders:
 
 
 class TestTraining:
-    @cases({"nothing": None, "text": "linucb", "a class": daband.LinUCB, "a number": 3})
+    @cases({"nothing": None, "text": "linucb", "a class": daband.LinUCB, "a number": 3, "a list of text": ["linucb"]})
     def test_no_policy(self, value):
         refused(daband.train, value, source=arrays().source, episodes=1, episode_length=2)
 

@@ -81,9 +81,9 @@ def train(
         propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
         directory: keep the run there, of several each in a folder ``0``, ``1``, ... of it. Called again with the same
             settings, a run that was killed resumes and ends with the same result, bit for bit, as one left alone. With
-            more ``episodes`` a finished run is extended, to what as many at once would have given (a transform stays
-            as it was fitted). Ctrl-C and SIGTERM wait for the end of the episode and save it; a second one stops at
-            once. A folder is used by one process at a time.
+            more ``episodes`` a finished run is extended, to what as many at once would have given (a transform stays as
+            it was fitted, and so does the standardisation of LinUCB beside a network). Ctrl-C and SIGTERM wait for the
+            end of the episode and save it; a second one stops at once. A folder is used by one process at a time.
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
@@ -94,7 +94,7 @@ def train(
     >>> policy.rounds_learned
     128
     """
-    if not isinstance(policy, Policy) and isinstance(policy, Sequence):
+    if isinstance(policy, Sequence) and not isinstance(policy, Policy | str):
         return _train_several(
             [
                 Training(
@@ -127,6 +127,8 @@ def _train_several(trainings: Sequence[Training], save_every: float) -> list[Run
     if not trainings:
         raise InvalidInput("policy is an empty list; give at least one")
     for index, one in enumerate(trainings):
+        if not isinstance(one.policy, Policy):
+            raise InvalidInput(f"policy[{index}] must be a daband policy, got {one.policy!r}")
         if any(one.policy is other.policy for other in trainings[:index]):
             raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
     if can_train_stacked([one.policy for one in trainings]):
