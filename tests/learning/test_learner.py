@@ -228,16 +228,20 @@ def test_a_module_in_a_recipe_is_told_where_to_go():
 def test_policies_that_are_given_one_network_do_not_share_it(registered):
     network = nn.Linear(5, 6)
     before = network.weight.detach().clone()
-    encoders.add("given", lambda *, context_shape: CustomFeatures(module=network, context_shape=context_shape))
-    recipe = small(encoder=EncoderSettings(name="given"))
-    alone = fingerprint(trained(make(recipe=recipe)))
-    first, second = make(recipe=recipe), make(recipe=recipe, seed=1)
-    trained(second)
-    assert fingerprint(trained(first)) == alone
-    assert torch.equal(network.weight, before)
-    twin = copy.deepcopy(first)
-    trained(twin, start=3)
-    assert fingerprint(first) == alone
+
+    def given(*, context_shape):
+        return CustomFeatures(module=network, context_shape=context_shape)
+
+    with encoders.temporarily("given", given):
+        recipe = small(encoder=EncoderSettings(name="given"))
+        alone = fingerprint(trained(make(recipe=recipe)))
+        first, second = make(recipe=recipe), make(recipe=recipe, seed=1)
+        trained(second)
+        assert fingerprint(trained(first)) == alone
+        assert torch.equal(network.weight, before)
+        twin = copy.deepcopy(first)
+        trained(twin, start=3)
+        assert fingerprint(first) == alone
 
 
 def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
