@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from daband.checks import made_up_scores
-from daband.trust.arm_frequencies import calibrated_scale, expected_arm_frequencies, label_shift
+from daband.linear.arm_frequencies import calibrated_scale
+from daband.trust.arm_frequencies import expected_arm_frequencies, label_shift
 from daband.trust.collapse import collapse_signs
 from daband.trust.shift import classifier_two_sample, projected
 from daband.trust.support import outside_support

@@ -1,10 +1,7 @@
 """How often each arm is expected to be the best one in the target, from predictions and bandit rewards of the source.
 
-The usual estimators of label shift need a confusion matrix, hence labels. A bandit has the reward of the chosen arm
-alone: enough to calibrate predicted probabilities by one temperature. With calibrated probabilities the frequencies of
-highest likelihood come from the EM iteration of Saerens, Latinne and Decaestecker (2002); Alexandari, Kundaje and
-Shrikumar (ICML 2020) show that it then does as well as black-box shift estimation or better. Like every such estimate
-it supposes that arms differ in frequency alone: that p(context | best arm) is the same in both domains.
+``linear/arm_frequencies.py`` says how, and by which papers. The study of ``assess`` was made with a weak prior that
+keeps every arm possible, so that is what stands here.
 """
 
 from __future__ import annotations
@@ -13,29 +10,14 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation.scores import Scores
+from daband.linear.arm_frequencies import calibrated_scale
 from daband.trust.single_policy import probabilities
 
-__all__ = ["calibrated_scale", "expected_arm_frequencies", "label_shift"]
+__all__ = ["expected_arm_frequencies", "label_shift"]
 
-_SCALES = np.exp(np.linspace(np.log(0.5), np.log(60.0), 25))
 _ITERATIONS = 100
 _PRIOR_COUNT = 2.0
 """Contexts of each arm that are taken as seen beforehand: no arm's frequency is estimated as exactly 0."""
-
-
-def calibrated_scale(mean: FloatArray, arm: FloatArray, reward: FloatArray, weight: FloatArray) -> float:
-    """The factor before the softmax under which the chosen arms' rewards are likeliest.
-
-    Predicted rewards are (N, K), chosen arms, their rewards in [0, 1] and weights (N,).
-    """
-    rows = np.arange(len(mean))
-    best, found = -np.inf, float(_SCALES[0])
-    for scale in _SCALES:
-        chosen = np.clip(probabilities(mean, float(scale))[rows, arm], 1e-6, 1.0 - 1e-6)
-        likelihood = float((weight * (reward * np.log(chosen) + (1.0 - reward) * np.log(1.0 - chosen))).sum())
-        if likelihood > best:
-            best, found = likelihood, float(scale)
-    return found
 
 
 def label_shift(source: FloatArray, target: FloatArray) -> FloatArray:
