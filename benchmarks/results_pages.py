@@ -9,176 +9,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import choice_pages
-import numpy as np
-from audit_page import audit_page
-from front_door_page import front_door
-from front_figure import front_figure
-from latency_page import latency_page
-from page_attribution import attribution
-from page_digit import digit
-from page_fit_log import fit_log_page
-from page_linear_readings import linear_readings
-from page_off_policy import off_policy
-from page_prior_trust import prior_trust_page
-from page_stand_ins import stand_ins
-from page_text import digit_runs
-from trust_page import trust_figure, trust_page
-
-from daband.evaluation import compare_paired, holm
-from daband.evaluation.model_selection import CRITERIA
+from pages import choice
+from pages.attribution import attribution
+from pages.audit import audit_page
+from pages.digit import digit
+from pages.fit_log import fit_log_page
+from pages.front_door import front_door
+from pages.front_figure import front_figure
+from pages.latency import latency_page
+from pages.linear_readings import linear_readings
+from pages.off_policy import off_policy
+from pages.paper_digit import paper_digit
+from pages.prior_trust import prior_trust_page
+from pages.stand_ins import stand_ins
+from pages.text import digit_runs
+from pages.trust import trust_figure, trust_page
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
-
-PAPERS_ABLATION = {
-    "none": 0.3816, "R": 0.3544, "P": 0.3793, "D": 0.5676, "RP": 0.3649, "RD": 0.5768, "PD": 0.5682, "RPD": 0.6002,
-}  # fmt: skip
-"""The paper's own table of DIGIT."""
-
-READINGS = {
-    "pixels by ImageNet": "images are normalised by ImageNet's mean and deviation instead of to [-1, 1]",
-    "pixels by ImageNet, none": "the same with none of R, P and D: its Neural-LinUCB",
-    "pixels in [0, 1]": "images are not normalised (our first reading)",
-    "P on the policy's own choice": "L_reg's arm in the target is the policy's choice there (our first reading)",
-    "theta as it is": "losses see the head's coefficients without unit norm",
-    "wide features aligned": "the discriminator sees the features before the two dense layers",
-    "L_RS over the pulled arm": "the source loss uses the pulled arm alone, also after a reward of 1",
-    "replay of all rounds": "an episode's steps draw from all rounds so far, not from the last 64",
-    "head refitted": "A and b are refitted with the present encoder instead of keeping old features",
-    "replay and refit": "both of these",
-    "learning rate 1e-4": "ten times the paper's learning rate",
-    "P at a tenth": "P has a tenth of its weight",
-}
-
-Record = dict[str, Any]
-
-
-def paper_digit(records: Sequence[Record]) -> str:
-    """The page of the study of the paper's recipe on DIGIT."""
-    ablation = _by_variant(records, "ablation")
-    full, plain = ablation["RPD"], ablation["none"]
-    gain = compare_paired(_accuracies(full), _accuracies(plain))
-    tests = {name: compare_paired(_accuracies(own), _accuracies(full)) for name, own in ablation.items() if own != full}
-    corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
-    with_d = min(float(np.mean(_accuracies(own))) for name, own in ablation.items() if "D" in name)
-    without = max(float(np.mean(_accuracies(own))) for name, own in ablation.items() if "D" not in name)
-    lines = [
-        "# The paper's recipe on DIGIT",
-        "",
-        "<!-- Written by benchmarks/results_pages.py from benchmarks/records/paper-digit.json. Do not edit. -->",
-        "",
-        _paragraph(
-            "How far does Algorithm 1 get with the paper's own settings? The recipe `paper` has them: the last",
-            "64 rounds",
-            "of an episode, Adam at 1e-5, alpha .05, weights 1, 2, 1 and lambda, unit-norm theta and latents.",
-            "The paper",
-            "leaves the network, the ridge and the discriminator open; ours are a plain convolutional network, 1, and",
-            "two hidden layers.",
-        ),
-        "",
-        _paragraph(
-            f"**{_mean(full)} over {len(full)} seeds, where the paper reports .6002** and its Neural-LinUCB has",
-            f"{_mean(plain)}: a gain of {_number(gain.difference)} (95% interval {_number(gain.low)} to",
-            f"{_number(gain.high)}). The lowest row with D has {_number(with_d)}, the highest without it",
-            f"{_number(without)}.",
-        ),
-        "",
-        _paragraph(
-            "An earlier version of this recipe reached .185. It misread the paper twice: images were not",
-            "normalised, and",
-            "P took the policy's own choice in the target where the formula has the source round's action. Both",
-            "readings",
-            "are rows below.",
-        ),
-        "",
-        "## R, P and D",
-        "",
-        "| terms | target accuracy | against all three | p (Holm) | source regret | the paper |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for name, own in ablation.items():
-        test = tests.get(name)
-        difference = "" if test is None else f"{test.difference:+.3f}"
-        p_value = "" if test is None else f"{corrected[name]:.3f}"
-        cells = [name, _mean(own), difference, p_value, _regret(own), _number(PAPERS_ABLATION[name], 4)]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "P alone lowers the target's predictions with nothing to hold them up. Beside R and D no cost is measurable.",
-        "",
-        "## lambda",
-        "",
-        "All three terms, lambda from the paper's grid. Criteria are means over seeds; the pick of each is bold.",
-        "",
-    ]
-    by_lambda = {"1": full, **_by_variant(records, "lambda")}
-    shown = [
-        name for name in CRITERIA if all(r["criteria"][name] is not None for own in by_lambda.values() for r in own)
-    ]
-    values = {
-        name: {value: float(np.mean([r["criteria"][name] for r in own])) for value, own in by_lambda.items()}
-        for name in shown
-    }
-    lines += [
-        f"| lambda | target accuracy | {' | '.join(shown)} |",
-        f"| ---: | ---: |{' ---: |' * len(shown)}",
-    ]
-    picks = {
-        name: (max if CRITERIA[name].highest else min)(by_lambda, key=lambda value, name=name: values[name][value])  # type: ignore[misc]
-        for name in shown
-    }
-    for value, own in by_lambda.items():
-        cells = [
-            f"**{values[name][value]:.3f}**" if picks[name] == value else f"{values[name][value]:.3f}" for name in shown
-        ]
-        lines.append(f"| {value} | {_mean(own)} | {' | '.join(cells)} |")
-    best = max(by_lambda, key=lambda value: float(np.mean(_accuracies(by_lambda[value]))))
-    chosen = picks["mutual-information"]
-    lines += [
-        "",
-        _paragraph(
-            f"Mutual information, a rule that needs no label, picks lambda {chosen} ({_mean(by_lambda[chosen])}). The",
-            f"`oracle`, which looks at target accuracy, picks {best} ({_mean(by_lambda[best])}).",
-            f"Which criterion to trust was not fixed beforehand: {_others(picks, by_lambda)}.",
-        ),
-        "",
-        "## Readings",
-        "",
-        f"What the paper leaves open, one change of the recipe at a time. As it is: {_mean(full)}.",
-        "",
-        "| reading | target accuracy | seeds | source regret |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    for name, own in _by_variant(records, "readings").items():
-        lines.append(f"| {READINGS[name]} | {_mean(own)} | {len(own)} | {_regret(own)} |")
-    first = records[0]
-    lines += [
-        "",
-        "## How this was run",
-        "",
-        _paragraph(
-            f"Released MNIST-M, {first['rounds']:,} rounds, {len(records)} runs on an {first['device']} (torch",
-            f"{first['torch']}), commit `{first['commit']}`. Means and sample standard deviations over seeds.",
-            "The source",
-            "is the first 19,200 images of MNIST, the target those of MNIST-M, so that no round was held out",
-            "for `source-validation`, which",
-            "falls back",
-            "on rewards while training.",
-        ),
-        "",
-        "```",
-        f"python benchmarks/readings.py --out records.json --commit {first['commit']}",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
-
 
 PAGE_OF: dict[str, Callable[[Any], str]] = {
     "attribution": attribution,
@@ -196,49 +48,12 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
 }
 for _name in ("choose", "small-tables", "label-shift"):
     if (RECORDS / f"{_name}.json").is_file():  # each is a study of its own; a page comes with its record
-        PAGE_OF[_name] = getattr(choice_pages, _name.replace("-", "_"))
+        PAGE_OF[_name] = getattr(choice, _name.replace("-", "_"))
 IMAGES = ROOT / "docs" / "images"
 
 
 def _records(name: str) -> Any:
     return json.loads((RECORDS / f"{name}.json").read_text())
-
-
-def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        if record["study"] == study:
-            found.setdefault(record["variant"], []).append(record)
-    orders = {"ablation": list(PAPERS_ABLATION), "readings": list(READINGS)}
-    order = orders.get(study) or sorted(found, key=float)
-    return {name: sorted(found[name], key=lambda record: record["seed"]) for name in order if name in found}
-
-
-def _others(picks: dict[str, str], by_lambda: dict[str, list[Record]]) -> str:
-    """What the criteria other than mutual information pick."""
-    others = {name: value for name, value in picks.items() if name != "mutual-information"}
-    return ", ".join(f"{name} picks {value} ({_mean(by_lambda[value])})" for name, value in others.items())
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
-
-
-def _accuracies(records: Sequence[Record]) -> list[float]:
-    return [record["target_accuracy"] for record in records]
-
-
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("0.", ".", 1)
-
-
-def _mean(records: Sequence[Record]) -> str:
-    values = np.array(_accuracies(records))
-    return f"{_number(values.mean())} ± {_number(values.std(ddof=1))}"
-
-
-def _regret(records: Sequence[Record]) -> str:
-    return f"{np.mean([record['source_regret'] for record in records]):,.0f}"
 
 
 def main() -> None:

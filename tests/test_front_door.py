@@ -35,6 +35,6 @@ def test_the_front_door_is_unmoved_by_units_and_offsets(tmp_path: Path, monkeypa
     run("--out", str(path), *arguments)  # nothing is left to run
     assert path.read_text() == before
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    page = importlib.import_module("front_door_page").front_door(records)
+    page = importlib.import_module("pages.front_door").front_door(records)
     assert "of 2 pairs.**" in page
     assert "| amazon/books-dvd | .100 |" in page

@@ -32,7 +32,7 @@ def test_large_logs(tmp_path, monkeypatch):
     (record,) = records
     assert (record["rows"], record["files"]) == (1280, 64)
     assert set(record["results"]) == {"product float32", "product float64", "fit_log"}
-    text = page("page_fit_log", "fit_log_page", records, monkeypatch)
+    text = page("pages.fit_log", "fit_log_page", records, monkeypatch)
     assert "## 1,280 rounds" in text
 
 
@@ -53,4 +53,4 @@ def test_prior_trust(tmp_path, monkeypatch):
     records = json.loads((tmp_path / "record.json").read_text())
     assert [record["seed"] for record in records] == [1]
     assert set(records[0]["regret"]["relabelled"]) == {"full", "adaptive", "none", "nothing"}
-    assert "| synthetic | linucb | 1 |" in page("page_prior_trust", "prior_trust_page", records, monkeypatch)
+    assert "| synthetic | linucb | 1 |" in page("pages.prior_trust", "prior_trust_page", records, monkeypatch)

@@ -18,7 +18,7 @@ def test_pages_are_what_their_records_say():
 
 def test_what_the_readme_says_of_digit_is_what_the_records_say():
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    from page_text import digit_runs
+    from pages.text import digit_runs
 
     digit, attribution, paper = (
         json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())

@@ -20,8 +20,8 @@ from daband.handover.monitor import Monitor
 from daband.handover.networks import Network, network_from
 from daband.handover.reference import Reference, reference_from, summary_scores
 from daband.handover.rows import ImageRule, ReadRows, RowReader
-from daband.handover.steps import step_from
 from daband.handover.table_rows import TableRows
+from daband.handover.transforms import step_from
 from daband.linear.draws import draw_key
 from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform

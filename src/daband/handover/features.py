@@ -6,7 +6,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, unit_scale
 from daband.handover.networks import Network
-from daband.handover.steps import Step
+from daband.handover.transforms import Step
 
 __all__ = ["Features"]
 

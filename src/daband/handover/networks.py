@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daband.arrays import AnyArray, FloatArray, unit_scale
-from daband.handover.steps import StandardiseStep
+from daband.handover.transforms import StandardiseStep
 
 __all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "StandardisedNetwork", "network_from"]
 

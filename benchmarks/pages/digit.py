@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from page_text import NAMES, count, digit_runs, number, of_method, paragraph, spread, table, written_from
 
 from daband.evaluation import compare_paired
 from daband.report import paper_accuracy
+from pages.text import NAMES, count, digit_runs, number, of_method, paragraph, spread, table, written_from
 
 __all__ = ["digit"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from page_text import NAMES, by, count, number, of_method, paragraph, spread, table, written_from
 
 from daband.evaluation import Paired, compare_paired
+from pages.text import NAMES, by, count, number, of_method, paragraph, spread, table, written_from
 
 __all__ = ["stand_ins"]
 

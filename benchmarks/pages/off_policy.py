@@ -12,7 +12,7 @@ import numpy as np
 
 __all__ = ["off_policy"]
 
-LEARNING = Path(__file__).parent / "records" / "log-learning.json"
+LEARNING = Path(__file__).parents[1] / "records" / "log-learning.json"
 ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
 WEIGHTINGS = ("none", "flattened", "importance", "doubly_robust")
 

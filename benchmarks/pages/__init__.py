@@ -1,0 +1,1 @@
+"""The pages of docs/results, each from its record; ``results_pages.py`` writes and checks them."""
