@@ -8,7 +8,8 @@
 Numpy, scipy, scikit-learn, torch and safetensors are enough (image folders need PIL; warfarin needs polars, or the file
 that ``--export-tables`` wrote where polars is). ``vectors`` are synthetic, amazon, office_caltech and warfarin;
 ``images`` are handwritten, digit and signs. One file per pair, variant and stage of training,
-``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again. It holds, for every seed of the committee, what
+``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again, and processes that share a folder each take what
+nobody has begun (PAIR--VARIANT.claim). It holds, for every seed of the committee, what
 the policy predicts (scaled to [0, 1]) and chooses on held-out source contexts, on target contexts, on the evaluator's
 target contexts and on source contexts under simulated shifts, the widths of chosen arms, some latents, and the expected
 rewards of both domains.
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from choose import claimed
 
 import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
@@ -293,7 +295,7 @@ def train_committee(
     stages = {max(1, round(share * episodes)): share for share in kept_at}
     stem = f"{problem.label.replace('/', '_')}--{variant.label}"
     paths = {episode: out / f"{stem}--{share:g}.npz" for episode, share in stages.items()}
-    if all(path.exists() for path in paths.values()):
+    if all(path.exists() for path in paths.values()) or not claimed(out / stem):
         return
     policies = [build(variant, pair, seed=seed, device=arguments.device) for seed in range(arguments.seeds)]
     kept: dict[int, int] = dict.fromkeys(stages, 0)
