@@ -52,7 +52,7 @@ class Trained:
             self.reward[rows],
             self.target_arm[rows],
             uses_contexts=self.about["method"] not in ("constant", "random"),
-            seed_matters=neural and not any(self.about["linear_acts"][row] for row in rows),
+            seed_matters=neural,
         )
 
 
@@ -91,7 +91,6 @@ def study(pairs: dict[str, dict[str, Trained]]) -> list[dict[str, Any]]:
                     "target_accuracy": {n: round(float(candidates[n].accuracy[place]), 5) for n in names},
                     "estimated": {n: round(float(e), 5) for n, e in zip(names, estimated, strict=True)},
                     "held_out_source": {n: round(float(candidates[n].reward[place].mean()), 5) for n in names},
-                    "linear_acts": {n: candidates[n].about["linear_acts"][place] for n in names},
                     "episodes": first["episodes"],
                     "device": {n: candidates[n].about["device"] for n in names},
                     "commit": ", ".join(sorted({candidates[n].about["commit"] for n in names})),
