@@ -22,14 +22,14 @@ def _gate(**changes):
     return LinearGate(exploration=Exploration("ucb", 1.0), **{**settings, **changes})
 
 
-def _rounds(n, seed=0):
+def _rounds(n, seed=0, dim=DIM):
     draw = np.random.default_rng(seed)
-    return draw.standard_normal((n, DIM)).astype(np.float32), draw.integers(2, size=n), draw.random(n)
+    return draw.standard_normal((n, dim)).astype(np.float32), draw.integers(2, size=n), draw.random(n)
 
 
-def _policy(kind=daband.NeuralLinUCB, **learning):
+def _policy(kind=daband.NeuralLinUCB, dim=DIM, **learning):
     recipe = {"base": "small", "learning": {"steps": 2, **learning}}
-    return kind(context_shape=(DIM,), n_arms=2, recipe=recipe, device="cpu", seed=0)
+    return kind(context_shape=(dim,), n_arms=2, recipe=recipe, device="cpu", seed=0)
 
 
 def test_a_context_is_held_out_every_time_it_comes_or_never():
@@ -121,9 +121,10 @@ def test_calibration_never_turns_predictions_round():
     np.testing.assert_allclose(calibrated(np.ones((4, 1)), arms, rewards), 0.5)
 
 
-def test_saved_and_restored_it_continues_alike(tmp_path):
-    policy = _policy(linear_gate=0.3)
-    contexts, arms, rewards = _rounds(160)
+@pytest.mark.parametrize("dim", [DIM, 140])  # the second is reduced to principal components
+def test_saved_and_restored_it_continues_alike(tmp_path, dim):
+    policy = _policy(dim=dim, linear_gate=0.3)
+    contexts, arms, rewards = _rounds(160, dim=dim)
     policy.prepare(contexts)
     policy.update(contexts[:80], arms[:80], rewards[:80])
     policy.adapt()

@@ -253,7 +253,7 @@ class LinearGate:
             return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
         self.head.restore(below("head."))
-        self.transform = Standardise()  # one that was not fitted has no state to restore
+        self.transform = Standardise(components=self._components)  # one that was not fitted has no state
         self.transform.restore(below("transform."))
         self.open = bool(state["open"][0])
         self._held = dict.fromkeys(state["held"].tolist()) if "held" in state else {}
