@@ -29,11 +29,13 @@ from study_queue import finished, work_through
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
 from daband.policies import Policy
+from daband.policies.for_pair import default_transform
 from daband.training import Training, train_stacked
 
 FIVE, THREE = tuple(range(5)), tuple(range(3))
 EPISODE = 64
 CONTINUED_ROUNDS = 1920
+COMPONENTS = 64
 NO_TARGET_TERMS = {"adversarial": 0.0, "target_entropy": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
 LETTERS = {"R": {"regression_error": 0.5}, "P": {"predicted_reward": 1.0}}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
@@ -123,13 +125,15 @@ def studies() -> dict[str, list[Variant]]:
         Variant("no batch norm", without("batch norm"), method="nlinucb"),
         Variant("statistics of the target, bandit feedback", method="nlinucb", feedback="bandit"),
         Variant("bandit feedback", feedback="bandit"),
+        Variant("principal components", method="nlinucb-p"),
     ]
+    estimated = {"learning": {"prior": "estimated"}}
     no_diversity = {"weights": {"target_diversity": 0.0}}
     label_shift = [
         Variant("default", pair="imbalanced"),
         Variant("no diversity", no_diversity, pair="imbalanced"),
         Variant("no entropy and diversity", without("entropy and diversity"), pair="imbalanced"),
-        Variant("prior of the arms estimated", {"learning": {"prior": "estimated"}}, pair="imbalanced"),
+        Variant("prior of the arms estimated", estimated, pair="imbalanced"),
         Variant("no target terms", method="nlinucb", pair="imbalanced"),
     ]
     ceilings = [
@@ -149,6 +153,8 @@ def studies() -> dict[str, list[Variant]]:
         "add-one-in": add_one_in,
         "ceilings": ceilings,
         "label shift": label_shift,
+        # The same on the pair as it is: what an estimated prior costs where arms are evenly frequent.
+        "prior": [Variant("default"), Variant("prior of the arms estimated", estimated)],
         "weight of P": weights_of_p,
     }
 
@@ -213,8 +219,10 @@ def run_variant(
         pair = imbalanced(pair)
     if variant.labels:
         pair = with_labels(pair, variant.labels)
-    kind = daband.NeuralLinUCB if variant.method == "nlinucb" else daband.DABand
-    more = {} if variant.feedback is None else {"feedback": variant.feedback}
+    kind = daband.DABand if variant.method == "daband" else daband.NeuralLinUCB
+    more: dict[str, Any] = {} if variant.feedback is None else {"feedback": variant.feedback}
+    if variant.method.endswith("-p"):
+        more["transform"] = default_transform(kind, pair, components=COMPONENTS)
     made = [kind.for_pair(pair, recipe=variant.recipe, seed=seed, **more) for seed in variant.seeds]
     started = time.perf_counter()
     runs = train_stacked([Training(policy, pair.source, pair.target, episodes) for policy in made])

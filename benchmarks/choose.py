@@ -9,8 +9,8 @@ Training needs numpy, scipy, scikit-learn, torch and safetensors alone. One file
 ``PAIR--CANDIDATE.npz``, with the predictions and choices of every seed on held-out source contexts, on target contexts
 and on the evaluator's target contexts, the expected rewards of both domains, the regret in the source and the accuracy
 in the target. The target's rewards judge the choice and have no part in it. Several processes may share a folder: each
-takes what nobody has begun (PAIR--CANDIDATE.claim). Random and NLinUCB-P are trained as well: they are rows of the table
-of methods and no candidates of ``choose``.
+takes what nobody has begun (PAIR--CANDIDATE.claim). Random and NLinUCB-P are trained as well: they are rows of the
+table of methods and no candidates of ``choose``.
 """
 
 from __future__ import annotations
