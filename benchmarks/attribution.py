@@ -38,6 +38,7 @@ CONTINUED_ROUNDS = 1920
 COMPONENTS = 64
 NO_TARGET_TERMS = {"adversarial": 0.0, "target_entropy": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
 LETTERS = {"R": {"regression_error": 0.5}, "P": {"predicted_reward": 1.0}}
+PAPERS_LETTERS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 
 
@@ -150,6 +151,7 @@ def studies() -> dict[str, list[Variant]]:
         # D alone is the default, and none is Neural-LinUCB: on DIGIT the studies above have them.
         "ablation": [Variant(letters, _ablated(letters)) for letters in COMBINATIONS if letters not in ("none", "D")],
         "ablation ends": [Variant(letters, _ablated(letters)) for letters in ("none", "D")],
+        "paper ablation": [Variant(letters, _ablated_paper(letters)) for letters in COMBINATIONS],
         "add-one-in": add_one_in,
         "ceilings": ceilings,
         "label shift": label_shift,
@@ -165,6 +167,11 @@ def _ablated(letters: str) -> dict[str, Any]:
         if letter in letters:
             weights |= on
     return {"weights": weights}
+
+
+def _ablated_paper(letters: str) -> dict[str, Any]:
+    off = {term: 0.0 for letter, term in PAPERS_LETTERS.items() if letter not in letters}
+    return {"base": "paper", "weights": off}
 
 
 def imbalanced(pair: Pair) -> Pair:
@@ -257,8 +264,9 @@ def run_variant(
 def continued(policy: Policy, pair: Pair) -> dict[str, float]:
     """Regret of continued training on target contexts that the policy has seen, and on fresh ones."""
     test = pair.require_target_test()
+    n = min(CONTINUED_ROUNDS, len(test))
     fresh = from_arrays(
-        source=(test.read(0, CONTINUED_ROUNDS), test.read_expected(0, CONTINUED_ROUNDS).argmax(axis=1)),
+        source=(test.read(0, n), test.read_expected(0, n).argmax(axis=1)),
         source_test=None,
         target=test.read(0, 1),
         n_arms=pair.n_arms,
@@ -266,7 +274,7 @@ def continued(policy: Policy, pair: Pair) -> dict[str, float]:
     assert isinstance(fresh, RewardDomain)
     found = {}
     for name, domain in (("seen contexts", pair.require_target_labelled()), ("fresh contexts", fresh)):
-        run = daband.continue_on_target(copy.deepcopy(policy), target=domain, rounds=CONTINUED_ROUNDS)
+        run = daband.continue_on_target(copy.deepcopy(policy), target=domain, rounds=min(CONTINUED_ROUNDS, len(domain)))
         found[name] = float(run.total_regret)
     return found
 
@@ -308,7 +316,7 @@ def main() -> None:
         )
         given.record.write_text(json.dumps(found, indent=1) + "\n")
         return
-    options = {"passes": 5} if given.pair == "signs" and not given.tiny else {}
+    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" and not given.tiny else {}
     pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
     available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
     episodes = given.episodes or min(300, available)
