@@ -30,7 +30,7 @@ import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
 from daband.policies import Policy
 from daband.policies.for_pair import default_transform
-from daband.training import Training, train_stacked
+from daband.training import Run, Training, train_stacked
 
 FIVE, THREE = tuple(range(5)), tuple(range(3))
 EPISODE = 64
@@ -58,6 +58,8 @@ class Variant:
     """"source": every source label is revealed; "target": the same, and the source is the target."""
     continued: bool = False
     """Whether training continues on target rewards afterwards."""
+    bound: bool = False
+    """Whether the record has the observable terms of the regret bound."""
 
 
 def without(*ingredients: str) -> dict[str, Any]:
@@ -121,12 +123,12 @@ def studies() -> dict[str, list[Variant]]:
         add_one_in.append(Variant(f"{letter} alone", recipe, seeds=THREE))
     source = {"learning": {"target_statistics": False}}
     baselines = [
-        Variant("statistics of the target", method="nlinucb", continued=True),
+        Variant("statistics of the target", method="nlinucb", continued=True, bound=True),
         Variant("statistics of the source", source, method="nlinucb"),
         Variant("no batch norm", without("batch norm"), method="nlinucb"),
         Variant("statistics of the target, bandit feedback", method="nlinucb", feedback="bandit"),
         Variant("bandit feedback", feedback="bandit"),
-        Variant("principal components", method="nlinucb-p"),
+        Variant("principal components", method="nlinucb-p", bound=True),
     ]
     estimated = {"learning": {"prior": "estimated"}}
     no_diversity = {"weights": {"target_diversity": 0.0}}
@@ -156,7 +158,7 @@ def studies() -> dict[str, list[Variant]]:
         "ceilings": ceilings,
         "label shift": label_shift,
         # The same on the pair as it is: what an estimated prior costs where arms are evenly frequent.
-        "prior": [Variant("default"), Variant("prior of the arms estimated", estimated)],
+        "prior": [Variant("default", bound=True), Variant("prior of the arms estimated", estimated)],
         "weight of P": weights_of_p,
     }
 
@@ -255,10 +257,21 @@ def run_variant(
         }
         if variant.continued:
             record["continued_regret"] = continued(policy, pair)
+        if variant.bound:
+            record["bound"] = bound_terms(run)
         records.append(record)
     if scores is not None and not variant.pair and not variant.labels:
         write_scores(scores, made, pair, f"{study} {variant.method} {variant.name}")
     return records
+
+
+def bound_terms(run: Run) -> dict[str, list[float]]:
+    """The bound's observable terms, summed over rounds, at some twenty episodes and at the last one."""
+    known = [episode for episode in run.episodes if "bound_rounds" in episode]
+    some = known[:: -max(1, len(known) // 20)][::-1]
+    names = [name for name in known[-1] if name.startswith("bound_") and name != "bound_informative"]
+    complete = [name for name in names if all(one.get(name) is not None for one in some)]
+    return {name.removeprefix("bound_"): [round(one[name], 4) for one in some] for name in complete}
 
 
 def continued(policy: Policy, pair: Pair) -> dict[str, float]:
