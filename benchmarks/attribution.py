@@ -252,6 +252,7 @@ def run_variant(
             "target_accuracy_macro": found.accuracy_macro,
             "source_regret": run.total_regret if not variant.labels else None,
             "rounds": run.rounds,
+            "target_contexts": len(pair.require_target_test()),
             "seconds": round(seconds, 2),
             "pair": pair.about.summary or pair.name,
         }

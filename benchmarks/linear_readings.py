@@ -87,6 +87,7 @@ def one(pair: Pair, method: str, settings: dict[str, Any], episodes: int, seeds:
                 "target_accuracy": found.accuracy,
                 "source_regret": run.total_regret,
                 "rounds": run.rounds,
+                "target_contexts": len(pair.require_target_test()),
                 "seconds": round(time.perf_counter() - started, 1),
                 "pair": pair.about.summary,
             }
