@@ -76,7 +76,7 @@ def _version(asked: bool) -> None:
 def _common(
     plugin: Annotated[
         list[str] | None,
-        typer.Option("--plugin", help="A module of yours that registers policies, pairs or terms, e.g. my.module."),
+        typer.Option("--plugin", help="A module of yours that registers policies, pairs or terms: mine, my.module or mine.py."),
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
