@@ -77,7 +77,7 @@ def _import(name: str) -> None:
     except Exception as error:  # whatever the code of another package may raise
         hint = ""
         if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
-            hint = f"; it is neither installed nor in {Path.cwd()}. A file is named by its path: --plugin path/to/mine.py"
+            hint = f"; it is neither installed nor in {Path.cwd()}. A file goes by its path: --plugin path/to/mine.py"
         raise InvalidInput(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
     _imported.add(name)
 

@@ -43,6 +43,7 @@ def test_questions_then_answers(daband, tmp_path):
     with open("questions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 20
+    assert daband("audit", str(run), "--budget", "20", "--out", "questions.csv").returncode == 0  # nothing is filled in
     assert {row["arm_name"] for row in rows} <= {"low", "medium", "high"}
     for number, row in enumerate(rows):
         row["reward"] = str(number % 2)
@@ -54,6 +55,13 @@ def test_questions_then_answers(daband, tmp_path):
             writer.writerows(rows)
         return daband("audit", str(run), "--answers", "answers.csv")
 
+    filled = (tmp_path / "questions.csv").read_text().replace(",\n", ",1\n")
+    (tmp_path / "questions.csv").write_text(filled)
+    again = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
+    assert again.returncode == 2
+    assert "give it as --answers" in again.stderr
+    assert (tmp_path / "questions.csv").read_text() == filled  # rewards that were filled in are not written over
+
     part = answer(rows[:7])
     assert part.returncode == 2
     assert "13 of 20 questions have no reward yet" in part.stderr
@@ -64,3 +72,18 @@ def test_questions_then_answers(daband, tmp_path):
     assert "value in the target" in daband("audit", str(run)).stdout
     assert json.loads((run / "audit" / "audit.json").read_text())["answered"] == 20
     assert daband("audit", str(run), "--answers", "answers.csv", "--budget", "3").returncode == 2
+    assert daband("audit", str(run), "--replace").returncode == 2
+    rows[0]["reward"] = "1"
+    assert "--replace" in answer(rows).stderr
+    assert daband("audit", str(run), "--answers", "answers.csv", "--replace").returncode == 0
+
+
+def test_paths_with_brackets_are_printed_as_they_are(daband, tmp_path):
+    small = ("--set", "episodes=2", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
+    done = daband("run", "warfarin/white-asian", "--method", "linucb", *small, "--out", "runs [v2]")
+    (run,) = (path.parent for path in (tmp_path / "runs [v2]").glob("*/done"))
+    assert f"Run: runs [v2]/{run.name}" in done.stdout
+    begun = daband("audit", f"runs [v2]/{run.name}", "--budget", "5", "--out", "[q].csv")
+    assert "Questions: [q].csv" in begun.stdout
+    assert "--answers '[q].csv'" in begun.stdout
+    assert "Written: [m].daband" in daband("export", f"runs [v2]/{run.name}", "[m].daband").stdout

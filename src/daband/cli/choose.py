@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from daband.cli.lines import say
 from daband.cli.options import Name, Overrides, stem
 from daband.cli.running import warnings_on
 from daband.domains import load
@@ -58,9 +59,9 @@ def choose_command(
         write_text(place / "choice.json", json.dumps(choice.as_dict(), indent=2) + "\n")
         write_text(place / "assessment.json", json.dumps(choice.assessment.as_dict(), indent=2) + "\n")
         console.print(_table(pair_name, choice))
-        console.print(f"Chosen: {choice.candidate} ({choice.rule}).", highlight=False, soft_wrap=True, markup=False)
-        console.print(choice.assessment.sentence, highlight=False, soft_wrap=True, markup=False)
-        console.print(f"Written: {place}", highlight=False, soft_wrap=True)
+        say(console, f"Chosen: {choice.candidate} ({choice.rule}).")
+        say(console, choice.assessment.sentence)
+        say(console, f"Written: {place}")
 
 
 def _table(pair: str, choice: Choice) -> Table:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from daband.cli.lines import say
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json
 
@@ -51,5 +52,5 @@ def export_command(
         arm_names=names,
         assessment=read_json(assessed) if assessed.is_file() else None,
     )
-    console.print(f"{load_deployed(file)!r}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Written: {file} ({file.stat().st_size / 1024:,.0f} KiB)", highlight=False, soft_wrap=True)
+    say(console, f"{load_deployed(file)!r}")
+    say(console, f"Written: {file} ({file.stat().st_size / 1024:,.0f} KiB)")
