@@ -51,6 +51,13 @@ class Run:
     episodes: list[dict[str, float]]
     seconds: float
 
+    def __repr__(self) -> str:
+        regret = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
+        mean = f"mean reward {self.reward.mean():.4g}" if self.rounds else "nothing"
+        return (
+            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean}{regret}, {self.seconds:,.1f} s>"
+        )
+
     @property
     def rounds(self) -> int:
         """How many rounds were played."""
@@ -352,8 +359,9 @@ def check_training(
         raise InvalidInput(
             f"{episodes} episodes of {episode_length} are {episodes * episode_length} rounds, but the source has "
             f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for "
-            + (f"at most {fitting} episodes" if fitting else f"a shorter episode_length than {episode_length}")
-            + f", or for passes={math.ceil(episodes * episode_length / len(source))}"
+            + (f"at most episodes={fitting}" if fitting else f"a shorter episode_length than {episode_length}")
+            + f", or build the pair with passes={math.ceil(episodes * episode_length / len(source))}, so that contexts "
+            "are shown again (on the command line --set episodes=... or --set pair_options.passes=...)"
         )
 
 
