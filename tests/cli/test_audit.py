@@ -33,9 +33,9 @@ def test_questions_then_answers(daband, tmp_path):
     refused = daband("audit", str(run))
     assert refused.returncode == 2
     assert "--budget" in refused.stderr
-    refused = daband("audit", str(tmp_path / "runs"), "--budget", "5")
+    refused = daband("audit", str(tmp_path), "--budget", "5")
     assert refused.returncode == 2
-    assert "give the folder of one run" in refused.stderr
+    assert "holds no finished run" in refused.stderr
 
     begun = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
     assert begun.returncode == 0, begun.stderr

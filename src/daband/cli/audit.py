@@ -13,6 +13,7 @@ from daband.cli.lines import say
 from daband.cli.running import warnings_on
 from daband.errors import InvalidInput
 from daband.experiments import AUDIT_FOLDER, begin_audit
+from daband.experiments.policy_folder import policy_folder
 from daband.experiments.records import decimals
 from daband.files import write_bytes
 from daband.trust import Audit, answer_audit, read_audit
@@ -21,7 +22,7 @@ __all__ = ["audit_command"]
 
 
 def audit_command(
-    folder: Annotated[Path, typer.Argument(help="The folder of one run.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of one run, or of a choice.")],
     budget: Annotated[int | None, typer.Option(min=1, help="Begin: how many rewards will be asked for.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where a copy of the questions goes, as CSV.")] = None,
     answers: Annotated[
@@ -42,7 +43,7 @@ def audit_command(
     `daband audit DIR --answers questions.csv`. Without options, how far the audit has come.
     """
     console = Console()
-    place = folder / AUDIT_FOLDER
+    place = policy_folder(folder).path / AUDIT_FOLDER
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
