@@ -36,14 +36,13 @@ def export_command(
             pair = found.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
-    assessment = found.assessment()
     export(
         load(found.policy_file, device="cpu"),
         file,
         pair=pair,
         domain=domain,
         arm_names=_arm_names(found.path),
-        assessment=None if assessment is None else assessment.as_dict(),
+        assessment=None if found.assessment_file is None else read_json(found.assessment_file),
     )
     say(console, f"{load_deployed(file)!r}")
     say(console, f"Written: {file} ({file.stat().st_size / 1024:,.0f} KiB)")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from daband.experiments.policy_folder import policy_folder
 from daband.policies import load as load_policy
-from daband.trust import Audit, audit
+from daband.trust import Audit, audit, read_assessment
 
 __all__ = ["AUDIT_FOLDER", "begin_audit"]
 
@@ -27,7 +27,7 @@ def begin_audit(
         load_policy(found.policy_file),
         target=pair.target,
         budget=budget,
-        assessment=found.assessment(),
+        assessment=None if found.assessment_file is None else read_assessment(found.assessment_file),
         directory=found.path / AUDIT_FOLDER,
         anytime=anytime,
         confidence=confidence,

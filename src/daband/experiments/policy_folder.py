@@ -11,7 +11,6 @@ from daband.errors import DataError, InvalidInput
 from daband.experiments.continued import finished_runs
 from daband.experiments.run import read_spec
 from daband.files import read_json
-from daband.trust import Assessment, read_assessment
 
 __all__ = ["CHOICE_FILE", "PolicyFolder", "policy_folder"]
 
@@ -38,10 +37,11 @@ class PolicyFolder:
         """The pair, read anew."""
         return load(self.pair, **self.pair_options)
 
-    def assessment(self) -> Assessment | None:
-        """What ``assessment.json`` says; None where there is none."""
+    @property
+    def assessment_file(self) -> Path | None:
+        """What is estimated of its quality in the target; None where nobody assessed it."""
         path = self.path / "assessment.json"
-        return read_assessment(path) if path.is_file() else None
+        return path if path.is_file() else None
 
 
 def policy_folder(folder: str | Path) -> PolicyFolder:
