@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -76,6 +78,28 @@ def test_questions_then_answers(daband, tmp_path):
     rows[0]["reward"] = "1"
     assert "--replace" in answer(rows).stderr
     assert daband("audit", str(run), "--answers", "answers.csv", "--replace").returncode == 0
+
+
+PLUGIN = """
+import numpy as np
+from daband.domains import About, from_arrays, register_pair
+
+@register_pair("names", about=About(summary="arms with letters of many alphabets"))
+def names(*, tiny: bool = False):
+    arms = ["B\u00fcndel", "\u30ab\u30fc\u30c9"]
+    return from_arrays(source=(np.eye(60, 2), np.arange(60) % 2), target=np.eye(60, 2), class_names=arms, name="names")
+"""
+
+
+def test_a_terminal_without_the_letters_of_a_name(tmp_path):
+    (tmp_path / "names.py").write_text(PLUGIN, encoding="utf-8")
+    bare = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    call = [sys.executable, "-c", "from daband.cli.main import main; main()", "--plugin", "names.py"]
+    for command in (["bench", "names", "--methods", "linucb", "--seeds", "0", "--set", "episodes=1", "--set",
+                     "episode_length=16"], ["report", "runs/names"]):  # fmt: skip
+        done = subprocess.run([*call, *command], cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "B\u00fcndel" in (tmp_path / "runs/names/report.html").read_text(encoding="utf-8")
 
 
 def test_paths_with_brackets_are_printed_as_they_are(daband, tmp_path):

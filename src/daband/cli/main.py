@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -253,6 +254,9 @@ def _written(folder: Path, pair: str | None = None) -> Path:
 
 def main() -> None:
     """The entry point: an error of ours is a message and exit code 2, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of arms may have letters that the terminal's encoding has not
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except DabandError as error:

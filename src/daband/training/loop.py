@@ -123,7 +123,7 @@ def _places(directory: str | Path | None, n: int) -> list[Path | None]:
 
 
 def _train_several(trainings: Sequence[Training], save_every: float) -> list[Run]:
-    """Stacked where that can be, else in turn; the first run that fails raises, after the others are done."""
+    """Stacked where that can be, and then a run that fails raises after the others are done; else in turn."""
     if not trainings:
         raise InvalidInput("policy is an empty list; give at least one")
     for index, one in enumerate(trainings):
