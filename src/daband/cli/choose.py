@@ -39,6 +39,8 @@ def choose_command(
     folder = out or Path("runs") / f"{stem(name)}-choice"
     names = experiment.pairs()
     for pair_name in names:
+        # Before the training: a folder that cannot be made should not cost it.
+        place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
         options = pairs.get(pair_name).resolved(experiment.pair_options)
         pair = load(pair_name, **options)
         episodes = None if experiment.episodes == "all" else experiment.episodes
@@ -58,7 +60,6 @@ def choose_command(
                 device=device,
                 progress=tell,
             )
-        place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
         choice.policy.save(place / "policy.safetensors")
         about = {"pair": pair_name, "pair_options": options, "class_names": list(pair.class_names)}
         write_text(place / CHOICE_FILE, json.dumps({**about, **choice.as_dict()}, indent=2) + "\n")
