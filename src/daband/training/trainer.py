@@ -81,6 +81,8 @@ class Phase:
     seed: int
     rounds: int | None = None
     propensity_weighting: str | None = None
+    prior_trust: float | str = 1.0
+    """How much what the policy has learned before counts from the first round on (``Policy.trust_prior``)."""
 
     def bounds(self, episode: int) -> tuple[int, int]:
         """The first round of an episode and the first behind it."""
@@ -146,6 +148,7 @@ class Trainer:
                     lambda episodes: {**settings, "training": replace(phase, episodes=episodes).settings()},
                     phase.episodes,
                 )
+                self._trust_prior()  # only now: a folder that is refused must leave the policy as it was
                 self.history = self.folder.resume(policy)
                 if self.history.episodes and policy.transform is not None and not policy.transform.fitted:
                     raise InvalidInput(
@@ -156,6 +159,8 @@ class Trainer:
             except BaseException:
                 self.folder.release()
                 raise
+        else:
+            self._trust_prior()
         self._fit_transform()
         self._since = self._saved = time.perf_counter()
         self._beside = 1
@@ -166,6 +171,10 @@ class Trainer:
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: Played | None = None
         self._unlabelled: AnyArray | None = None
+
+    def _trust_prior(self) -> None:
+        if self.phase.prior_trust != 1.0:
+            self.policy.trust_prior(self.phase.prior_trust)
 
     def _fit_transform(self) -> None:
         if not self.policy.prepared:
