@@ -42,7 +42,7 @@ PAGE_OF: dict[str, Callable[[Any], str]] = {
     "latency": latency_page,
     "paper-digit": paper_digit,
     "prior-trust": prior_trust_page,
-    "trust": trust_page,
+    "trust": lambda record: trust_page(record, _records("assess-cost")),
     "digit": lambda records: digit(records, _records("attribution")),
     "stand-ins": lambda records: stand_ins(records, _records("signs")),
 }
