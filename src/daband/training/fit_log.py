@@ -14,11 +14,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from daband.arguments import whole
 from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableTransform
-from daband.domains.readers.parquet_log import LogPart, ParquetLog
+from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.errors import DataError, InvalidInput
 from daband.policies import Policy
 from daband.policies.input_checks import checked_domain
@@ -96,7 +95,15 @@ def fit_log(
         raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
     adapt_every, where = whole("adapt_every", adapt_every, least=1), checked_domain(domain)
     workers = None if workers is None else whole("workers", workers, least=1)
-    opened = _opened(policy, log, columns, table, on_damaged)
+    opened = opened_log(
+        log,
+        n_arms=policy.n_arms,
+        context_shape=policy.context_shape,
+        shared=policy.arms == "shared",
+        columns=columns,
+        table=table,
+        on_damaged=on_damaged,
+    )
     config = {
         "policy": {**policy.settings(), "name": policy.name},
         "columns": asdict(opened.columns),
@@ -265,29 +272,6 @@ class _LogRun:
                 "seconds_left": (len(self.log) - self._rows) / max(rate, 1e-9),
             }
         )
-
-
-def _opened(
-    policy: Policy, log: Any, columns: Columns | None, table: TableTransform | None, on_damaged: str
-) -> ParquetLog:
-    if not isinstance(log, ParquetLog):
-        return ParquetLog(
-            log,
-            n_arms=policy.n_arms,
-            columns=columns,
-            transform=table,
-            context_shape=policy.context_shape,
-            shared=policy.arms == "shared",
-            on_damaged=on_damaged,
-        )
-    if columns is not None or table is not None:
-        raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
-    if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, policy.arms == "shared"):
-        raise InvalidInput(
-            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes "
-            f"{policy.context_shape} and {policy.n_arms}"
-        )
-    return log
 
 
 def _warn(message: str, *, stacklevel: int) -> None:
