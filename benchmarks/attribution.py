@@ -29,13 +29,16 @@ from study_queue import finished, work_through
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
 from daband.policies import Policy
-from daband.training import Training, train_stacked
+from daband.policies.for_pair import default_transform
+from daband.training import Run, Training, train_stacked
 
 FIVE, THREE = tuple(range(5)), tuple(range(3))
 EPISODE = 64
 CONTINUED_ROUNDS = 1920
+COMPONENTS = 64
 NO_TARGET_TERMS = {"adversarial": 0.0, "target_entropy": 0.0, "target_diversity": 0.0, "pseudo_labels": 0.0}
 LETTERS = {"R": {"regression_error": 0.5}, "P": {"predicted_reward": 1.0}}
+PAPERS_LETTERS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 
 
@@ -55,6 +58,8 @@ class Variant:
     """"source": every source label is revealed; "target": the same, and the source is the target."""
     continued: bool = False
     """Whether training continues on target rewards afterwards."""
+    bound: bool = False
+    """Whether the record has the observable terms of the regret bound."""
 
 
 def without(*ingredients: str) -> dict[str, Any]:
@@ -118,18 +123,20 @@ def studies() -> dict[str, list[Variant]]:
         add_one_in.append(Variant(f"{letter} alone", recipe, seeds=THREE))
     source = {"learning": {"target_statistics": False}}
     baselines = [
-        Variant("statistics of the target", method="nlinucb", continued=True),
+        Variant("statistics of the target", method="nlinucb", continued=True, bound=True),
         Variant("statistics of the source", source, method="nlinucb"),
         Variant("no batch norm", without("batch norm"), method="nlinucb"),
         Variant("statistics of the target, bandit feedback", method="nlinucb", feedback="bandit"),
         Variant("bandit feedback", feedback="bandit"),
+        Variant("principal components", method="nlinucb-p", bound=True),
     ]
+    estimated = {"learning": {"prior": "estimated"}}
     no_diversity = {"weights": {"target_diversity": 0.0}}
     label_shift = [
         Variant("default", pair="imbalanced"),
         Variant("no diversity", no_diversity, pair="imbalanced"),
         Variant("no entropy and diversity", without("entropy and diversity"), pair="imbalanced"),
-        Variant("prior of the arms estimated", {"learning": {"prior": "estimated"}}, pair="imbalanced"),
+        Variant("prior of the arms estimated", estimated, pair="imbalanced"),
         Variant("no target terms", method="nlinucb", pair="imbalanced"),
     ]
     ceilings = [
@@ -146,9 +153,12 @@ def studies() -> dict[str, list[Variant]]:
         # D alone is the default, and none is Neural-LinUCB: on DIGIT the studies above have them.
         "ablation": [Variant(letters, _ablated(letters)) for letters in COMBINATIONS if letters not in ("none", "D")],
         "ablation ends": [Variant(letters, _ablated(letters)) for letters in ("none", "D")],
+        "paper ablation": [Variant(letters, _ablated_paper(letters)) for letters in COMBINATIONS],
         "add-one-in": add_one_in,
         "ceilings": ceilings,
         "label shift": label_shift,
+        # The same on the pair as it is: what an estimated prior costs where arms are evenly frequent.
+        "prior": [Variant("default", bound=True), Variant("prior of the arms estimated", estimated)],
         "weight of P": weights_of_p,
     }
 
@@ -159,6 +169,11 @@ def _ablated(letters: str) -> dict[str, Any]:
         if letter in letters:
             weights |= on
     return {"weights": weights}
+
+
+def _ablated_paper(letters: str) -> dict[str, Any]:
+    off = {term: 0.0 for letter, term in PAPERS_LETTERS.items() if letter not in letters}
+    return {"base": "paper", "weights": off}
 
 
 def imbalanced(pair: Pair) -> Pair:
@@ -213,8 +228,10 @@ def run_variant(
         pair = imbalanced(pair)
     if variant.labels:
         pair = with_labels(pair, variant.labels)
-    kind = daband.NeuralLinUCB if variant.method == "nlinucb" else daband.DABand
-    more = {} if variant.feedback is None else {"feedback": variant.feedback}
+    kind = daband.DABand if variant.method == "daband" else daband.NeuralLinUCB
+    more: dict[str, Any] = {} if variant.feedback is None else {"feedback": variant.feedback}
+    if variant.method.endswith("-p"):
+        more["transform"] = default_transform(kind, pair, components=COMPONENTS)
     made = [kind.for_pair(pair, recipe=variant.recipe, seed=seed, **more) for seed in variant.seeds]
     started = time.perf_counter()
     runs = train_stacked([Training(policy, pair.source, pair.target, episodes) for policy in made])
@@ -235,22 +252,35 @@ def run_variant(
             "target_accuracy_macro": found.accuracy_macro,
             "source_regret": run.total_regret if not variant.labels else None,
             "rounds": run.rounds,
+            "target_contexts": len(pair.require_target_test()),
             "seconds": round(seconds, 2),
             "pair": pair.about.summary or pair.name,
         }
         if variant.continued:
             record["continued_regret"] = continued(policy, pair)
+        if variant.bound:
+            record["bound"] = bound_terms(run)
         records.append(record)
     if scores is not None and not variant.pair and not variant.labels:
         write_scores(scores, made, pair, f"{study} {variant.method} {variant.name}")
     return records
 
 
+def bound_terms(run: Run) -> dict[str, list[float]]:
+    """The bound's observable terms, summed over rounds, at some twenty episodes and at the last one."""
+    known = [episode for episode in run.episodes if "bound_rounds" in episode]
+    some = known[:: -max(1, len(known) // 20)][::-1]
+    names = [name for name in known[-1] if name.startswith("bound_") and name != "bound_informative"]
+    complete = [name for name in names if all(one.get(name) is not None for one in some)]
+    return {name.removeprefix("bound_"): [round(one[name], 4) for one in some] for name in complete}
+
+
 def continued(policy: Policy, pair: Pair) -> dict[str, float]:
     """Regret of continued training on target contexts that the policy has seen, and on fresh ones."""
     test = pair.require_target_test()
+    n = min(CONTINUED_ROUNDS, len(test))
     fresh = from_arrays(
-        source=(test.read(0, CONTINUED_ROUNDS), test.read_expected(0, CONTINUED_ROUNDS).argmax(axis=1)),
+        source=(test.read(0, n), test.read_expected(0, n).argmax(axis=1)),
         source_test=None,
         target=test.read(0, 1),
         n_arms=pair.n_arms,
@@ -258,7 +288,7 @@ def continued(policy: Policy, pair: Pair) -> dict[str, float]:
     assert isinstance(fresh, RewardDomain)
     found = {}
     for name, domain in (("seen contexts", pair.require_target_labelled()), ("fresh contexts", fresh)):
-        run = daband.continue_on_target(copy.deepcopy(policy), target=domain, rounds=CONTINUED_ROUNDS)
+        run = daband.continue_on_target(copy.deepcopy(policy), target=domain, rounds=min(CONTINUED_ROUNDS, len(domain)))
         found[name] = float(run.total_regret)
     return found
 
@@ -300,7 +330,7 @@ def main() -> None:
         )
         given.record.write_text(json.dumps(found, indent=1) + "\n")
         return
-    options = {"passes": 5} if given.pair == "signs" and not given.tiny else {}
+    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" and not given.tiny else {}
     pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
     available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
     episodes = given.episodes or min(300, available)

@@ -7,8 +7,10 @@
 
 Training needs numpy, scipy, scikit-learn, torch and safetensors alone. One file per pair and candidate:
 ``PAIR--CANDIDATE.npz``, with the predictions and choices of every seed on held-out source contexts, on target contexts
-and on the evaluator's target contexts, and the expected rewards of both domains. The target's rewards judge the choice
-and have no part in it. Several processes may share a folder: each takes what nobody has begun (PAIR--CANDIDATE.claim).
+and on the evaluator's target contexts, the expected rewards of both domains, the regret in the source and the accuracy
+in the target. The target's rewards judge the choice and have no part in it. Several processes may share a folder: each
+takes what nobody has begun (PAIR--CANDIDATE.claim). Random and NLinUCB-P are trained as well: they are rows of the
+table of methods and no candidates of ``choose``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 from daband.policies import Policy
 from daband.policies.stacked import can_stack
-from daband.training import Training, train_stacked
+from daband.training import Run, Training, train_stacked
 from daband.trust.candidates import Candidate, default_candidates
 
 EPISODE = 64
@@ -38,6 +41,8 @@ AMAZON = ("books", "dvd", "elec", "kitchen")
 OFFICE = ("amazon", "caltech10", "dslr", "webcam")
 RACES = ("white", "asian", "black")
 DIGITS = ("mnist", "usps", "semeion")
+BASELINES = (Candidate("random", "random"), Candidate("nlinucb-p", "nlinucb-p"))
+"""Methods that the table of methods has and ``choose`` does not try."""
 PARTS = ("source", "source_rewards", "held", "held_rewards", "target", "test", "test_rewards")
 
 
@@ -83,6 +88,7 @@ def load_pair(label: str, tables: Path | None) -> tuple[Pair, int]:
             passes=options["passes"],
             name=label,
         )
+        pair = replace(pair, about=replace(pair.about, summary=f"{label}, exported as arrays"))
     else:
         pair = daband.domains.load(name, **options)
     return pair, min(episodes or 10**9, pair.source.rounds_available // EPISODE)
@@ -121,7 +127,7 @@ def decided(policy: Policy, contexts: np.ndarray, domain: str) -> tuple[np.ndarr
     return mean.astype(np.float16), np.concatenate([part.arm for part in parts]).astype(np.uint8)
 
 
-def train_seeds(policies: list[Policy], pair: Pair, episodes: int, device: str) -> None:
+def train_seeds(policies: list[Policy], pair: Pair, episodes: int, device: str) -> list[Run]:
     """Train a policy per seed, stacked on a GPU."""
     common: dict[str, Any] = {
         "source": pair.source,
@@ -130,12 +136,13 @@ def train_seeds(policies: list[Policy], pair: Pair, episodes: int, device: str) 
         "episode_length": EPISODE,
     }
     if device.startswith("cuda") and can_stack(policies):
+        runs = []
         for outcome in train_stacked([Training(policy, **common) for policy in policies]):
             if isinstance(outcome, Exception):
                 raise outcome
-        return
-    for policy in policies:
-        daband.train(policy, **common)
+            runs.append(outcome)
+        return runs
+    return [daband.train(policy, **common) for policy in policies]
 
 
 def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int, arguments: argparse.Namespace) -> str:
@@ -143,7 +150,7 @@ def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int
     started = time.perf_counter()
     seeds = list(range(arguments.seeds))
     policies = [candidate.build(pair, seed=seed, device=arguments.device) for seed in seeds]
-    train_seeds(policies, pair, episodes, arguments.device)
+    runs = train_seeds(policies, pair, episodes, arguments.device)
     held, test = pair.source_test, pair.require_target_test()
     assert isinstance(held, EvaluationDomain)
     n, m = min(MOST, len(held)), min(MOST, len(test))
@@ -155,17 +162,20 @@ def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int
         arrays[f"{name}_mean"], arrays[f"{name}_arm"] = (np.stack(column) for column in zip(*found, strict=True))
     about = {
         "pair": label,
+        "data": pair.about.summary,
         "candidate": candidate.name,
         "method": candidate.method,
         "settings": dict(candidate.settings),
         "seeds": seeds,
         "episodes": episodes,
         "episode_length": EPISODE,
+        "rounds": [run.rounds for run in runs],
+        "source_regret": [float(run.total_regret) for run in runs],
         "seconds": round(time.perf_counter() - started, 1),
-        "linear_acts": [bool(getattr(policy, "linear_acts", False)) for policy in policies],
         "accuracy": [float(daband.evaluate(policy, test).accuracy) for policy in policies],
         "reward_range": list(policies[0].reward_range),
         "device": torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "cpu",
+        "torch": torch.__version__,
         "commit": arguments.commit,
     }
     arrays["source_expected"] = held.read_expected(0, n).astype(np.float32)
@@ -200,7 +210,7 @@ def train_all(arguments: argparse.Namespace) -> None:
         except ModuleNotFoundError as error:
             print(f"{label} is left out: {error}; give --tables", flush=True)
             continue
-        for candidate in default_candidates(pair):
+        for candidate in (*default_candidates(pair), *BASELINES):
             stem = candidate.name.replace(", ", "-").replace(" ", "-")
             mine = zlib.crc32(f"{label} {candidate.name}".encode()) % of == index
             path = arguments.out / f"{label.replace('/', '_')}--{stem}.npz"

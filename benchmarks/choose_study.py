@@ -30,6 +30,8 @@ ORDER = (
     "daband, network alone",
     "daband, a third of the alignment",
 )
+BASELINES = ("random", "nlinucb-p")
+"""Methods that ``choose`` does not try; the table of methods has them."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,11 @@ class Trained:
             self.reward[rows],
             self.target_arm[rows],
             uses_contexts=self.about["method"] not in ("constant", "random"),
-            seed_matters=neural and not any(self.about["linear_acts"][row] for row in rows),
+            seed_matters=neural,
         )
 
 
-def read(folder: Path) -> dict[str, dict[str, Trained]]:
+def read(folder: Path, names: Sequence[str] = ORDER) -> dict[str, dict[str, Trained]]:
     """What is in the folder, by pair and candidate, the simplest candidate first."""
     found: dict[str, dict[str, Trained]] = {}
     for path in sorted(folder.glob("*--*.npz")):
@@ -71,15 +73,22 @@ def read(folder: Path) -> dict[str, dict[str, Trained]]:
             found.setdefault(about["pair"], {})[about["candidate"]] = Trained(
                 about, source, reward, packed["target_arm"].astype(int), np.array(about["accuracy"]), value
             )
-    return {pair: {name: own[name] for name in ORDER if name in own} for pair, own in sorted(found.items())}
+    return {pair: {name: own[name] for name in names if name in own} for pair, own in sorted(found.items())}
 
 
-def study(pairs: dict[str, dict[str, Trained]]) -> list[dict[str, Any]]:
-    """A record per pair and seed: every candidate's accuracy and estimate, and which one was chosen."""
+def study(
+    pairs: dict[str, dict[str, Trained]], baselines: dict[str, dict[str, Trained]] | None = None
+) -> list[dict[str, Any]]:
+    """A record per pair and seed: every candidate's accuracy and estimate, and which one was chosen.
+
+    ``baselines`` are methods that are no candidates: a record has their accuracies as well.
+    """
     records = []
     for pair, candidates in pairs.items():
         names = list(candidates)
         first = candidates[names[0]].about
+        others = (baselines or {}).get(pair, {})
+        everyone = {**candidates, **others}
         for place, seed in enumerate(first["seeds"]):
             taken, estimated = chosen([candidates[name].ballot(place) for name in names])
             records.append(
@@ -91,10 +100,17 @@ def study(pairs: dict[str, dict[str, Trained]]) -> list[dict[str, Any]]:
                     "target_accuracy": {n: round(float(candidates[n].accuracy[place]), 5) for n in names},
                     "estimated": {n: round(float(e), 5) for n, e in zip(names, estimated, strict=True)},
                     "held_out_source": {n: round(float(candidates[n].reward[place].mean()), 5) for n in names},
-                    "linear_acts": {n: candidates[n].about["linear_acts"][place] for n in names},
+                    "baselines": {n: round(float(one.accuracy[place]), 5) for n, one in others.items()},
+                    "source_regret": {
+                        n: one.about["source_regret"][place]
+                        for n, one in everyone.items()
+                        if "source_regret" in one.about
+                    },
+                    "data": first.get("data", pair),
                     "episodes": first["episodes"],
-                    "device": {n: candidates[n].about["device"] for n in names},
-                    "commit": ", ".join(sorted({candidates[n].about["commit"] for n in names})),
+                    "rounds": first["episodes"] * first["episode_length"],
+                    "device": {n: one.about["device"] for n, one in everyone.items()},
+                    "commit": ", ".join(sorted({one.about["commit"] for one in everyone.values()})),
                 }
             )
     return records
@@ -122,7 +138,7 @@ def main() -> None:
     most = max(map(len, pairs.values()))
     for pair in [pair for pair, own in pairs.items() if len(own) < most]:
         print(f"{pair} is left out: {len(pairs.pop(pair))} of {most} candidates are trained")
-    records = study(pairs)
+    records = study(pairs, read(arguments.scores, BASELINES))
     print(summary(records))
     if arguments.record:
         lines = ",\n".join(json.dumps(record) for record in records)

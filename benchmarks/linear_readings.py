@@ -1,29 +1,35 @@
-"""LinUCB and LinUCB-P on DIGIT, read in more than one way: pixels, ridge, components; alpha chosen by source regret.
+"""LinUCB and LinUCB-P on images, read in more than one way: pixels, ridge, components; alpha chosen by source regret.
 
-    python benchmarks/linear_readings.py --out records/
+    python benchmarks/linear_readings.py --out records/                   # DIGIT
+    python benchmarks/linear_readings.py --out records/ --pair signs
+    python benchmarks/linear_readings.py --out records/ --record benchmarks/records/linear-readings.json
 
 Several processes may be started with one ``--out`` (``study_queue``). Every record has the target accuracy (by labels
-that only the evaluator has) and the source regret, by which alpha is chosen.
+that only the evaluator has) and the source regret, by which alpha is chosen. Beside them a constant arm and random
+choices.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study_queue import Unit, work_through
+from study_queue import Unit, finished, work_through
 
 import daband
 from daband.domains import Pair
+from daband.policies import Policy
 
+EPISODE = 64
 ALPHAS = (0.05, 0.15, 0.5, 1.5)
 COMPONENTS = (16, 32, 64, 128, 256)
-SEEDS = (0, 1, 2)
+SEEDS = {"digit": (0, 1, 2), "signs": (0, 1, 2, 3, 4)}
 _MEAN = np.array((0.485, 0.456, 0.406), np.float32)
 _DEVIATION = np.array((0.229, 0.224, 0.225), np.float32)
 
@@ -46,32 +52,42 @@ class Pixels:
         return unit.reshape(len(unit), -1)
 
 
-def one(pair: Pair, settings: dict[str, Any], episodes: int) -> list[dict[str, Any]]:
-    """Train the seeds of one reading at one alpha."""
+def linear(pair: Pair, settings: dict[str, Any], seed: int) -> Policy:
+    """LinUCB by one reading."""
     made = {"unit": None, "standardised": daband.Standardise()}
-    how = settings["pixels"]
+    how, components = settings["pixels"], settings["components"]
     transform = made[how] if how in made else Pixels(how)
+    return daband.LinUCB.for_pair(
+        pair,
+        alpha=settings["alpha"],
+        ridge=settings["ridge"],
+        seed=seed,
+        transform=daband.PCA(components) if components else transform,
+    )
+
+
+def one(pair: Pair, method: str, settings: dict[str, Any], episodes: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Train the seeds of one method, or of one reading of it at one alpha."""
     records = []
-    for seed in SEEDS:
+    for seed in seeds:
         started = time.perf_counter()
-        components = settings["components"]
-        policy = daband.LinUCB.for_pair(
-            pair,
-            alpha=settings["alpha"],
-            ridge=settings["ridge"],
-            seed=seed,
-            transform=daband.PCA(components) if components else transform,
-        )
+        if method == "constant":  # alpha 1, as choose has it: a small one may stay with an arm whose reward was luck
+            policy: Policy = daband.Constant.for_pair(pair, alpha=1.0, seed=seed)
+        elif method == "random":
+            policy = daband.Random.for_pair(pair, seed=seed)
+        else:
+            policy = linear(pair, settings, seed)
         run = daband.train(policy, source=pair.source, target=pair.target, episodes=episodes)
         found = daband.evaluate(policy, pair.require_target_test())
         records.append(
             {
-                "method": "linucb-p" if components else "linucb",
+                "method": method,
                 "seed": seed,
                 **settings,
                 "target_accuracy": found.accuracy,
                 "source_regret": run.total_regret,
                 "rounds": run.rounds,
+                "target_contexts": len(pair.require_target_test()),
                 "seconds": round(time.perf_counter() - started, 1),
                 "pair": pair.about.summary,
             }
@@ -79,29 +95,55 @@ def one(pair: Pair, settings: dict[str, Any], episodes: int) -> list[dict[str, A
     return records
 
 
-def units(pair: Pair, episodes: int) -> Iterator[Unit]:
-    readings = [{"pixels": "unit", "ridge": 1.0, "components": count} for count in (64, 0)]
-    readings += [{"pixels": "unit", "ridge": 1.0, "components": count} for count in COMPONENTS if count != 64]
-    readings += [{"pixels": how, "ridge": 1.0, "components": 0} for how in ("symmetric", "imagenet", "standardised")]
-    readings += [{"pixels": "unit", "ridge": ridge, "components": count} for ridge in (0.1, 10.0) for count in (64, 0)]
-    for reading in readings:
+def readings(name: str) -> Iterator[dict[str, Any]]:
+    """What a pair's contexts, ridge and components may be: all on DIGIT, which the paper has; fewer on signs."""
+    if name == "digit":
+        yield from ({"pixels": "unit", "ridge": 1.0, "components": count} for count in (64, 0))
+        yield from ({"pixels": "unit", "ridge": 1.0, "components": count} for count in COMPONENTS if count != 64)
+        for how in ("symmetric", "imagenet", "standardised"):
+            yield {"pixels": how, "ridge": 1.0, "components": 0}
+        for ridge in (0.1, 10.0):
+            yield from ({"pixels": "unit", "ridge": ridge, "components": count} for count in (64, 0))
+    else:
+        yield from ({"pixels": "unit", "ridge": 1.0, "components": count} for count in (64, 16))
+        yield {"pixels": "unit", "ridge": 10.0, "components": 64}
+        yield {"pixels": "unit", "ridge": 1.0, "components": 0}
+        yield {"pixels": "standardised", "ridge": 1.0, "components": 0}
+        yield {"pixels": "unit", "ridge": 10.0, "components": 0}
+
+
+def units(name: str, pair: Pair, episodes: int) -> Iterator[Unit]:
+    """A unit per method, or reading of it, and alpha."""
+    front = "" if name == "digit" else f"{name} "
+    for method in ("constant", "random"):
+        yield f"{front}{method}", partial(one, pair, method, {}, episodes, range(5))
+    for reading in readings(name):
         for alpha in ALPHAS:
             settings = {**reading, "alpha": alpha}
-            yield (
-                " ".join(f"{name} {value}" for name, value in settings.items()),
-                partial(one, pair, settings, episodes),
-            )
+            method = "linucb-p" if settings["components"] else "linucb"
+            label = " ".join(f"{key} {value}" for key, value in settings.items())
+            yield front + label, partial(one, pair, method, settings, episodes, SEEDS[name])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--pair", choices=list(SEEDS), default="digit")
+    parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no reading after so many")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--record", type=Path, help="gather what is finished in --out into this file; train nothing")
+    parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
     given = parser.parse_args()
-    pair = daband.domains.load("digit")
-    work_through(units(pair, given.episodes), out=given.out, commit=given.commit, seconds=given.seconds)
+    if given.record is not None:
+        found = sorted(finished(given.out), key=lambda one: (one["pair"], one["method"], one["seed"]))
+        given.record.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" and not given.tiny else {}
+    pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
+    available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
+    episodes = given.episodes or min(300, available)
+    work_through(units(given.pair, pair, episodes), out=given.out, commit=given.commit, seconds=given.seconds)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@
 Numpy, scipy, scikit-learn, torch and safetensors are enough (image folders need PIL; warfarin needs polars, or the file
 that ``--export-tables`` wrote where polars is). ``vectors`` are synthetic, amazon, office_caltech and warfarin;
 ``images`` are handwritten, digit and signs. One file per pair, variant and stage of training,
-``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again. It holds, for every seed of the committee, what
+``PAIR--VARIANT--STAGE.npz``; a file that is there is not made again, and processes that share a folder each take what
+nobody has begun (PAIR--VARIANT.claim). It holds, for every seed of the committee, what
 the policy predicts (scaled to [0, 1]) and chooses on held-out source contexts, on target contexts, on the evaluator's
-target contexts and on source contexts under simulated shifts, some latents, and the expected rewards of both domains.
+target contexts and on source contexts under simulated shifts, the widths of chosen arms, some latents, and the expected
+rewards of both domains.
 The rewards of the target are for the judgement of an estimate alone; ``benchmarks/trust_study.py`` reads the files.
 
 Seeds of a method are trained stacked on a GPU. Half-trained policies are the same runs at an earlier episode.
@@ -29,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from choose import claimed
 
 import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
@@ -37,7 +40,7 @@ from daband.policies.for_pair import default_transform
 from daband.policies.stacked import can_stack
 from daband.training import Training, train_stacked
 
-MOST_SOURCE, MOST_TARGET, MOST_LATENTS, MOST_SIMULATED = 1200, 1200, 300, 500
+MOST_SOURCE, MOST_TARGET, MOST_LATENTS, MOST_SIMULATED = 2000, 2000, 300, 500
 MOST_TEST = 3000
 STAGES = (0.12, 0.4, 1.0)
 """Shares of the training at which a committee is kept."""
@@ -175,8 +178,8 @@ def build(variant: Variant, pair: Pair, *, seed: int, device: str) -> Policy:
     return policy
 
 
-def scored(policy: Policy, contexts: np.ndarray, domain: str) -> tuple[np.ndarray, np.ndarray]:
-    """Predicted rewards as 8-bit numbers, (N, K), and chosen arms, (N,)."""
+def scored(policy: Policy, contexts: np.ndarray, domain: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predicted rewards as 8-bit numbers, (N, K), chosen arms, (N,), and the scaled widths of their means, (N,)."""
     low, high = policy.reward_range
     parts = [
         policy.decide(contexts[start : start + 1024], domain, rule="ucb", round_offset=start)
@@ -184,7 +187,9 @@ def scored(policy: Policy, contexts: np.ndarray, domain: str) -> tuple[np.ndarra
     ]
     mean = (np.concatenate([part.mean for part in parts]) - low) / (high - low)
     levels = np.clip(np.rint((mean - LOWEST) / (HIGHEST - LOWEST) * 255), 0, 255)
-    return levels.astype(np.uint8), np.concatenate([part.arm for part in parts]).astype(np.uint8)
+    arm = np.concatenate([part.arm for part in parts])
+    width = np.concatenate([part.width for part in parts])[np.arange(len(arm)), arm] / (high - low)
+    return levels.astype(np.uint8), arm.astype(np.uint8), width.astype(np.float16)
 
 
 def latents(policy: Policy, contexts: np.ndarray, domain: str) -> np.ndarray:
@@ -262,12 +267,12 @@ def dump(path: Path, policies: Sequence[Policy], seen: Seen, about: dict[str, An
             ("target", seen.target, "target"),
             ("test", seen.test, "target"),
         ):
-            mean, arm = scored(policy, contexts, domain)
+            mean, arm, width = scored(policy, contexts, domain)
             columns.setdefault(f"{name}_arm", []).append(arm)
             if name != "test":
                 columns.setdefault(f"{name}_mean", []).append(mean)
-                if policy is policies[0]:
-                    columns[f"{name}_latent"] = [latents(policy, contexts, domain)]
+                columns.setdefault(f"{name}_width", []).append(width)
+                columns.setdefault(f"{name}_latent", []).append(latents(policy, contexts, domain))
         arms = [scored(policy, contexts, "source")[1] for contexts in seen.shifted.values()]
         columns.setdefault("simulated_arm", []).append(np.stack(arms))
     arrays: dict[str, Any] = {name: np.stack(parts) for name, parts in columns.items()}
@@ -285,12 +290,12 @@ def train_committee(
 ) -> Iterator[str]:
     """Train the seeds of a variant and keep the committee at every stage; yields a line about each."""
     episodes = problem.episodes or pair.source.rounds_available // EPISODE
-    episodes = max(10, min(int(episodes * arguments.scale), pair.source.rounds_available // EPISODE))
+    episodes = min(max(10, int(episodes * arguments.scale)), pair.source.rounds_available // EPISODE)
     kept_at = {"daband": STAGES, "nlinucb": STAGES[::2], "linucb": STAGES[::2]}.get(variant.label, STAGES[-1:])
     stages = {max(1, round(share * episodes)): share for share in kept_at}
     stem = f"{problem.label.replace('/', '_')}--{variant.label}"
     paths = {episode: out / f"{stem}--{share:g}.npz" for episode, share in stages.items()}
-    if all(path.exists() for path in paths.values()):
+    if all(path.exists() for path in paths.values()) or not claimed(out / stem):
         return
     policies = [build(variant, pair, seed=seed, device=arguments.device) for seed in range(arguments.seeds)]
     kept: dict[int, int] = dict.fromkeys(stages, 0)

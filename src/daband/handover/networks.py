@@ -166,7 +166,7 @@ class ConvNetwork:
 
 
 class StandardisedNetwork:
-    """No network: standardised contexts, where the policy's linear part acts because its network is no better."""
+    """No network: standardised contexts. Files of version 1 have it where the linear part acted alone."""
 
     def __init__(self, arrays: Mapping[str, AnyArray], settings: Mapping[str, Any]) -> None:
         self._step = StandardiseStep(settings, arrays)
