@@ -77,8 +77,12 @@ class LogEstimate:
     """Where the policy acts: "source" or "target"."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them."""
-        return {**asdict(self), "warnings": list(self.warnings)}
+        """All fields, as JSON can hold them: None for a number that is not finite."""
+        fields = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+        return {**fields, "warnings": list(self.warnings)}
 
 
 def evaluate_log(
@@ -118,7 +122,8 @@ def evaluate_log(
         seed: the folds of cross-fitting.
         columns: which columns of Parquet files mean what; by default "arm", "reward" and "propensity", and all others
             are the context.
-        table: turns the context columns into contexts, where they are not all numbers (``pair.table``).
+        table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
+            for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
         on_damaged: "refuse" Parquet files that cannot be read, with an error that names them, or "skip" them; the
             estimate's warnings then say which. That takes one more pass.
         progress: called for every batch of Parquet files with ``pass``, ``rows`` and ``rows_total``.
@@ -243,6 +248,7 @@ def _opened(policy: Probabilities, log: Any, files: LogFiles) -> ParquetLog:
         shared=policy.arms == "shared",
         columns=files.columns,
         table=files.table,
+        own_table=policy.table,
         on_damaged=files.on_damaged,
     )
 

@@ -64,7 +64,8 @@ def fit_log(
         policy: changed in place. What it has learned before stays. An error leaves a linear policy as it was.
         log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
-        table: turns the context columns into contexts, where they are not all numbers (``pair.table``).
+        table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
+            for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
         target: contexts of the target, for policies that adapt: as many are shown as there are logged rounds.
         domain: where the rounds were logged, "source" or "target".
         engine: "local", or "ray" to sum parts on a cluster, for policies that learn by sums.
@@ -102,6 +103,7 @@ def fit_log(
         shared=policy.arms == "shared",
         columns=columns,
         table=table,
+        own_table=policy.table,
         on_damaged=on_damaged,
     )
     config = {

@@ -102,7 +102,7 @@ class ParquetLog(LoggedDomain):
                 check_schema(path, schema, self.columns, first, implied=columns is None)
             except UnusableFile as error:
                 if on_damaged == "refuse":
-                    raise DataError(f"{error}; on_damaged='skip' learns from the other files") from None
+                    raise DataError(f"{error}; on_damaged='skip' leaves it out") from None
                 self.damaged[str(path)] = str(error)
                 continue
             stat = path.stat()
@@ -282,10 +282,19 @@ def opened_log(
     shared: bool,
     columns: Columns | None,
     table: TableTransform | None,
+    own_table: TableTransform | None,
     on_damaged: str,
 ) -> ParquetLog:
-    """The log that a policy of these sizes is given, by the names of its files or opened before."""
+    """The log that a policy of these sizes is given, by the names of its files or opened before.
+
+    ``own_table`` is the policy's, which reads files of raw rows where nothing else is said.
+    """
     if not isinstance(log, ParquetLog):
+        if columns is None:
+            table = table or own_table
+        if columns is None and table is not None:
+            names = tuple(column.name for column in table.columns)
+            columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
         return ParquetLog(
             log,
             n_arms=n_arms,
