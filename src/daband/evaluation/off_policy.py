@@ -12,6 +12,7 @@ import numpy as np
 
 from daband.arguments import finite
 from daband.arrays import ArrayLike, FloatArray
+from daband.blas_threads import one_blas_thread
 from daband.domains import Columns, Contexts, TableTransform
 from daband.domains.readers.parquet_log import ParquetLog, opened_log
 from daband.errors import InvalidInput
@@ -273,7 +274,8 @@ def _streamed(
     files: LogFiles,
 ) -> dict[str, LogEstimate]:
     stream = LogStream(log, skip_damaged=files.on_damaged == "skip", progress=files.progress)
-    sums = sum_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
+    with one_blas_thread():
+        sums = sum_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
     found = {}
     for name in estimators:
         estimate, kept = sums.estimate(name)
