@@ -6,7 +6,8 @@ exchangeable with the reference contexts, the smoothed conformal p-values of the
 gambler who bets on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds
 ``1 / level`` with probability at most ``level`` (Ville), whenever and however often somebody looks. So that a late
 change is found soon, a part of the capital is kept back for gamblers who start later. The scores of contexts share one
-half of the probability of a false alarm, the arms have the other half."""
+half of the probability of a false alarm, the arms have the other half.
+"""
 
 from __future__ import annotations
 
