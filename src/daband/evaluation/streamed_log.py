@@ -41,7 +41,7 @@ class LogStream:
 
     def __init__(self, log: ParquetLog, *, skip_damaged: bool, progress: Progress | None = None) -> None:
         self.log = log
-        self.left_out = [f"{path} was left out: {reason}" for path, reason in log.damaged.items()]
+        self.left_out = [f"{reason}; the file was left out" for reason in log.damaged.values()]
         self._progress = progress
         self._rows, self._pass = 0, 1
         self._skip = skip_damaged
@@ -80,7 +80,7 @@ class LogStream:
             for batch in self.log.batches(part):
                 self._tell(len(batch.arms))
         except DataError as error:
-            self.left_out.append(f"{part.label} was left out: {error}")
+            self.left_out.append(f"{error}; rows {part.start:,} to {part.stop - 1:,} of it were left out")
             return False
         return True
 

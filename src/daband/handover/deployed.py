@@ -305,4 +305,4 @@ def _refuse_odd(read: ReadRows) -> None:
     for number, odd in enumerate(read.warnings):
         if odd:
             where = "" if read.single else f"row {number}: "
-            raise InvalidInput(f"{where}{odd[0].message} ({odd[0].kind}; strict=True makes it an error)")
+            raise InvalidInput(f"{where}strict=True refuses a row with a warning ({odd[0].kind}): {odd[0].message}")
