@@ -21,6 +21,7 @@ from daband.cli.assess import assess_command, assessed_line
 from daband.cli.audit import audit_command
 from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
+from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
 from daband.cli.fit_log import fit_log_command
 from daband.cli.lines import say
@@ -160,6 +161,7 @@ app.command("audit")(audit_command)
 app.command("choose")(choose_command)
 app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
+app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
 
 
