@@ -102,4 +102,4 @@ def _cpu(found: Record) -> float:
 
 
 def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
+    return textwrap.fill(" ".join(parts), 120, break_on_hyphens=False)

@@ -88,4 +88,4 @@ def _mean(values: Any) -> str:
 
 
 def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
+    return textwrap.fill(" ".join(parts), 120, break_on_hyphens=False)
