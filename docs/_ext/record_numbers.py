@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 def numbers() -> dict[str, Any]:
     """What pages may use: per data set the two methods' mean target accuracy, their difference and its interval."""
-    from page_text import by, digit_runs, number, of_method
+    from pages.text import by, digit_runs, number, of_method
 
     from daband.evaluation import compare_paired
 

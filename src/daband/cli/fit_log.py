@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import daband
+from daband.cli.lines import say
 from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import warnings_on
 from daband.domains import Columns
@@ -78,7 +79,7 @@ def fit_log_command(
                 progress=show,
             )
     fitted.save(out)
-    console.print(f"{fitted!r}\nPolicy: {out}", highlight=False, soft_wrap=True, markup=False)
+    say(console, f"{fitted!r}\nPolicy: {out}")
 
 
 def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:

@@ -13,7 +13,7 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
-from daband.table_transform import CategoricalColumn, NumericColumn, TableTransform
+from daband.table_transform import CategoricalColumn, NumericColumn, TableTransform, category_text
 
 __all__ = ["FAR", "RowWarning", "TableRows"]
 
@@ -164,12 +164,12 @@ def _number(value: Any, name: str) -> float | None:
 
 
 def _category(value: Any, name: str) -> str | None:
-    """A category as tables spell it (true and false in lower case); None where it is missing."""
+    """A category as tables spell it (``category_text``); None where it is missing."""
     if value is None or type(value).__name__ in _KINDS_OF_MISSING or (isinstance(value, float) and math.isnan(value)):
         return None
     if not isinstance(value, _KINDS_OF_CATEGORY):
         raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
-    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
+    return category_text(value)
 
 
 def _missing(name: str, what: str) -> RowWarning:
