@@ -16,7 +16,7 @@ from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import warnings_on
 from daband.errors import InvalidInput
 from daband.experiments.records import decimals
-from daband.files import write_text
+from daband.files import check_writable, write_text
 from daband.policies import Policy
 
 __all__ = ["evaluate_log_command"]
@@ -53,6 +53,9 @@ def evaluate_log_command(
     if not names:
         raise InvalidInput("--estimators names none")
     valued, folder = _policy(policy)
+    place = out if out is not None else None if folder is None else folder / _FILE
+    if place is not None:
+        check_writable(place)
     if domain is not None:
         valued.deploy(domain)
     parts = (
@@ -95,7 +98,6 @@ def evaluate_log_command(
         )
         for warning in estimate.warnings:
             console.print(f"[yellow]warning[/yellow]   {escape(warning)}", highlight=False, soft_wrap=True)
-    place = out if out is not None else None if folder is None else folder / _FILE
     if place is not None:
         records = [estimate.as_dict() for estimate in found.values()]
         write_text(place, json.dumps({"log": log, "estimates": records}, indent=2) + "\n")
