@@ -277,6 +277,18 @@ class TestValues:
             assert found.value == pytest.approx(reward.mean())
             assert found.effective_sample_size == pytest.approx(500)
 
+    def test_nothing_leaves_the_range_of_the_rewards(self):
+        """Target contexts are far from those of the log, where a regression line predicts any reward."""
+        x, arm, reward, p = logged(1_000)
+        paid = 20.0 + 70.0 * reward
+        with np.errstate(over="ignore"):
+            found = daband.evaluate_log(valued, (x, arm, paid, p), "dm", 30.0 * x[:500])
+        assert 20.0 <= found.low <= found.value <= found.high <= 90.0
+        near = daband.evaluate_log(
+            lambda rows: np.tile([0.0, 0.0, 1.0], (len(rows), 1)), (x[:60], arm[:60], paid[:60], p[:60])
+        )
+        assert 20.0 <= near.low < near.value < near.high <= 90.0
+
     def test_a_wrong_reward_model_is_corrected(self):
         class Wrong:
             def fit(self, X, y): ...

@@ -167,11 +167,12 @@ class TestWrong:
          ({**{k: v for k, v in FULL.items() if k != "income"}, "incone": 3.0}, "no 'income' but 'incone'"),
          ({**{k: v for k, v in FULL.items() if k != "income"}, "Income": 3.0}, "no 'income' but 'Income'"),
          ({}, "no 'age'"), ({**FULL, "age": "41"}, r"'age' must be a number or None, got '41' \(str\)"),
+         ({**FULL, "age": "true"}, "'age' must be a number, True or False"),
          ({**FULL, "age": [41]}, "'age' must be a number"), ({**FULL, "age": float("inf")}, "'age' must be a finite"),
          ({**FULL, "age": 10**400}, "too large"), ({**FULL, "age": 1e300}, "norm"),
          ({**FULL, "city": ["Oslo"]}, "'city' must be a text or a number"),
          ({**FULL, "city": {"name": "Oslo"}}, "'city'")],
-        ids=range(11),
+        ids=range(12),
     )  # fmt: skip
     def test_columns(self, row, told, on_tables):
         deployed, *_ = on_tables
@@ -211,6 +212,18 @@ class TestWrong:
             resized.decide(np.zeros((3, 18, 16), np.uint8))
         with pytest.raises(daband.InvalidInput, match="transpose"):
             resized.decide(np.zeros((16, 16, 3), np.uint8))
+
+    def test_an_image_by_the_text_of_its_path(self, on_images, tmp_path):
+        _, same = on_images
+        content, _ = image_bytes(16, 16)
+        (tmp_path / "a.png").write_bytes(content)
+        expected = same.decide(content)
+        assert same.decide(str(tmp_path / "a.png")).mean.tolist() == expected.mean.tolist()
+        assert len(same.decide([str(tmp_path / "a.png")] * 2).arm) == 2
+        with pytest.raises(daband.InvalidInput, match=r"nothing\.png cannot be read"):
+            same.decide("nothing.png")
+        with pytest.raises(daband.InvalidInput, match="bytes or path"):
+            same.decide(Image.open(tmp_path / "a.png"))
 
     def test_floating_point_pixels_of_bytes_are_warned_of(self, on_images):
         _, same = on_images

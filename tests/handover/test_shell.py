@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -74,6 +75,18 @@ def test_images_by_their_paths(monkeypatch, capsys, tmp_path):
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["arm_name"] in ("none", "mail", "call")
     assert "nowhere.png cannot be read" in second["error"]
+
+
+def test_names_are_written_as_they_are(tmp_path):
+    policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0, seed=0)
+    policy.update([[0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
+    daband.export(policy, tmp_path / "p.daband", arm_names=["Brief", "Bündel"])
+    command = [sys.executable, "-m", "daband.handover", str(tmp_path / "p.daband")]
+    done = subprocess.run(
+        command, input=b"[0.0]\n", capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"Bündel"' in done.stdout.decode("utf-8")
 
 
 def test_an_unknown_arm_is_told_once(capsys):

@@ -251,6 +251,16 @@ def test_the_command_line(log, tmp_path):
     assert "no column 'nothing'" in re.sub(r"\s+", " ", done.stderr)
 
 
+def test_a_file_that_cannot_be_written_costs_no_fit(tmp_path, monkeypatch, capsys):
+    from daband.cli.main import main
+
+    nowhere = str(tmp_path / "nowhere" / "p.safetensors")
+    monkeypatch.setattr(sys, "argv", ["daband", "fit-log", str(tmp_path / "no log"), "--arms", "3", "--out", nowhere])
+    with pytest.raises(SystemExit):
+        main()
+    assert "cannot be written: the folder" in re.sub(r"\s+", " ", capsys.readouterr().err)  # before the log is read
+
+
 @needs_ray
 def test_two_ray_workers_one_of_them_killed_give_the_same_coefficients(log, tmp_path):
     """The worker of the second part kills itself the first time, as if its machine were lost."""

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from daband.cli.lines import say
 from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import warnings_on
 from daband.errors import InvalidInput
 from daband.experiments.records import decimals
-from daband.files import write_text
+from daband.files import check_writable, write_text
 from daband.policies import Policy
 
 __all__ = ["evaluate_log_command"]
@@ -24,7 +25,7 @@ _FILE = "log_estimates.json"
 
 
 def evaluate_log_command(
-    policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run, or a saved policy.")],
+    policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")],
     log: Annotated[str, typer.Argument(help="A folder of Parquet files, or a glob in quotes: 'logs/*.parquet'.")],
     estimators: Annotated[
         str, typer.Option(help="One or several of dr, snips, ips, switch-dr, dm, e.g. dr,snips.")
@@ -52,6 +53,9 @@ def evaluate_log_command(
     if not names:
         raise InvalidInput("--estimators names none")
     valued, folder = _policy(policy)
+    place = out if out is not None else None if folder is None else folder / _FILE
+    if place is not None:
+        check_writable(place)
     if domain is not None:
         valued.deploy(domain)
     parts = (
@@ -94,21 +98,18 @@ def evaluate_log_command(
         )
         for warning in estimate.warnings:
             console.print(f"[yellow]warning[/yellow]   {escape(warning)}", highlight=False, soft_wrap=True)
-    place = out if out is not None else None if folder is None else folder / _FILE
     if place is not None:
         records = [estimate.as_dict() for estimate in found.values()]
         write_text(place, json.dumps({"log": log, "estimates": records}, indent=2) + "\n")
-        console.print(f"Written: {place}", highlight=False, soft_wrap=True)
+        say(console, f"Written: {place}")
 
 
 def _policy(path: Path) -> tuple[Policy, Path | None]:
-    """The policy of a run's folder, with that folder; or that of a file."""
+    """The policy of a folder, with the run's folder; or that of a file."""
     from daband import load
-    from daband.experiments.continued import finished_runs
+    from daband.experiments.policy_folder import policy_folder
 
     if not path.is_dir():
         return load(path, device="cpu"), None
-    runs = finished_runs(path)
-    if len(runs) > 1:
-        raise InvalidInput(f"{path} has {len(runs)} finished runs, e.g. {runs[0]}; name the folder of one")
-    return load(runs[0] / "policy.safetensors", device="cpu"), runs[0]
+    found = policy_folder(path)
+    return load(found.policy_file, device="cpu"), found.path

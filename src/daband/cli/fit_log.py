@@ -17,6 +17,7 @@ from daband.domains import Columns
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.experiments.methods import checked_method, policy_class
+from daband.files import check_writable
 from daband.policies import Policy
 
 __all__ = ["fit_log_command"]
@@ -41,6 +42,7 @@ def fit_log_command(
 ) -> None:
     """Fit a policy to a log that may be larger than memory."""
     console = Console()
+    check_writable(out)  # before the fit, which may take hours
     on_damaged = "skip" if skip_damaged else "refuse"
     with named_as_options():
         columns = log_columns(context)

@@ -76,6 +76,7 @@ def cross_fit(
     features = batches[0]
     check_rows(min(n, n if other is None else len(batches[1])))
     numbers = fold_numbers(0, n, FOLDS, seed)
+    bounds = float(rounds.rewards.min()), float(rounds.rewards.max())
     targets = None if other is None else fold_numbers(0, len(other), FOLDS, seed + 1)
     for fold in range(FOLDS):
         fit, held = np.flatnonzero(numbers != fold), np.flatnonzero(numbers == fold)
@@ -88,7 +89,7 @@ def cross_fit(
             ratio[held] = found / found.mean()  # a density ratio averages to 1 over the source
             mass += float(found.sum()) / n
         if rewards:
-            model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms)
+            model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms, bounds)
             predicted[held] = model.predict(features[held])[np.arange(len(held)), rounds.arms[held]]
             direct[places] = (at * model.predict(valued)).sum(axis=1)
             if isinstance(model, RewardModel):
@@ -132,10 +133,15 @@ class _PerArm:
 
 
 def _fit_model(
-    regressor: Regressor | None, features: FloatArray, arms: IntArray, rewards: FloatArray, n_arms: int
+    regressor: Regressor | None,
+    features: FloatArray,
+    arms: IntArray,
+    rewards: FloatArray,
+    n_arms: int,
+    bounds: tuple[float, float],
 ) -> RewardModel | _PerArm:
     if regressor is None:
-        return RewardModel(features, arms, rewards, n_arms=n_arms)
+        return RewardModel(features, arms, rewards, n_arms=n_arms, bounds=bounds)
     if not (hasattr(regressor, "fit") and hasattr(regressor, "predict")):
         raise InvalidInput(f"reward_model must have fit and predict, got {type(regressor).__name__}")
     return _PerArm(regressor, features, arms, rewards, n_arms)

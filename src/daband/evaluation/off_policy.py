@@ -63,7 +63,8 @@ class LogEstimate:
     value: float
     low: float
     high: float
-    """The interval that holds the value with probability ``confidence`` where the sample is large."""
+    """The interval that holds the value with probability ``confidence`` where the sample is large, cut off at the
+    smallest and largest reward of the log."""
     error: float
     """The standard error."""
     effective_sample_size: float
@@ -224,7 +225,8 @@ def compare_estimators(
             pulls=np.bincount(rounds.arms, minlength=shares.shape[1]),
         )
         size = WeightSums.of(kept).effective_sample_size
-        found[name] = _described(name, estimate, size, warnings, confidence, len(rounds.arms), where)
+        bounds = float(rounds.rewards.min()), float(rounds.rewards.max())
+        found[name] = _described(name, estimate, bounds, size, warnings, confidence, len(rounds.arms), where)
     return found
 
 
@@ -290,13 +292,15 @@ def _streamed(
             pulls=sums.pulls,
         )
         every = (*stream.left_out, *warnings)
-        found[name] = _described(name, estimate, kept.effective_sample_size, every, confidence, sums.n, where)
+        bounds, size = (sums.lowest, sums.highest), kept.effective_sample_size
+        found[name] = _described(name, estimate, bounds, size, every, confidence, sums.n, where)
     return found
 
 
 def _described(
     name: str,
     estimate: Estimate,
+    bounds: tuple[float, float],
     size: float,
     warnings: tuple[str, ...],
     confidence: float,
@@ -304,6 +308,8 @@ def _described(
     domain: str,
 ) -> LogEstimate:
     low, high = normal_interval(estimate, confidence)
+    if math.isfinite(estimate.value):  # no mean lies beyond the rewards; an unbiased estimate of it may
+        low, high = max(low, min(bounds[0], estimate.value)), min(high, max(bounds[1], estimate.value))
     return LogEstimate(
         value=estimate.value,
         low=low,

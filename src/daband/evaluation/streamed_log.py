@@ -105,6 +105,9 @@ class LogSums:
     """Of the terms of the doubly robust estimate."""
     model_error: float = 0.0
     largest_residual: float = 0.0
+    lowest: float = math.inf
+    """The smallest reward."""
+    highest: float = -math.inf
 
     def __post_init__(self) -> None:
         bins = len(THRESHOLDS) + 1
@@ -122,6 +125,7 @@ class LogSums:
         arms, rewards = batch.arms, batch.rewards
         weights = importance_weights(shares, arms, batch.propensities)
         self.n += len(arms)
+        self.lowest, self.highest = min(self.lowest, float(rewards.min())), max(self.highest, float(rewards.max()))
         self.shares += shares.sum(axis=0)
         self.pulls += np.bincount(arms, minlength=self.n_arms)
         self.weight.add(weights)
@@ -286,7 +290,9 @@ def _fitted(stream: LogStream, seed: int) -> _FoldModels:
     wide = 1 + len(centre)
     check_memory(8.0 * FOLDS * heads * wide * (wide + 1), f"a reward model of {heads} arms and {wide} coefficients")
     sums = RidgeSums(FOLDS * heads, wide)
+    low, high = math.inf, -math.inf
     for first, batch in stream.batches():
+        low, high = min(low, float(batch.rewards.min())), max(high, float(batch.rewards.max()))
         own = features(batch.contexts)
         arms = batch.arms
         if log.shared:
@@ -305,7 +311,7 @@ def _fitted(stream: LogStream, seed: int) -> _FoldModels:
                 others.gram += sums.gram[part]
                 others.moment += sums.moment[part]
                 others.counts += sums.counts[part]
-        models.append(RewardModel.from_sums(others, centre, scale))
+        models.append(RewardModel.from_sums(others, centre, scale, bounds=(low, high)))
     return _FoldModels(models, features, shared=log.shared, seed=seed)
 
 

@@ -7,6 +7,7 @@ on becomes a line with an ``error``, and the exit code is 1; the others are deci
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -32,13 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="make warnings of a row errors")
     parser.add_argument("--about", action="store_true", help="say what the file holds, and leave")
     asked = parser.parse_args(arguments)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # JSON is UTF-8, whatever the locale
+            stream.reconfigure(encoding="utf-8")
     try:
         deployed = load_deployed(asked.file)
     except DabandError as error:
         sys.stderr.write(f"Error: {error}\n")
         return 2
     if asked.about:
-        sys.stdout.write(json.dumps(about(deployed), indent=1) + "\n")
+        sys.stdout.write(json.dumps(about(deployed), indent=1, ensure_ascii=False) + "\n")
         return 0
     available = None if asked.available is None else [_arm(name, deployed) for name in asked.available.split(",")]
     try:
@@ -68,7 +72,7 @@ def _decide_lines(deployed: Deployed, available: list[str | int] | None, *, stri
         except (DabandError, ValueError) as error:
             failed = True
             answer = {"line": number, "error": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
         sys.stdout.flush()
     return 1 if failed else 0
 

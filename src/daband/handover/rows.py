@@ -88,16 +88,20 @@ class RowReader:
         if isinstance(row, Mapping):
             context, odd = self._mapping(row)
             return ReadRows(context, [odd], True)
-        if isinstance(row, (*_BYTES, os.PathLike)):
+        if isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and self.images is not None):
             context, odd = self._image(row)
             return ReadRows(context, [odd], True)
         package = type(row).__module__.partition(".")[0]
+        if package == "PIL":
+            raise InvalidInput(
+                "the row is an image of Pillow; give its file's bytes or path, which are read as in training"
+            )
         if package in ("pandas", "polars"):
             return self._frame(row, package)
         if isinstance(row, list | tuple) and len(row):
             if isinstance(row[0], Mapping):
                 return _each(self._mapping, row)
-            if isinstance(row[0], (*_BYTES, os.PathLike)):
+            if isinstance(row[0], (*_BYTES, os.PathLike)) or (isinstance(row[0], str) and self.images is not None):
                 return _each(self._image, row)
         if isinstance(row, str):
             raise InvalidInput(f"a row is a mapping, an array or an image file's bytes, got the text {row[:40]!r}")
@@ -240,9 +244,9 @@ class RowReader:
                 f"an image file was given, but the policy takes contexts of shape {self.shape}, which are no images"
             )
         try:
-            content = Path(given).read_bytes() if isinstance(given, os.PathLike) else bytes(given)
-        except OSError as error:
-            raise InvalidInput(f"{given} cannot be read: {error.strerror}") from None
+            content = Path(given).read_bytes() if isinstance(given, str | os.PathLike) else bytes(given)
+        except (OSError, ValueError) as error:  # a text may be anything
+            raise InvalidInput(f"{str(given)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
         try:
             from PIL import Image
 
@@ -253,7 +257,7 @@ class RowReader:
         except ImportError:
             raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
         except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-            name = str(given) if isinstance(given, os.PathLike) else "the row"
+            name = str(given) if isinstance(given, str | os.PathLike) else "the row"
             reason = f" ({error})" if "BytesIO" not in str(error) else ""
             raise InvalidInput(f"{name} is not an image file or is damaged{reason}") from None
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))

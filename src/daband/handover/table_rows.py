@@ -23,6 +23,7 @@ _MISSING = "(missing)"
 _KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
 _KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
 _KINDS_OF_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating, Decimal)
+_TRUTHS = ("true", "false", "yes", "no")
 _MOST_NAMED = 8
 
 
@@ -158,7 +159,9 @@ def _number(value: Any, name: str) -> float | None:
     if value is None or type(value).__name__ in _KINDS_OF_MISSING:
         return None
     if not isinstance(value, _KINDS_OF_NUMBER):
-        raise InvalidInput(f"{name!r} must be a number or None, got {value!r} ({type(value).__name__})")
+        truth = isinstance(value, str) and value.strip().lower() in _TRUTHS
+        wanted = "a number, True or False, or None" if truth else "a number or None"
+        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__})")
     number = float(value)
     return None if math.isnan(number) else number
 

@@ -43,11 +43,20 @@ class RewardModel:
         rewards: what it paid, (n,).
         n_arms: how many arms there are.
         ridge: the penalty of the coefficients, which are those of standardised features.
+        bounds: predictions are clipped to these: far from the contexts it was fitted to, a line leaves every range.
     """
 
     def __init__(
-        self, features: FloatArray, arms: IntArray, rewards: FloatArray, *, n_arms: int, ridge: float = 1.0
+        self,
+        features: FloatArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        *,
+        n_arms: int,
+        ridge: float = 1.0,
+        bounds: tuple[float, float] | None = None,
     ) -> None:
+        self._bounds = bounds
         shared = features.ndim == 3
         own = features[np.arange(len(arms)), arms] if shared else features
         heads = np.zeros(len(arms), np.int64) if shared else arms
@@ -59,12 +68,21 @@ class RewardModel:
         self._rounds = own, heads, rewards
 
     @classmethod
-    def from_sums(cls, sums: RidgeSums, centre: FloatArray, scale: FloatArray, *, ridge: float = 1.0) -> RewardModel:
+    def from_sums(
+        cls,
+        sums: RidgeSums,
+        centre: FloatArray,
+        scale: FloatArray,
+        *,
+        ridge: float = 1.0,
+        bounds: tuple[float, float] | None = None,
+    ) -> RewardModel:
         """The model of rounds of which the sums are known, of rows (1, (features - centre) / scale).
 
         ``centre`` and ``scale`` (d,) are near those of the features: sums of large numbers would cost accuracy.
         """
         model = cls.__new__(cls)
+        model._bounds = bounds
         n, total = int(sums.counts.sum()), sums.gram.sum(axis=0)
         mean = total[0, 1:] / n
         variance = np.maximum(total.diagonal()[1:] / n - mean**2, 0.0)
@@ -100,7 +118,8 @@ class RewardModel:
             )
         else:
             predicted = self._design(features) @ self.coefficients.T
-        return predicted + self._middle
+        predicted += self._middle
+        return predicted if self._bounds is None else np.clip(predicted, *self._bounds, out=predicted)
 
     def influence(self, features: FloatArray, shares: FloatArray) -> FloatArray:
         """How much each round it was fitted to moves the sum of predictions, (n,): weight times residual.
