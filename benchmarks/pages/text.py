@@ -1,4 +1,4 @@
-"""What pages of results share: numbers and tables as Markdown, records by method and by variant."""
+"""What pages of results share: numbers and tables as Markdown, and the runs of each method."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 
 __all__ = [
     "NAMES",
-    "by",
+    "accuracies",
+    "commits",
     "count",
-    "digit_runs",
+    "is_on",
+    "lowest_source_regret",
+    "methods_on",
     "number",
-    "of_method",
+    "p_value",
     "paragraph",
     "spread",
     "table",
@@ -23,7 +26,7 @@ __all__ = [
 
 Record = Mapping[str, Any]
 NAMES = {
-    "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P (64 components)",
+    "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
     "nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "**DABand**",
 }  # fmt: skip
 
@@ -44,6 +47,11 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     return f"{value:{'+' if sign else ''}.{digits}f}".replace("0.", ".", 1)
 
 
+def p_value(value: float) -> str:
+    """A p-value: never 0."""
+    return "< .001" if value < 0.001 else number(value)
+
+
 def count(value: float) -> str:
     """A whole number with commas."""
     return f"{value:,.0f}"
@@ -61,25 +69,49 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: i
     return [f"| {' | '.join(cells)} |" for cells in (head, rules, *rows)]
 
 
-def by(records: Sequence[Record], key: str) -> dict[Any, list[Record]]:
-    """Records by a field, in the order of its values, each list by seed."""
-    found: dict[Any, list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record[key], record["seed"])):
-        found.setdefault(record[key], []).append(record)
-    return found
+def methods_on(pair: str, attribution: Sequence[Record], linear: Sequence[Record]) -> dict[str, list[Record]]:
+    """By method, its runs on "digit" or "signs": networks of the attribution study, the others of the linear one.
+
+    Neural-LinUCB is the variant with the target's own statistics. Of LinUCB and LinUCB-P it is the reading and the
+    alpha of the lowest source regret, which needs no target label.
+    """
+    networks = {
+        "nlinucb": (("baselines", "statistics of the target"),),
+        "nlinucb-p": (("baselines", "principal components"),),
+        "daband": (("leave-one-out", "default"), ("ablation ends", "D")),  # which are the same recipe
+    }
+    own = [record for record in attribution if is_on(pair, record)]
+    flat = [record for record in linear if is_on(pair, record)]
+    found = {
+        "random": [record for record in flat if record["method"] == "random"],
+        "constant": [record for record in flat if record["method"] == "constant"],
+        "linucb": lowest_source_regret([record for record in flat if record["method"] == "linucb"]),
+        "linucb-p": lowest_source_regret([record for record in flat if record["method"] == "linucb-p"]),
+    }
+    for method, places in networks.items():
+        found[method] = [r for r in own if r["method"] == method and (r["study"], r["variant"]) in places]
+    return {name: sorted(found[name], key=lambda record: record["seed"]) for name in NAMES if found[name]}
 
 
-def of_method(records: Sequence[Record], method: str) -> list[Record]:
-    """The records of a method, by pair and seed."""
-    found = [record for record in records if record["method"] == method]
-    return sorted(found, key=lambda record: (record["pair"], record["seed"]))
+def is_on(pair: str, record: Record) -> bool:
+    """Whether a run was on "signs", or on "digit" with its balanced target."""
+    return ("signs" in record["pair"]) == (pair == "signs") and "imbalanced" not in record["pair"]
 
 
-def digit_runs(bench: Sequence[Record], attribution: Sequence[Record]) -> list[Record]:
-    """DIGIT by method: Neural-LinUCB with the target's statistics and DABand's default are of the attribution study."""
-    studies = {"nlinucb": ("baselines", "statistics of the target"), "daband": ("leave-one-out", "default")}
-    found = [record for record in bench if record["method"] not in studies]
-    for method, study in studies.items():
-        own = [r for r in attribution if (r["study"], r["variant"]) == study and r["method"] == method]
-        found += [{**record, "pair": "digit"} for record in own if "signs" not in record["pair"]]
-    return found
+def lowest_source_regret(records: Sequence[Record]) -> list[Record]:
+    """The runs of that reading and alpha whose mean source regret is lowest."""
+    settings: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        key = tuple(record[name] for name in ("pixels", "ridge", "components", "alpha"))
+        settings.setdefault(key, []).append(record)
+    return min(settings.values(), key=lambda own: float(np.mean([record["source_regret"] for record in own])))
+
+
+def accuracies(records: Sequence[Record]) -> list[float]:
+    """The target accuracy of each run."""
+    return [record["target_accuracy"] for record in records]
+
+
+def commits(records: Sequence[Record]) -> str:
+    """The commits of the runs, as code."""
+    return ", ".join(f"`{commit}`" for commit in dict.fromkeys(record["commit"] for record in records))
