@@ -172,7 +172,6 @@ def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int
         "rounds": [run.rounds for run in runs],
         "source_regret": [float(run.total_regret) for run in runs],
         "seconds": round(time.perf_counter() - started, 1),
-        "linear_acts": [bool(getattr(policy, "linear_acts", False)) for policy in policies],
         "accuracy": [float(daband.evaluate(policy, test).accuracy) for policy in policies],
         "reward_range": list(policies[0].reward_range),
         "device": torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "cpu",

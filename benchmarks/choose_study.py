@@ -54,7 +54,7 @@ class Trained:
             self.reward[rows],
             self.target_arm[rows],
             uses_contexts=self.about["method"] not in ("constant", "random"),
-            seed_matters=neural and not any(self.about["linear_acts"][row] for row in rows),
+            seed_matters=neural,
         )
 
 
@@ -100,7 +100,6 @@ def study(
                     "target_accuracy": {n: round(float(candidates[n].accuracy[place]), 5) for n in names},
                     "estimated": {n: round(float(e), 5) for n, e in zip(names, estimated, strict=True)},
                     "held_out_source": {n: round(float(candidates[n].reward[place].mean()), 5) for n in names},
-                    "linear_acts": {n: candidates[n].about["linear_acts"][place] for n in names},
                     "baselines": {n: round(float(one.accuracy[place]), 5) for n, one in others.items()},
                     "source_regret": {
                         n: one.about["source_regret"][place]

@@ -83,7 +83,7 @@ def measured(name: str, variant: str, arguments: argparse.Namespace) -> list[dic
     pair, episodes = problem(name, arguments.tables)
     recipe = {group: dict(values) for group, values in VARIANTS[variant].items()}
     if name not in IMAGES:
-        recipe["learning"] = {**recipe.get("learning", {}), "gate_exponent": 0.0, "linear_gate": 0.0}
+        recipe["learning"] = {**recipe.get("learning", {}), "gate_exponent": 0.0, "linear_weight": 0.0}
     seeds = range(arguments.seeds)
     policies = [daband.DABand.for_pair(pair, seed=seed, recipe=recipe, device=arguments.device) for seed in seeds]
     train_seeds(list(policies), pair, episodes, arguments.device)

@@ -34,7 +34,7 @@ METHODS: dict[str, Callable[[Pair, int], daband.Policy]] = {
     "nlinucb": lambda pair, seed: daband.NeuralLinUCB.for_pair(pair, seed=seed, device="cpu"),
     "daband": lambda pair, seed: daband.DABand.for_pair(pair, seed=seed, device="cpu"),
     "daband, network alone": lambda pair, seed: daband.DABand.for_pair(
-        pair, seed=seed, device="cpu", recipe={"learning": {"linear_gate": 0.0}}
+        pair, seed=seed, device="cpu", recipe={"learning": {"linear_weight": 0.0}}
     ),
 }
 
@@ -106,7 +106,6 @@ def measured(name: str, passes: int, method: str, seed: int, arrays: Path | None
         "target_accuracy": daband.evaluate(policy, pair.target_test).accuracy,
         "held_out_source_accuracy": daband.evaluate(policy, held, as_domain="source").accuracy,
         "source_reward": float(run.reward.mean()),
-        "linear_acts": bool(getattr(policy, "linear_acts", False)),
         "seconds": round(time.perf_counter() - started, 1),
     }
 

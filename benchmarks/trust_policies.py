@@ -290,7 +290,7 @@ def train_committee(
 ) -> Iterator[str]:
     """Train the seeds of a variant and keep the committee at every stage; yields a line about each."""
     episodes = problem.episodes or pair.source.rounds_available // EPISODE
-    episodes = max(10, min(int(episodes * arguments.scale), pair.source.rounds_available // EPISODE))
+    episodes = min(max(10, int(episodes * arguments.scale)), pair.source.rounds_available // EPISODE)
     kept_at = {"daband": STAGES, "nlinucb": STAGES[::2], "linucb": STAGES[::2]}.get(variant.label, STAGES[-1:])
     stages = {max(1, round(share * episodes)): share for share in kept_at}
     stem = f"{problem.label.replace('/', '_')}--{variant.label}"

@@ -36,21 +36,19 @@ def test_large_logs(tmp_path, monkeypatch):
     assert "## 1,280 rounds" in text
 
 
-def test_prior_trust(tmp_path, monkeypatch):
-    arguments = [
-        "--pairs",
-        "synthetic",
-        "--methods",
-        "linucb",
-        "--seeds",
-        "2",
-        "--tiny",
-        "--out",
-        str(tmp_path / "runs"),
-    ]
-    run("prior_trust.py", *arguments, "--part", "1/2")
-    run("prior_trust.py", "--join", str(tmp_path / "runs"), "--record", str(tmp_path / "record.json"))
+@pytest.mark.parametrize("method", ["linucb", "daband"])
+def test_prior_trust(tmp_path, monkeypatch, method):
+    runs = tmp_path / "runs"
+    pair = ["--pairs", "synthetic", "--methods", method, "--seeds", "2", "--tiny"]
+    options = [*pair, "--recipe", "small", "--rounds", "64", "--out", str(runs)]
+    run("prior_trust.py", *options, "--part", "1/2")
+    assert not list(runs.iterdir())  # the only pair and method is part 0
+    run("prior_trust.py", *options)
+    assert run("prior_trust.py", *options) == ""  # nothing is repeated
+    assert {path.name for path in runs.iterdir()} == {f"synthetic-{method}-{seed}.json" for seed in range(2)}
+    run("prior_trust.py", "--join", str(runs), "--record", str(tmp_path / "record.json"))
     records = json.loads((tmp_path / "record.json").read_text())
-    assert [record["seed"] for record in records] == [1]
+    assert [record["seed"] for record in records] == [0, 1]
     assert set(records[0]["regret"]["relabelled"]) == {"full", "adaptive", "none", "nothing"}
-    assert "| synthetic | linucb | 1 |" in page("pages.prior_trust", "prior_trust_page", records, monkeypatch)
+    assert records[0]["discount"].keys() == {"as it is", "relabelled"}
+    assert f"| synthetic | {method} | 2 |" in page("pages.prior_trust", "prior_trust_page", records, monkeypatch)

@@ -8,8 +8,8 @@ import daband
 
 VECTOR, IMAGE, ARMS = (6,), (3, 16, 16), 3
 LATENT = {"dimension": 8, "hidden": 10}
-STEPS = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_gate": 0.0}}
-GATED = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_gate": 0.3}}
+STEPS = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_weight": 0.0}}
+BESIDE = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_weight": 0.4}}
 SMALL = {**STEPS, "encoder": {"name": "mlp", "options": {"widths": [12, 9], "statistics": "gated"}, "latent": LATENT}}
 
 
@@ -41,9 +41,9 @@ KINDS = {
     "linucb-images": (daband.LinUCB, {"context_shape": IMAGE, "n_arms": ARMS, "transform": daband.PCA(8)}),
     "nlinucb": (daband.NeuralLinUCB, _vector(recipe=SMALL)),
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
-    "daband-linear": (daband.DABand, _vector(recipe=GATED)),
-    "daband-linear-shared": (daband.DABand, _vector(recipe=GATED, arms="shared", transform=daband.PCA(4))),
-    "daband-linear-images": (daband.DABand, {"context_shape": (17, 16), "n_arms": ARMS, "recipe": GATED}),
+    "daband-linear": (daband.DABand, _vector(recipe=BESIDE)),
+    "daband-linear-shared": (daband.DABand, _vector(recipe=BESIDE, arms="shared", transform=daband.PCA(4))),
+    "daband-linear-images": (daband.DABand, {"context_shape": (17, 16), "n_arms": ARMS, "recipe": BESIDE}),
     "daband-paper": (daband.DABand, _vector(recipe={"base": "paper", "learning": {"steps": 2}})),
     "daband-shared": (daband.DABand, _vector(recipe=SMALL, arms="shared")),
     "daband-pca": (daband.DABand, _vector(recipe=SMALL, transform=daband.PCA(4))),

@@ -36,7 +36,7 @@ def test_an_estimated_prior_follows_the_target():
     recipe = {
         "base": "small",
         "weights": {"target_diversity": 0.1},
-        "learning": {"prior": "estimated", "linear_gate": 0.0, "steps": 8},
+        "learning": {"prior": "estimated", "linear_weight": 0.0, "steps": 8},
     }
     policy = daband.DABand(context_shape=(5,), n_arms=3, recipe=recipe, device="cpu", seed=0, feedback="one_hot")
     target, _ = contexts([0.8, 0.15, 0.05], 300)

@@ -73,7 +73,7 @@ def test_with_the_source_regret_alone_daband_is_neural_linucb_to_the_bit():
 
 def test_without_target_contexts_daband_warns_and_is_neural_linucb():
     # The network alone: a LinUCB beside it standardises by contexts of both domains.
-    recipe = replace(small(), learning=replace(small().learning, linear_gate=0.0))
+    recipe = replace(small(), learning=replace(small().learning, linear_weight=0.0))
     policy = make(recipe=recipe)
     with pytest.warns(UserWarning, match="no target context"):
         trained(policy, target=False)

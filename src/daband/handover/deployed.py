@@ -15,7 +15,7 @@ from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.handover.decision import DeployedDecision
 from daband.handover.features import Features
 from daband.handover.format import read_deployed_file
-from daband.handover.heads import Choice, EvenHead, LinearHead
+from daband.handover.heads import AveragedHead, Choice, EvenHead, LinearHead
 from daband.handover.monitor import Monitor
 from daband.handover.networks import Network, network_from
 from daband.handover.reference import Reference, reference_from, summary_scores
@@ -51,7 +51,7 @@ class Deployed:
     rounds_learned: int
     reader: RowReader = field(compare=False)
     features: Features = field(compare=False)
-    head: LinearHead | EvenHead = field(compare=False)
+    head: LinearHead | AveragedHead | EvenHead = field(compare=False)
     choice: Choice = field(compare=False)
     reference: Reference | None = field(compare=False)
 
@@ -224,14 +224,21 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
     step = None if header["transform"] is None else step_from(header["transform"], below("transform/"))
     network = _network(header["network"], below("network/"), encoder)
     exploration = header["exploration"]
-    head: LinearHead | EvenHead
+    head: LinearHead | AveragedHead | EvenHead
+    linear_part = header.get("linear_part")  # files of version 1 have none
     if exploration["rule"] == "even":
         head = EvenHead(len(names))
     else:
-        head = LinearHead(arrays["head/theta"], arrays["head/inverse"], shared=per_arm and not context["constant"])
-        heads = 1 if per_arm and not context["constant"] else len(names)
-        if len(arrays["head/theta"]) != heads:
-            raise ValueError(f"the head has {len(arrays['head/theta'])} regressions, expected {heads}")
+        shared = per_arm and not context["constant"]
+        head = _head(below("head/"), len(names), shared=shared)
+        if linear_part is not None:
+            first, second = linear_part["width_shares"]
+            head = AveragedHead(
+                head,
+                _head(below("linear_part/"), len(names), shared=shared),
+                weight=float(linear_part["weight"]),
+                width_shares=(float(first), float(second)),
+            )
     ranges = (arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None
     images = None if header["images"] is None else ImageRule(**header["images"])
     feature_names = tuple(context["feature_names"])
@@ -260,6 +267,9 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
             step=step,
             layout=None if header["network"] is None else header["network"]["layout"],
             network=network,
+            linear_part=None
+            if linear_part is None
+            else step_from(linear_part["transform"], below("linear_part/transform/")),
             constant=bool(context["constant"]),
             per_arm=per_arm,
         ),
@@ -272,6 +282,13 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
         ),
         reference=reference_from(header["reference"], below("reference/")),
     )
+
+
+def _head(arrays: Mapping[str, AnyArray], n_arms: int, *, shared: bool) -> LinearHead:
+    head = LinearHead(arrays["theta"], arrays["inverse"], shared=shared)
+    if len(arrays["theta"]) != (1 if shared else n_arms):
+        raise ValueError(f"a head has {len(arrays['theta'])} regressions")
+    return head
 
 
 def _network(settings: Mapping[str, Any] | None, arrays: Mapping[str, AnyArray], encoder: Any) -> Network | None:

@@ -23,7 +23,7 @@ from daband.handover.format import FORMAT_VERSION, write_deployed_file
 from daband.handover.reference import MOST_CONTEXTS, build_reference, summary_names
 from daband.handover.table_rows import TableRows
 from daband.image_layout import image_layout
-from daband.linear import PCA, RidgeHead, Standardise
+from daband.linear import PCA, AveragedHeads, RidgeHead, Standardise
 from daband.linear.standardise import CLIP, feature_scale
 from daband.policies import Constant, LinUCB, Policy, Random
 from daband.policies.input_checks import LARGEST_RAW_NORM, checked_domain
@@ -124,6 +124,7 @@ def exported(
         "versions": _versions(torch=kind == "neural"),
         "reference": None,
         "network": None,
+        "linear_part": None,
     }
     arrays: dict[str, AnyArray] = {}
     with policy._write_lock, policy._state_lock:  # nobody learns meanwhile
@@ -138,6 +139,7 @@ def exported(
         header["exploration"] = _head(policy, kind, arrays)
         if kind == "neural":
             header["network"] = _network(policy, where, arrays)
+            header["linear_part"] = _linear_part(policy, arrays)
         contexts = _replayed(policy, where) if pair is None and reference is None else None
     if reference is None and pair is not None:
         reference = pair.target if where == "target" else pair.source
@@ -268,8 +270,6 @@ def _head(policy: Policy, kind: str, arrays: dict[str, AnyArray]) -> dict[str, A
     if kind == "random":
         return {"rule": "even", "alpha": 0.0, "epsilon": 0.0, "seed": policy.seed}
     head: RidgeHead = policy._head  # type: ignore[attr-defined]
-    if kind == "neural" and policy._published.linear is not None:  # type: ignore[attr-defined]
-        head = policy._published.linear  # type: ignore[attr-defined]
     statistics = head.primal("the policy cannot be exported")
     arrays["head/theta"], arrays["head/inverse"] = statistics.theta.copy(), statistics.inverse.copy()
     own = head.exploration
@@ -277,16 +277,23 @@ def _head(policy: Policy, kind: str, arrays: dict[str, AnyArray]) -> dict[str, A
 
 
 def _network(policy: Any, domain: str, arrays: dict[str, AnyArray]) -> dict[str, Any]:
-    if policy._published.linear is not None:
-        header, own = _standardised(policy._gate.transform)
-        header["layout"] = policy._layout
-    else:
-        from daband.handover.frozen_networks import frozen_network
+    from daband.handover.frozen_networks import frozen_network
 
-        encoder = policy._published.encoder.network
-        header, own = frozen_network(encoder, policy.recipe.encoder, domain=domain, layout=policy._layout)
+    encoder = policy._published.encoder.network
+    header, own = frozen_network(encoder, policy.recipe.encoder, domain=domain, layout=policy._layout)
     arrays.update({f"network/{name}": array for name, array in own.items()})
     return header
+
+
+def _linear_part(policy: Any, arrays: dict[str, AnyArray]) -> dict[str, Any] | None:
+    acting = policy._acting(policy._published)
+    if not isinstance(acting, AveragedHeads):
+        return None
+    statistics = acting.second.primal("the policy cannot be exported")
+    arrays["linear_part/theta"], arrays["linear_part/inverse"] = statistics.theta.copy(), statistics.inverse.copy()
+    header, own = _standardised(policy._linear_part.transform)
+    arrays.update({f"linear_part/transform/{name}": array for name, array in own.items()})
+    return {"transform": header, "weight": acting.weight, "width_shares": list(acting.shares)}
 
 
 def _standardised(transform: Standardise) -> tuple[dict[str, Any], dict[str, AnyArray]]:

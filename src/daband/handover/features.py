@@ -1,4 +1,4 @@
-"""From contexts to what the head works on: the policy's transform, the layout of images, the network."""
+"""From contexts to what the head works on: the policy's transform, the layout of images, network and linear part."""
 
 from __future__ import annotations
 
@@ -15,11 +15,19 @@ class Features:
     """Contexts (n, *C), or (n, K, *C) with one per arm, to features (n, d) or (n, K, d), float64."""
 
     def __init__(
-        self, *, step: Step | None, layout: str | None, network: Network | None, constant: bool, per_arm: bool
+        self,
+        *,
+        step: Step | None,
+        layout: str | None,
+        network: Network | None,
+        linear_part: Step | None,
+        constant: bool,
+        per_arm: bool,
     ) -> None:
         self._step = step
         self._layout = layout
         self._network = network
+        self._linear_part = linear_part
         self._constant = constant
         self._per_arm = per_arm
 
@@ -37,7 +45,10 @@ class Features:
             context = np.moveaxis(context, -1, -3)
         elif self._layout == "grey":
             context = context[None]
-        return self._network.one(context)
+        latent = self._network.one(context)
+        if self._linear_part is None:
+            return latent
+        return np.concatenate([latent, self._linear_part.one(unit_scale(context).reshape(-1))])
 
     def many(self, contexts: AnyArray) -> FloatArray:
         """The features of several rows."""
@@ -53,5 +64,9 @@ class Features:
             rows = np.moveaxis(rows, -1, -3)
         elif self._layout == "grey":
             rows = rows[:, None]
-        latents: FloatArray = self._network(rows).reshape(*lead, -1)
-        return latents
+        latents = self._network(rows)
+        if self._linear_part is not None:
+            flat = unit_scale(rows.reshape(len(rows), -1))
+            latents = np.concatenate([latents, self._linear_part(flat)], axis=1)
+        both: FloatArray = latents.reshape(*lead, -1)
+        return both

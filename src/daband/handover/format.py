@@ -10,7 +10,8 @@ from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_deployed_file", "write_deployed_file"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: a linear part beside the network, whose predictions are averaged with the network's."""
 FORMAT = FileFormat(
     name="daband-deployed",
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",

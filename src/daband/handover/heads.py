@@ -14,7 +14,7 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear.draws_numpy import uniforms
 from daband.linear.kernels_numpy import TIE, choose_batch
 
-__all__ = ["Choice", "EvenHead", "LinearHead"]
+__all__ = ["AveragedHead", "Choice", "EvenHead", "LinearHead"]
 
 _RESOLUTION = 2.0**-53
 
@@ -53,6 +53,39 @@ class LinearHead:
         if self._shared:
             mean, width = mean.reshape(features.shape[:2]), width.reshape(features.shape[:2])
         return mean, width
+
+
+class AveragedHead:
+    """The weighted mean of two heads, as ``daband.linear.AveragedHeads`` has it.
+
+    A row of features is that of the first head and, behind it, that of the second, whose predictions have the share
+    ``weight``; ``width_shares`` are those of both widths.
+    """
+
+    def __init__(
+        self, first: LinearHead, second: LinearHead, *, weight: float, width_shares: tuple[float, float]
+    ) -> None:
+        self._first, self._second = first, second
+        self._weight = weight
+        self._width_shares = width_shares
+        self._cut = first.dimension
+
+    def one(self, features: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and width (K,) of one row."""
+        return self._averaged(self._first.one(features[..., : self._cut]), self._second.one(features[..., self._cut :]))
+
+    def many(self, features: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Means and widths (n, K)."""
+        return self._averaged(
+            self._first.many(features[..., : self._cut]), self._second.many(features[..., self._cut :])
+        )
+
+    def _averaged(
+        self, one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray]
+    ) -> tuple[FloatArray, FloatArray]:
+        first, second = self._width_shares
+        mean = (1.0 - self._weight) * one[0] + self._weight * other[0]
+        return mean, first * one[1] + second * other[1]
 
 
 class EvenHead:

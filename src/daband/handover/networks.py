@@ -133,6 +133,9 @@ class ConvNetwork:
             # Rows of a patch are ordered (row, column, channel), as pixels lie in memory here.
             flat = np.ascontiguousarray(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)), np.float32)
             self._kernels.append((side, flat, np.ascontiguousarray(bias, np.float32)))
+        # Bytes are divided by 255 in the first kernel, once, unless what follows is not linear in them.
+        side, flat, bias = self._kernels[0]
+        self._byte_kernels = [(side, flat / _BYTE, bias), *self._kernels[1:]]
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         maps = np.stack([self._maps(image) for image in contexts])
@@ -145,12 +148,15 @@ class ConvNetwork:
     def _maps(self, image: AnyArray) -> Float32Array:
         """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
         maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
-        if image.dtype == np.uint8:
-            maps /= _BYTE
+        kernels = self._kernels
         if self._normalise_image:
+            if image.dtype == np.uint8:
+                maps /= _BYTE
             maps = maps * self._pixel_scale + self._pixel_shift
             maps = (maps - maps.mean()) / (maps.std() + _SPREAD_FLOOR)
-        for side, weight, bias in self._kernels:
+        elif image.dtype == np.uint8:
+            kernels = self._byte_kernels
+        for side, weight, bias in kernels:
             maps = _pooled_convolution(maps, side, weight)
             maps += bias  # the same for the four that were pooled
             np.maximum(maps, _ZERO, out=maps)
@@ -160,7 +166,7 @@ class ConvNetwork:
 
 
 class StandardisedNetwork:
-    """No network: standardised contexts, where the policy's linear part acts because its network is no better."""
+    """No network: standardised contexts. Files of version 1 have it where the linear part acted alone."""
 
     def __init__(self, arrays: Mapping[str, AnyArray], settings: Mapping[str, Any]) -> None:
         self._step = StandardiseStep(settings, arrays)
@@ -196,27 +202,57 @@ def _pooled_convolution(maps: Float32Array, side: int, weight: Float32Array) -> 
     height, width, channels = maps.shape
     rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
     out = np.empty((rows, columns, weight.shape[1]), np.float32)
+    positions, row = 4 * rows * columns, side * channels
+    # Patches share their rows. To copy each row once leaves ``side`` products to add up: with many channels that is
+    # less memory to go through than whole patches are.
+    if 2 * columns * height * row + positions * side * weight.shape[1] < positions * len(weight):
+        _convolve_rows(maps, side, weight, out)
+    else:
+        _convolve_patches(maps, side, weight, out)
+    return out
+
+
+def _convolve_rows(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
+    """``_pooled_convolution`` by one product for every row of the kernel."""
+    (height, _, channels), (rows, columns, kernels) = maps.shape, out.shape
+    down, right, deep = maps.strides
+    row = side * channels
+    strips = _scratch("patches", (height, 2 * columns, row))
+    np.copyto(strips, _view(maps, (height, 2 * columns, row), (down, right, deep)))
+    down, right, deep = strips.strides
+    shifted = _view(strips, (side, 4 * rows * columns, row), (down, right, deep))
+    products = np.matmul(
+        shifted, weight.reshape(side, row, kernels), out=_scratch("products", (side, 4 * rows * columns, kernels))
+    )
+    total = np.add.reduce(products, axis=0, out=products[0]).reshape(rows, 2, 2 * columns, kernels)
+    np.maximum(total[:, 0], total[:, 1], out=total[:, 0])
+    pairs = total[:, 0].reshape(rows, columns, 2, kernels)
+    np.maximum(pairs[:, :, 0], pairs[:, :, 1], out=out)
+
+
+def _convolve_patches(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
+    """``_pooled_convolution`` by one product with whole patches."""
+    channels, (rows, columns, kernels) = maps.shape[2], out.shape
     down, right, deep = maps.strides
     # A patch is ``side`` pieces of memory: pixels of a row, with their channels, lie side by side. The four patches
     # that are pooled differ in the first two axes, so that pooling compares four blocks of memory.
-    patches = np.lib.stride_tricks.as_strided(
-        maps,
-        (2, 2, rows, columns, side, side * channels),
-        (down, right, 2 * down, 2 * right, down, deep),
-        writeable=False,
-    )
+    patches = _view(maps, (2, 2, rows, columns, side, side * channels), (down, right, 2 * down, 2 * right, down, deep))
     at_once = max(1, min(rows, _PATCHES // (4 * columns)))
     for start in range(0, rows, at_once):
         part = patches[:, :, start : start + at_once]
         cut = _scratch("patches", part.shape)
         np.copyto(cut, part)
         flat = cut.reshape(-1, len(weight))
-        products = np.matmul(flat, weight, out=_scratch("products", (len(flat), weight.shape[1])))
+        products = np.matmul(flat, weight, out=_scratch("products", (len(flat), kernels)))
         four = products.reshape(4, *out[start : start + at_once].shape)
         np.maximum(four[0], four[1], out=four[0])
         np.maximum(four[2], four[3], out=four[2])
         np.maximum(four[0], four[2], out=out[start : start + at_once])
-    return out
+
+
+def _view(array: Float32Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Float32Array:
+    """Overlapping parts of a contiguous array; ``as_strided`` without what it does besides, which takes longer."""
+    return np.ndarray(shape, np.float32, array, 0, strides)
 
 
 def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:

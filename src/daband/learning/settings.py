@@ -54,9 +54,9 @@ class LearningSettings:
     prior: str = "uniform"
     """How often arms are expected to be the best ones in the target, for the term ``target_diversity``: "uniform", or
     "estimated" from the policy's predictions there and the rewards in the source (label shift, by EM)."""
-    linear_gate: float = 0.0
-    """The share of source contexts, 512 at the most, that no gradient step sees. LinUCB, learned beside the network,
-    acts where its choices on these contexts are worth clearly more. With 0 there is no LinUCB beside it."""
+    linear_weight: float = 0.0
+    """The weight of a LinUCB, learned beside the network, in predicted rewards and widths; the network's head has the
+    rest. With 0 there is no LinUCB beside it."""
     target_statistics: bool = True
     """Whether batch norms learn the target's statistics also where no term of the objective needs target contexts, as
     in Neural-LinUCB; without it such a policy normalises the target by the source's."""
@@ -70,8 +70,8 @@ class LearningSettings:
             raise InvalidInput(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
         if self.prior not in ("uniform", "estimated"):
             raise InvalidInput(f"prior must be 'uniform' or 'estimated', got {self.prior!r}")
-        if not 0 <= self.linear_gate < 1:
-            raise InvalidInput(f"linear_gate must lie in [0, 1), got {self.linear_gate}")
+        if not 0 <= self.linear_weight < 1:
+            raise InvalidInput(f"linear_weight must lie in [0, 1), got {self.linear_weight}")
         if not (self.scale > 0 and self.gate_exponent >= 0):
             raise InvalidInput(
                 f"scale must be positive and gate_exponent >= 0, got {self.scale} and {self.gate_exponent}"

@@ -1,5 +1,6 @@
 """Closed-form maths on arrays: ridge statistics, widths, blocked episodes, dual form, transforms. No torch."""
 
+from daband.linear.averaged import AveragedHeads
 from daband.linear.dual import DualRidge
 from daband.linear.exploration import Decision, Exploration
 from daband.linear.head import ArmModel, RidgeHead
@@ -12,6 +13,7 @@ from daband.linear.transforms import Transform, UnsavedPartWarning, as_transform
 __all__ = [
     "PCA",
     "ArmModel",
+    "AveragedHeads",
     "Decision",
     "DualRidge",
     "Exploration",

@@ -116,7 +116,22 @@ class RidgeHead:
                 chance,
             )
             return Decision(arm, chance, mean, width)
-        mean, variance = self._score(statistics, features)
+        mean, variance = self.score(features)
+        return self.choose(mean, variance, first_round=first_round, available=available, rule=rule)
+
+    def choose(
+        self,
+        mean: FloatArray,
+        variance: FloatArray,
+        *,
+        first_round: int,
+        available: BoolArray | None = None,
+        rule: str | None = None,
+    ) -> Decision:
+        """Choose an arm for each row of predicted rewards and squared widths, (B, K) each."""
+        n = len(mean)
+        asked = rule or self.exploration.rule
+        epsilon = self.exploration.epsilon if rule is None else 0.0
         if available is None:
             available = np.ones((n, self.n_arms), np.bool_)
         draws = uniforms(self._key, first_round, n, 2)
@@ -124,6 +139,13 @@ class RidgeHead:
         arms, chances = np.empty(n, np.int64), np.empty(n)
         kernels.choose_batch(mean, variance, multiplier, available, epsilon, draws, arms, chances)
         return self._decision(arms, chances, mean, variance, available, asked, epsilon)
+
+    def score(self, features: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths, (B, K) each; features as in ``decide``."""
+        if self.arms == "disjoint":
+            return self.statistics.score(features)
+        mean, variance = self.statistics.score(features.reshape(-1, self.dim))
+        return mean.reshape(-1, self.n_arms), variance.reshape(-1, self.n_arms)
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward.
@@ -296,12 +318,6 @@ class RidgeHead:
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
         self.statistics.restore(own)
 
-    def _score(self, statistics: PrimalRidge | DualRidge, features: AnyArray) -> tuple[FloatArray, FloatArray]:
-        if self.arms == "disjoint":
-            return statistics.score(features)
-        mean, variance = statistics.score(features.reshape(-1, self.dim))
-        return mean.reshape(-1, self.n_arms), variance.reshape(-1, self.n_arms)
-
     def _multiplier(self, rule: str, n: int, first_round: int) -> FloatArray:
         """The factor of each width in the score, (n, K)."""
         if rule == "greedy":
@@ -331,9 +347,15 @@ class RidgeHead:
         self, features: AnyArray, *, available: BoolArray | None = None, rule: str | None = None
     ) -> FloatArray:
         """The probability with which ``decide`` chooses each arm, (B, K)."""
+        mean, variance = self.score(features)
+        return self.probabilities_at(mean, variance, available=available, rule=rule)
+
+    def probabilities_at(
+        self, mean: FloatArray, variance: FloatArray, *, available: BoolArray | None = None, rule: str | None = None
+    ) -> FloatArray:
+        """The probability with which ``choose`` chooses each arm, (B, K)."""
         asked = rule or self.exploration.rule
         epsilon = self.exploration.epsilon if rule is None else 0.0
-        mean, variance = self._score(self.statistics, features)
         if available is None:
             available = np.ones(mean.shape, np.bool_)
         if asked == "thompson":

@@ -10,12 +10,10 @@ import torch
 from daband.arrays import AnyArray, FloatArray, as_numpy
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 
-__all__ = ["FEWEST_ROUNDS", "MOST_CONTEXTS", "expected_arms"]
+__all__ = ["MOST_CONTEXTS", "expected_arms"]
 
 MOST_CONTEXTS = 2048
 """Contexts of a domain to estimate from at the most: more take time and change little."""
-FEWEST_ROUNDS = 100
-"""Held-out rounds below which replayed ones, which gradient steps have seen, calibrate better."""
 
 Rows = AnyArray | torch.Tensor
 Predict = Callable[[Rows, str], FloatArray]

@@ -18,18 +18,17 @@ from torch import nn
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.settings import EncoderSettings, Recipe
-from daband.linear import ArmModel, Decision, Exploration, RidgeHead
+from daband.linear import ArmModel, AveragedHeads, Decision, Exploration, RidgeHead
 from daband.linear.head import check_head_memory
 from daband.objectives import FEEDBACKS
 from daband.policies.contract import policies
 from daband.policies.devices import device_named
 from daband.policies.input_checks import checked_domain
-from daband.policies.linear_gate import LARGEST_INPUT, LinearGate
-from daband.policies.neural_steps import NeuralSteps
+from daband.policies.linear_part import LARGEST_INPUT, LinearPart
+from daband.policies.neural_steps import NeuralSteps, Published
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 
@@ -140,17 +139,16 @@ class NeuralLinUCB(NeuralSteps):
             seed=self.seed,
             form="primal",
         )
-        share = self.recipe.learning.linear_gate
-        self._gate: LinearGate | None = None
-        if share > 0 and math.prod(self.feature_shape) <= LARGEST_INPUT:
-            self._gate = LinearGate(
+        weight = self.recipe.learning.linear_weight
+        self._linear_part: LinearPart | None = None
+        if weight > 0 and math.prod(self.feature_shape) <= LARGEST_INPUT:
+            self._linear_part = LinearPart(
                 feature_shape=self._encoded_shape,
                 n_arms=self.n_arms,
                 arms=arms,
                 ridge=head.ridge,
                 exploration=head.exploration,
-                share=share,
-                one_hot=feedback == "one_hot",
+                weight=weight,
                 seed=self.seed,
             )
         self._publish(self._learner.acting_copy(), head)
@@ -166,11 +164,6 @@ class NeuralLinUCB(NeuralSteps):
     def counts(self) -> IntArray:
         """How many rounds each regression of the head holds: (K,), or (1,) with shared arms."""
         return self._head.statistics.counts
-
-    @property
-    def linear_acts(self) -> bool:
-        """Whether decisions are LinUCB's, because they are worth clearly more on held-out source rounds."""
-        return self._published.linear is not None
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the head works on: (B, d), or (B, K, d) with shared arms."""
@@ -203,26 +196,30 @@ class NeuralLinUCB(NeuralSteps):
     def _decide(
         self, contexts: AnyArray, domain: str, available: BoolArray | None, first_round: int, rule: str | None
     ) -> Decision:
-        encoder, network, linear = self._published  # once: they belong together
-        head, available = self._head_for(network if linear is None else linear, contexts, available)
-        features = self._features(encoder, linear, contexts, domain)
+        published = self._published  # once: its parts belong together
+        head, available = self._head_for(self._acting(published), contexts, available)
+        features = self._features(published, contexts, domain)
         return self._call_head(head.decide, features, first_round=first_round, available=available, rule=rule)
 
-    def _features(
-        self, encoder: InferenceEncoder, linear: RidgeHead | None, contexts: AnyArray, domain: str
-    ) -> FloatArray:
-        """What the head that acts works on."""
-        if linear is None:
-            return self._encode(encoder, contexts, domain)
-        assert self._gate is not None
-        return self._gate.features(contexts)
+    def _acting(self, published: Published) -> RidgeHead | AveragedHeads:
+        """What decides: the head of the network, or both heads."""
+        if published.linear is None or self._linear_part is None:
+            return published.head
+        return AveragedHeads(published.head, published.linear, self._linear_part.weight)
+
+    def _features(self, published: Published, contexts: AnyArray, domain: str) -> FloatArray:
+        """What decisions rest on: latents (B, d), or (B, K, d) with shared arms, and the linear part's features."""
+        latents = self._encode(published.encoder, contexts, domain)
+        if published.linear is None or self._linear_part is None:
+            return latents
+        return np.concatenate([latents, self._linear_part.features(contexts)], axis=-1)
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         self._warn_of_large_pixels(contexts)
         encoder, head, _ = self._published
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards)
-        if self._gate is not None:
-            self._call_head(self._gate.learn, contexts, arms, rewards)
+        if self._linear_part is not None:
+            self._call_head(self._linear_part.learn, contexts, arms, rewards)
         self._remember(contexts, arms, rewards, domain)
 
     @property
@@ -236,36 +233,26 @@ class NeuralLinUCB(NeuralSteps):
         self._warn_of_large_pixels(contexts)
         encoder, head, _ = self._published
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards, weights)
-        if self._gate is not None:
-            self._call_head(self._gate.learn, contexts, arms, rewards, weights)
+        if self._linear_part is not None:
+            self._call_head(self._linear_part.learn, contexts, arms, rewards, weights)
         self._remember(contexts, arms, rewards, domain, weights)
 
     def _probabilities(
         self, contexts: AnyArray, domain: str, available: BoolArray | None, rule: str | None
     ) -> FloatArray:
-        encoder, network, linear = self._published
-        head, available = self._head_for(network if linear is None else linear, contexts, available)
-        features = self._features(encoder, linear, contexts, domain)
+        published = self._published
+        head, available = self._head_for(self._acting(published), contexts, available)
+        features = self._features(published, contexts, domain)
         return self._call_head(head.probabilities, features, available=available, rule=rule)
 
     def _play(
         self, contexts: AnyArray, rewards: FloatArray, domain: str, available: BoolArray | None, first_round: int
     ) -> Decision:
         self._warn_of_large_pixels(contexts)
-        encoder, network, linear = self._published
-        latents = self._encode(encoder, contexts, domain)
-        gate = self._gate
-        if gate is None or linear is None:
-            d = self._call_head(network.play, latents, rewards, first_round=first_round, available=available)
-        else:
-            features = gate.features(contexts)
-            d = self._call_head(linear.play, features, rewards, first_round=first_round, available=available)
-        paid = rewards[np.arange(len(contexts)), d.arm]
-        if linear is not None:  # the head that did not act learns as well
-            self._call_head(network.learn, latents, d.arm, paid)
-        elif gate is not None:
-            self._call_head(gate.learn, contexts, d.arm, paid)
-        self._remember(contexts, d.arm, paid, domain)
+        published = self._published
+        head, features = self._acting(published), self._features(published, contexts, domain)
+        d = self._call_head(head.play, features, rewards, first_round=first_round, available=available)
+        self._remember(contexts, d.arm, rewards[np.arange(len(contexts)), d.arm], domain)
         return d
 
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
@@ -281,12 +268,13 @@ class NeuralLinUCB(NeuralSteps):
     @property
     def prepared(self) -> bool:
         # Once rounds were learned, the next refit fits the linear part to the contexts they had.
-        waiting = self._gate is not None and not self._gate.transform.fitted and self.rounds_learned == 0
+        part = self._linear_part
+        waiting = part is not None and not part.fitted and self.rounds_learned == 0
         return super().prepared and not waiting
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
-        if self._gate is not None:
-            self._gate.fit_transform(*contexts)
+        if self._linear_part is not None:
+            self._linear_part.fit_transform(*contexts)
             self._publish(self._published.encoder, self._head)
 
     def _observe(self, contexts: AnyArray) -> None:
@@ -296,20 +284,21 @@ class NeuralLinUCB(NeuralSteps):
 
     @property
     def can_discount(self) -> bool:
-        return self._head.can_discount
+        part = self._linear_part
+        return self._head.can_discount and (part is None or part.head.can_discount)
 
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
         with self._state_lock:
             head = copy.copy(self._head)
             head.trust_prior(discounts)
-            if self._gate is not None and self._gate.head.can_discount:
-                self._gate.head = copy.copy(self._gate.head)
-                self._gate.head.trust_prior(discounts)
+            if self._linear_part is not None:
+                self._linear_part.head = copy.copy(self._linear_part.head)
+                self._linear_part.head.trust_prior(discounts)
             self._publish(self._published.encoder, head)
 
     def _head_for(
-        self, head: RidgeHead, contexts: AnyArray, available: BoolArray | None
-    ) -> tuple[RidgeHead, BoolArray | None]:
+        self, head: RidgeHead | AveragedHeads, contexts: AnyArray, available: BoolArray | None
+    ) -> tuple[RidgeHead | AveragedHeads, BoolArray | None]:
         """The head and the mask for contexts checked before another thread added an arm, which is not offered here."""
         if self.arms == "shared" and contexts.shape[1] != head.n_arms:
             head = head.with_arms(contexts.shape[1])
@@ -333,8 +322,8 @@ class NeuralLinUCB(NeuralSteps):
         head.add_arm()
         self._learner.grow()
         self._prior = None
-        if self._gate is not None:
-            self._gate.head = self._gate.grow()
+        if self._linear_part is not None:
+            self._linear_part.head = self._linear_part.grow()
         self._publish(self._published.encoder, head)
 
     def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
@@ -342,8 +331,9 @@ class NeuralLinUCB(NeuralSteps):
         arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
         buffers = self._buffers if replay else self._fresh_buffers(self.n_arms)
         arrays.update({f"replay.{name}": array for name, array in buffers.state().items()})
-        if self._gate is not None:
-            arrays.update({f"gate.{name}": array for name, array in self._gate.state(rounds=replay).items()})
+        if self._linear_part is not None:
+            linear = self._linear_part.state(rounds=replay)
+            arrays.update({f"linear.{name}": array for name, array in linear.items()})
         if self._prior is not None:
             arrays["prior"] = self._prior
         arrays["rate"] = np.array([self._rate])
@@ -356,8 +346,8 @@ class NeuralLinUCB(NeuralSteps):
 
         self._head.restore(below("head."))
         self._learner.restore(below("learner."))
-        if self._gate is not None:
-            self._gate.restore(below("gate."))
+        if self._linear_part is not None:
+            self._linear_part.restore(below("linear."))
         self._publish(self._learner.acting_copy(), self._head)
         self._buffers.restore(below("replay."))
         self._rate = float(state["rate"][0])
@@ -377,12 +367,7 @@ class NeuralLinUCB(NeuralSteps):
         if domain != "source":
             self._buffers.target_rounds.add_rounds(contexts, arms, rewards, weights)
         else:
-            if self._gate is None:
-                self._buffers.source.add_rounds(contexts, arms, rewards, weights)
-            else:
-                kept = ~self._gate.hold_out(contexts, arms, rewards, weights)
-                own = None if weights is None else weights[kept]
-                self._buffers.source.add_rounds(contexts[kept], arms[kept], rewards[kept], own)
+            self._buffers.source.add_rounds(contexts, arms, rewards, weights)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 

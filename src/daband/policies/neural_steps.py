@@ -19,9 +19,9 @@ from daband.learning.settings import Recipe
 from daband.learning.stepper import take_steps
 from daband.linear import RidgeHead
 from daband.linear.primal import PrimalRidge
-from daband.policies.arm_prior import FEWEST_ROUNDS, MOST_CONTEXTS, expected_arms
+from daband.policies.arm_prior import MOST_CONTEXTS, expected_arms
 from daband.policies.contract import Policy
-from daband.policies.linear_gate import LinearGate
+from daband.policies.linear_part import LinearPart
 
 __all__ = ["NeuralSteps", "Published"]
 
@@ -36,7 +36,7 @@ class Published(NamedTuple):
     encoder: InferenceEncoder
     head: RidgeHead
     linear: RidgeHead | None
-    """The linear head, where it acts instead of the network."""
+    """The head of the LinUCB beside the network, once it has features."""
 
 
 class NeuralSteps(Policy):
@@ -44,7 +44,7 @@ class NeuralSteps(Policy):
 
     recipe: Recipe
     _learner: Learner
-    _gate: LinearGate | None
+    _linear_part: LinearPart | None
     _buffers: ReplayBuffers
     _target_alone: ReplayBuffers | None
     _published: Published
@@ -60,8 +60,8 @@ class NeuralSteps(Policy):
         return self._published.head
 
     def _publish(self, encoder: InferenceEncoder, head: RidgeHead) -> None:
-        gate = self._gate
-        self._published = Published(encoder, head, gate.head if gate is not None and gate.acts else None)
+        part = self._linear_part
+        self._published = Published(encoder, head, part.head if part is not None and part.fitted else None)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         due = self.before_steps(steps)
@@ -118,6 +118,7 @@ class NeuralSteps(Policy):
         encoder, head = self._learner.acting_copy(), self._head
         if self._refit_is_due():
             head = self._refitted(encoder)
+            self._start_linear_part()
             measured["refitted"] = 1.0
             if self.recipe.learning.prior == "estimated":
                 self._prior = self._expected_arms(encoder, head)
@@ -156,18 +157,24 @@ class NeuralSteps(Policy):
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
         if head.trust is None:
             head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
-            if self._gate is not None:
-                self._gate.compare(self._buffers, head, lambda held: self._encode(encoder, held, "source"))
             return head
-        # Once target rewards arrive, who acts is settled; the source's statistics hold the held-out rounds as well.
-        if self._gate is not None and len(self._gate.rounds[0]):
-            held, held_arms, held_rewards = self._gate.rounds
-            more = (self._encode(encoder, held, "source"), held_arms, held_rewards, self._gate.weights)
-            rounds[0] = tuple(np.concatenate(columns) for columns in zip(rounds[0], more, strict=True))  # type: ignore[assignment]
         head.trust = copy.copy(head.trust)
         head.trust.refit(*(self._fit_head(*columns) for columns in rounds))
         head.statistics = head.trust.statistics
         return head
+
+    def _start_linear_part(self) -> None:
+        """Fit the linear part to the stored rounds where nobody called ``prepare`` before the first of them."""
+        part = self._linear_part
+        if part is None or part.fitted:
+            return
+        filled = [buffer for buffer in (self._buffers.source, self._buffers.target_rounds) if len(buffer)]
+        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
+        contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
+        target = self._buffers.target
+        part.fit_transform(contexts, target.contexts[: len(target)].cpu().numpy())
+        if part.fitted:
+            part.refit(contexts, arms, rewards, weights)
 
     def _encoded_rounds(
         self, encoder: InferenceEncoder, domain: str, buffer: RoundBuffer
@@ -188,9 +195,7 @@ class NeuralSteps(Policy):
     def _expected_arms(self, encoder: InferenceEncoder, head: RidgeHead) -> FloatArray | None:
         """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells."""
         source, target = self._buffers.source, self._buffers.target
-        rounds = source.columns(MOST_CONTEXTS) if self._gate is None else self._gate.rounds
-        if len(rounds[0]) < FEWEST_ROUNDS:  # else those that no gradient step has seen
-            rounds = source.columns(MOST_CONTEXTS)
+        rounds = source.columns(MOST_CONTEXTS)
         contexts = target.contexts[: min(len(target), MOST_CONTEXTS)]
         return expected_arms(lambda rows, domain: self._predicted(encoder, head, rows, domain), rounds, contexts)
 

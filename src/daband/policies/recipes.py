@@ -132,7 +132,7 @@ def _default_vector() -> Recipe:
     return Recipe(
         weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=1500)},
         encoder=EncoderSettings(name="mlp", options={"statistics": "gated"}),
-        learning=LearningSettings(steps=32, gate_exponent=8.0, linear_gate=0.15),
+        learning=LearningSettings(steps=32, gate_exponent=8.0, linear_weight=0.5),
     )
 
 

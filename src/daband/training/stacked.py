@@ -15,7 +15,7 @@ from daband.policies import Policy
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, check_weighting, order_seed
 
-__all__ = ["Training", "can_train_stacked", "train_stacked"]
+__all__ = ["Training", "can_train_stacked", "run_stacked", "train_stacked"]
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,9 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
     alone, up to rounding, and its folder can be resumed alone; the time is divided among the runs. A run that fails,
     by its numbers, its data or its folder, has its exception in the returned list; the others continue.
     """
-    from daband.policies.stacked import adapt_stacked, can_stack
-
     if not trainings:
         return []
-    if not can_stack([training.policy for training in trainings]):
-        raise InvalidInput(
-            "only different neural policies of one shape and recipe can be stacked; train them one after another"
-        )
+    _check_stack(trainings)
     phases = []
     for one in trainings:
         check_training(one.policy, one.source, one.target, one.episodes, one.episode_length)
@@ -73,6 +68,16 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
                 propensity_weighting=one.propensity_weighting,
             )
         )
+    return run_stacked(trainings, phases, save_every=save_every)
+
+
+def run_stacked(
+    trainings: Sequence[Training], phases: Sequence[Phase], *, save_every: float = 30.0
+) -> list[Run | Exception]:
+    """The phases of several policies in step; of each ``Training``, its policy, folder, config and progress count."""
+    from daband.policies.stacked import adapt_stacked
+
+    _check_stack(trainings)
     trainers: dict[int, Trainer] = {}
     failed: dict[int, Exception] = {}
 
@@ -117,3 +122,12 @@ def train_stacked(trainings: Sequence[Training], *, save_every: float = 30.0) ->
             for trainer in trainers.values():
                 trainer.stop()
     return [failed[index] if index in failed else trainers[index].result() for index in range(len(trainings))]
+
+
+def _check_stack(trainings: Sequence[Training]) -> None:
+    from daband.policies.stacked import can_stack
+
+    if not can_stack([training.policy for training in trainings]):
+        raise InvalidInput(
+            "only different neural policies of one shape and recipe can be stacked; train them one after another"
+        )

@@ -59,7 +59,7 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
         )
         if image
         else Candidate(
-            "daband, network alone", "daband", {"recipe": {"base": recipe, "learning": {"linear_gate": 0.0}}}
+            "daband, network alone", "daband", {"recipe": {"base": recipe, "learning": {"linear_weight": 0.0}}}
         )
     )
     return (

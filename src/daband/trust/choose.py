@@ -168,8 +168,8 @@ def _ballot(scores: Scores, candidate: Candidate, policies: Sequence[Policy]) ->
 
 
 def _network_acts(policies: Sequence[Policy]) -> bool:
-    """Whether every policy decides by a network; a neural one may leave decisions to the LinUCB beside it."""
-    return all(policy.learns_by_gradients and not getattr(policy, "linear_acts", False) for policy in policies)
+    """Whether every policy decides by a network, with or without a linear part."""
+    return all(policy.learns_by_gradients for policy in policies)
 
 
 def _different(policies: Sequence[Policy]) -> list[Policy]:
