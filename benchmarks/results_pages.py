@@ -16,7 +16,6 @@ from typing import Any
 from pages import choice
 from pages.attribution import attribution
 from pages.audit import audit_page
-from pages.bound import bound
 from pages.digit import digit, signs
 from pages.fit_log import fit_log_page
 from pages.front_door import front_door
@@ -36,7 +35,6 @@ RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
-    "bound": (bound, ("attribution",)),
     "digit": (digit, ("attribution", "linear-readings")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),

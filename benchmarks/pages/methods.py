@@ -31,9 +31,9 @@ def methods(records: Sequence[Record]) -> str:
         paragraph(
             "**Does it work on data it was not made for?** Every method on every pair at hand, with the defaults of",
             "the library: one recipe per kind of context and none per data set, budgets of the presets, seeds",
-            f"{_seeds(records)}. No target label in training. The default's alignment and the weight of the LinUCB",
-            "beside a network were chosen with target accuracy on some of these pairs in view: `oracle` choices.",
-            "Exploration (alpha) was chosen by source regret.",
+            f"{_seeds(records)}. No target label in training. The default's alignment, the weight of the LinUCB beside",
+            "a network and [the alpha of LinUCB](front-door.md) were chosen with target accuracy on some of these",
+            "pairs in view: `oracle` choices. The networks' alpha of 1 was chosen by source regret.",
         ),
         "",
         "Target accuracy, mean over pairs and seeds:",
@@ -65,7 +65,7 @@ def methods(records: Sequence[Record]) -> str:
     rows = []
     for pair, own in _pairs(records).items():
         cells = [_spread(found) if (found := of_method(own, method)) else "" for method in shown]
-        rows.append([pair, count(own[0]["rounds"]), *cells])
+        rows.append([pair, count(own[0].get("rounds") or 64 * own[0]["episodes"]), *cells])
     head = ["pair", "rounds", *(NAMES[method].strip("*") for method in shown)]
     devices = dict.fromkeys(device for record in records for device in record["device"].values())
     lines += [

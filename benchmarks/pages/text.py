@@ -114,4 +114,5 @@ def accuracies(records: Sequence[Record]) -> list[float]:
 
 def commits(records: Sequence[Record]) -> str:
     """The commits of the runs, as code."""
-    return ", ".join(f"`{commit}`" for commit in dict.fromkeys(record["commit"] for record in records))
+    names = dict.fromkeys(name for record in records for name in record["commit"].split(", "))
+    return ", ".join(f"`{name}`" for name in names)

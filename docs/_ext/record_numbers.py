@@ -12,7 +12,15 @@ __all__ = ["numbers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
-METHODS = ("constant", "linucb", "linucb-p", "nlinucb", "daband")
+METHODS = {
+    "constant": "constant",
+    "linucb": "linucb",
+    "linucb_p": "linucb-p",
+    "nlinucb": "nlinucb",
+    "daband": "daband",
+    "network": "daband, network alone",
+}
+"""By the name that pages use, the method of the record."""
 
 
 def numbers() -> dict[str, Any]:
@@ -32,17 +40,17 @@ def numbers() -> dict[str, Any]:
         pairs: dict[str, list[Any]] = {}
         for record in records:
             pairs.setdefault(record["pair"], []).append(record)
-        found[family] = _compared({method: of_method(records, method) for method in METHODS})
+        found[family] = _compared({name: of_method(records, method) for name, method in METHODS.items()})
         if len(pairs) > 1:
             means = {m: [_mean(of_method(own, m)) for own in pairs.values()] for m in ("nlinucb", "daband")}
             over = _compared(means)
             found[family] |= {"low_pairs": over["low"], "high_pairs": over["high"]}
         for pair, own in pairs.items():
             name = pair.replace("/", "_").replace("-", "_")
-            found["pairs"][name] = _compared({method: of_method(own, method) for method in METHODS})
+            found["pairs"][name] = _compared({n: of_method(own, method) for n, method in METHODS.items()})
     for pair in ("digit", "signs"):  # the released DIGIT, and LinUCB with chosen settings
         runs = methods_on(pair, read("attribution"), read("linear-readings"))
-        found[pair] = _compared({method: accuracies(own) for method, own in runs.items()})
+        found[pair] = _compared({method.replace("-", "_"): accuracies(own) for method, own in runs.items()})
     return found
 
 
@@ -51,7 +59,7 @@ def _compared(values: dict[str, Sequence[float]]) -> dict[str, str]:
 
     from daband.evaluation import compare_paired
 
-    told = {method.replace("-", "_"): number(_mean(own)) for method, own in values.items() if own}
+    told = {method: number(_mean(own)) for method, own in values.items() if own}
     for name, other in (("", "nlinucb"), ("_linucb", "linucb")):
         if len(values.get(other, ())) == len(values["daband"]) > 1:
             test = compare_paired(values["daband"], values[other])
