@@ -93,11 +93,15 @@ def families(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def of_method(records: Sequence[Record], method: str, field: str = "target_accuracy") -> list[float]:
     """A method's target accuracy, or another field, in every record; nothing where one of them lacks it."""
-    values = [
-        ({**record.get(field, {}), **(record.get("baselines", {}) if field == "target_accuracy" else {})}).get(method)
-        for record in records
-    ]
-    return [] if None in values else values
+    values: list[float] = []
+    for record in records:
+        known = dict(record.get(field, {}))
+        if field == "target_accuracy":
+            known |= record.get("baselines", {})
+        if method not in known:
+            return []
+        values.append(known[method])
+    return values
 
 
 def _differences(by_family: Mapping[str, Sequence[Record]]) -> list[str]:
