@@ -315,6 +315,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder with a JSON file per variant")
     parser.add_argument("--pair", default="digit")
     parser.add_argument("--studies", default=",".join(studies()))
+    parser.add_argument("--only", default="", help="variants of these studies, by semicolons; all by default")
     parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
     parser.add_argument("--commit", default="")
     parser.add_argument("--scores", type=Path, help="a folder for predictions")
@@ -339,6 +340,8 @@ def main() -> None:
     units = []
     for study in given.studies.split(","):
         for variant in studies()[study]:
+            if given.only and variant.name not in given.only.split(";"):
+                continue
             name = f"{pair.name} {study} {variant.method} {variant.name}"
             units.append((name, partial(run_variant, study, variant, pair, episodes=episodes, scores=given.scores)))
     work_through(units, out=given.out, commit=given.commit, seconds=given.seconds)

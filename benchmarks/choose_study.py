@@ -28,7 +28,7 @@ ORDER = (
     "nlinucb",
     "daband",
     "daband, network alone",
-    "daband, a third of the alignment",
+    "daband, more alignment",
 )
 BASELINES = ("random", "nlinucb-p")
 """Methods that ``choose`` does not try; the table of methods has them."""

@@ -29,14 +29,18 @@ def test_predictions_are_the_weighted_mean_of_both():
     alone, beside = _policy(linear_weight=0.0), _policy(linear_weight=0.25)
     contexts, arms, rewards = _taught(beside)
     _taught(alone)
+    for policy in (alone, beside):
+        policy.adapt()
+    weight = beside._published.weight
+    np.testing.assert_allclose(weight, 0.25 + 0.75 * np.exp(-80 / 600))
     alpha = beside._linear_part.head.exploration.alpha
     linear = daband.LinUCB(context_shape=(DIM,), n_arms=2, alpha=alpha, transform=daband.Standardise(), seed=0)
     linear.prepare(contexts)
     linear.update(contexts, arms, rewards)
     first, second, both = (policy.decide(contexts, rule="ucb") for policy in (alone, linear, beside))
-    np.testing.assert_allclose(both.mean, 0.75 * first.mean + 0.25 * second.mean, atol=1e-6)
+    np.testing.assert_allclose(both.mean, (1 - weight) * first.mean + weight * second.mean, atol=1e-6)
     own = beside._head.exploration.alpha
-    scores = 0.75 * (first.mean + own * first.width) + 0.25 * (second.mean + alpha * second.width)
+    scores = (1 - weight) * (first.mean + own * first.width) + weight * (second.mean + alpha * second.width)
     np.testing.assert_allclose(both.mean + own * both.width, scores, atol=1e-6)
     np.testing.assert_array_equal(both.arm, scores.argmax(axis=1))
 
@@ -69,6 +73,20 @@ def test_probabilities_are_those_of_its_choices(explore):
     np.testing.assert_allclose(probabilities[np.arange(80), decision.arm], decision.propensity, atol=1e-6)
 
 
+def test_a_context_counts_once_however_often_it_comes():
+    policy = _policy(linear_weight=0.5)
+    contexts, arms, rewards = _taught(policy)
+    assert policy._published.weight == 1.0  # nothing of the network is trained
+    policy.adapt()
+    before = policy._published.weight
+    policy.update(contexts, arms, rewards)
+    policy.adapt()
+    assert policy._published.weight == before
+    policy.update(*_rounds(2000, seed=1))
+    policy.adapt()
+    assert 0.5 < policy._published.weight < 0.52 < before
+
+
 def test_without_prepare_it_starts_with_the_first_refit():
     policy = _policy(linear_weight=0.5)
     contexts, arms, rewards = _rounds(120)
@@ -81,6 +99,18 @@ def test_without_prepare_it_starts_with_the_first_refit():
     early.update(contexts, arms, rewards)
     assert late.counts.sum() == 120
     np.testing.assert_allclose(late.theta, early._published.linear.statistics.theta, atol=1e-6)
+
+
+def test_a_file_without_replay_keeps_the_weight_and_no_checksum(tmp_path):
+    policy = _policy(linear_weight=0.5)
+    _taught(policy)
+    policy.adapt()
+    policy.save(tmp_path / "p.safetensors", replay=False)
+    restored = daband.load(tmp_path / "p.safetensors")
+    assert restored._published.weight == policy._published.weight
+    restored._linear_part.reweigh()
+    assert restored._linear_part.weight == policy._published.weight
+    assert not set(restored._linear_part._counted) & set(policy._linear_part._counted)
 
 
 def test_on_a_table_of_lines_it_is_better_than_the_network_alone():

@@ -1,15 +1,18 @@
 """A LinUCB beside a network: it sees every round, and predicted rewards are a weighted mean of both.
 
 A network overfits a small table, and extrapolates badly where contexts are far from those it was trained on. Ridge
-regression on the contexts themselves does neither, but misses what is not linear. Their mean is nearly as good as the
-better of the two, and often better than both.
+regression on the contexts themselves does neither, but misses what is not linear, and is not adapted to the target.
+The fewer different contexts there were to learn from, the more the ridge regression counts.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import zlib
 from collections.abc import Mapping
+
+import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.linear import ArmModel, Exploration, RidgeHead, Standardise
@@ -22,13 +25,16 @@ LARGEST_INPUT = 4096
 _WIDEST, _COMPONENTS = 128, 64
 """Contexts of more numbers than the first are reduced to so many principal components, as LinUCB-P does."""
 _MOST_ROWS = 4096
+_FEW_CONTEXTS = 600.0
+"""Different contexts after which the weight has gone 63% of its way from 1 to the one of many contexts."""
+_MOST_COUNTED = 4096
 
 
 class LinearPart:
     """The features of the LinUCB, standardised contexts, and its head.
 
     ``feature_shape`` is that of one context. ``exploration`` is the network's: the linear head explores by the same
-    rule, with the alpha of ``LinUCB.for_pair`` or less.
+    rule, with the alpha of ``LinUCB.for_pair`` or less. ``weight`` is its share in predictions after many contexts.
     """
 
     def __init__(
@@ -42,7 +48,10 @@ class LinearPart:
         weight: float,
         seed: int,
     ) -> None:
-        self.weight = weight
+        self.weight = 1.0
+        """The share of this part in predictions."""
+        self._final_weight = weight
+        self._counted: dict[int, None] = {}
         self._components = _COMPONENTS if math.prod(feature_shape) > _WIDEST else None
         self.transform = Standardise(components=self._components)
         dim = self.transform.n_features(feature_shape)
@@ -76,6 +85,16 @@ class LinearPart:
         if sum(map(len, batches)) >= (self._components or 1):
             self.transform.fit(*batches)
 
+    def count(self, contexts: AnyArray) -> None:
+        """Count contexts that were learned from, each once however often it comes."""
+        if len(self._counted) < _MOST_COUNTED:
+            rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
+            self._counted.update(dict.fromkeys(zlib.crc32(row.tobytes()) for row in rows))
+
+    def reweigh(self) -> None:
+        """Set the weight by how many different contexts there were."""
+        self.weight = self._final_weight + (1.0 - self._final_weight) * math.exp(-len(self._counted) / _FEW_CONTEXTS)
+
     def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Learn rounds; before the standardisation is fitted there is nothing to learn them with."""
         if self.fitted:
@@ -97,6 +116,11 @@ class LinearPart:
         """Everything needed to continue to the last bit; without ``rounds`` no context is in it."""
         arrays = {f"head.{name}": array for name, array in self.head.state(rounds=rounds).items()}
         arrays.update({f"transform.{name}": array for name, array in self.transform.state().items()})
+        arrays["weight"] = np.array([self.weight])
+        if rounds:
+            arrays["counted"] = np.array(list(self._counted), np.int64)
+        else:  # checksums would tell whether a context was among them
+            arrays["counted"] = np.arange(len(self._counted), dtype=np.int64)
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
@@ -108,3 +132,5 @@ class LinearPart:
         self.head.restore(below("head."))
         self.transform = Standardise(components=self._components)  # one that was not fitted has no state
         self.transform.restore(below("transform."))
+        self.weight = float(state["weight"][0])
+        self._counted = dict.fromkeys(state["counted"].tolist())

@@ -203,9 +203,9 @@ class NeuralLinUCB(NeuralSteps):
 
     def _acting(self, published: Published) -> RidgeHead | AveragedHeads:
         """What decides: the head of the network, or both heads."""
-        if published.linear is None or self._linear_part is None:
+        if published.linear is None:
             return published.head
-        return AveragedHeads(published.head, published.linear, self._linear_part.weight)
+        return AveragedHeads(published.head, published.linear, published.weight)
 
     def _features(self, published: Published, contexts: AnyArray, domain: str) -> FloatArray:
         """What decisions rest on: latents (B, d), or (B, K, d) with shared arms, and the linear part's features."""
@@ -216,7 +216,7 @@ class NeuralLinUCB(NeuralSteps):
 
     def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
         self._warn_of_large_pixels(contexts)
-        encoder, head, _ = self._published
+        encoder, head = self._published[:2]
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards)
         if self._linear_part is not None:
             self._call_head(self._linear_part.learn, contexts, arms, rewards)
@@ -231,7 +231,7 @@ class NeuralLinUCB(NeuralSteps):
         self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
     ) -> None:
         self._warn_of_large_pixels(contexts)
-        encoder, head, _ = self._published
+        encoder, head = self._published[:2]
         self._call_head(head.learn, self._encode(encoder, contexts, domain), arms, rewards, weights)
         if self._linear_part is not None:
             self._call_head(self._linear_part.learn, contexts, arms, rewards, weights)
@@ -368,6 +368,8 @@ class NeuralLinUCB(NeuralSteps):
             self._buffers.target_rounds.add_rounds(contexts, arms, rewards, weights)
         else:
             self._buffers.source.add_rounds(contexts, arms, rewards, weights)
+            if self._linear_part is not None:
+                self._linear_part.count(contexts)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 

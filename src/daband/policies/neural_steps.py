@@ -37,6 +37,8 @@ class Published(NamedTuple):
     head: RidgeHead
     linear: RidgeHead | None
     """The head of the LinUCB beside the network, once it has features."""
+    weight: float
+    """The share of the linear head in predictions."""
 
 
 class NeuralSteps(Policy):
@@ -61,7 +63,10 @@ class NeuralSteps(Policy):
 
     def _publish(self, encoder: InferenceEncoder, head: RidgeHead) -> None:
         part = self._linear_part
-        self._published = Published(encoder, head, part.head if part is not None and part.fitted else None)
+        if part is None or not part.fitted:
+            self._published = Published(encoder, head, None, 0.0)
+        else:
+            self._published = Published(encoder, head, part.head, part.weight)
 
     def _adapt(self, steps: int | None) -> dict[str, float]:
         due = self.before_steps(steps)
@@ -119,6 +124,8 @@ class NeuralSteps(Policy):
         if self._refit_is_due():
             head = self._refitted(encoder)
             self._start_linear_part()
+        if self._linear_part is not None:
+            self._linear_part.reweigh()
             measured["refitted"] = 1.0
             if self.recipe.learning.prior == "estimated":
                 self._prior = self._expected_arms(encoder, head)

@@ -116,7 +116,7 @@ def _default_image() -> Recipe:
     return Recipe(
         weights={
             "source_cross_entropy": Weight(1.0),
-            "adversarial": Weight(1.0, shape="sigmoid", steps=6000),
+            "adversarial": Weight(0.3, shape="sigmoid", steps=6000),
             "target_entropy": Weight(0.1),
             "target_diversity": Weight(0.1),
             "pseudo_labels": Weight(0.5, shape="step", start=6000),

@@ -50,13 +50,11 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
 
     A constant arm, LinUCB on few and on many principal components and on contexts as they are with two penalties,
     Neural-LinUCB, DABand, and a setting of DABand. For vectors that is DABand without the LinUCB beside its network,
-    for images with a third of its alignment.
+    for images with a larger weight of the discriminator.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
     other = (
-        Candidate(
-            "daband, a third of the alignment", "daband", {"recipe": {"base": recipe, "weights": {"adversarial": 0.3}}}
-        )
+        Candidate("daband, more alignment", "daband", {"recipe": {"base": recipe, "weights": {"adversarial": 1.0}}})
         if image
         else Candidate(
             "daband, network alone", "daband", {"recipe": {"base": recipe, "learning": {"linear_weight": 0.0}}}
