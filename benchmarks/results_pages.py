@@ -16,6 +16,7 @@ from typing import Any
 from pages import choice
 from pages.attribution import attribution
 from pages.audit import audit_page
+from pages.bound import bound
 from pages.digit import digit, signs
 from pages.fit_log import fit_log_page
 from pages.front_door import front_door
@@ -35,7 +36,8 @@ RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
-    "digit": (digit, ("attribution", "linear-readings")),
+    "bound": (bound, ("attribution",)),
+    "digit": (digit, ("attribution", "linear-readings", "choose")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
     "latency": (latency_page, ("latency",)),
@@ -44,7 +46,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
-    "signs": (signs, ("attribution", "linear-readings")),
+    "signs": (signs, ("attribution", "linear-readings", "choose")),
     "trust": (trust_page, ("trust",)),
 }
 """By page, the function that writes it and the records that it is written from."""
@@ -64,7 +66,7 @@ def main() -> None:
     check = parser.parse_args().check
     written = {PAGES / f"{name}.md": page(*map(_records, names)) for name, (page, names) in PAGE_OF.items()}
     written[IMAGES / "front.svg"] = front_figure(
-        methods_on("digit", _records("attribution"), _records("linear-readings")), IMAGES / "digits.png"
+        methods_on("digit", *map(_records, ("attribution", "linear-readings", "choose"))), IMAGES / "digits.png"
     )
     written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
     for path, text in written.items():

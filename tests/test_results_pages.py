@@ -79,7 +79,7 @@ def test_what_the_readme_says_of_digit_is_what_the_records_say():
     from pages.text import methods_on
 
     readme = " ".join((ROOT / "README.md").read_text().split())
-    runs = methods_on("digit", read("attribution"), read("linear-readings"))
+    runs = methods_on("digit", read("attribution"), read("linear-readings"), read("choose"))
     shown = {name: _mean(own) for name, own in runs.items()}
     own = [run for run in read("paper-digit") if run["study"] == "ablation" and run["variant"] == "RPD"]
     for words in (

@@ -52,7 +52,11 @@ def bound(records: Sequence[Record]) -> str:
                 "there is no sum.",
             ),
             "",
+            "<!-- terms -->",
+            "",
             *table(head, rows),
+            "",
+            "<!-- end of terms -->",
             "",
             paragraph(
                 f"Released MNIST-M, {len(next(iter(runs.values())))} seeds, on an {first['device']}, commits",

@@ -43,8 +43,8 @@ def methods(records: Sequence[Record]) -> str:
         paragraph(
             "Constant is the arm with the best mean in the source. On vectors the predictions of Neural-LinUCB and",
             "DABand are averaged with those of a LinUCB beside their network; other settings of LinUCB and DABand, and",
-            f"what [`choose`](choose.md) takes among all, are on that page. DIGIT here is {_form(by_family)};",
-            "[DIGIT](digit.md) has the released one, and [signs](signs.md) has LinUCB with chosen settings.",
+            "what [`choose`](choose.md) takes among all, are on that page. [DIGIT](digit.md) and [signs](signs.md)",
+            f"have pages of their own, with LinUCB's settings chosen by source regret{_form(by_family)}.",
         ),
         "",
         "## DABand against the others",
@@ -65,13 +65,16 @@ def methods(records: Sequence[Record]) -> str:
     rows = []
     for pair, own in _pairs(records).items():
         cells = [_spread(found) if (found := of_method(own, method)) else "" for method in shown]
-        rows.append([pair, count(own[0].get("rounds") or 64 * own[0]["episodes"]), *cells])
+        rows.append([pair, count(own[0]["rounds"]), *cells])
     head = ["pair", "rounds", *(NAMES[method].strip("*") for method in shown)]
     devices = dict.fromkeys(device for record in records for device in record["device"].values())
     lines += [
         *table(head, rows),
         "",
-        paragraph(f"{len(records)} seeds of pairs; devices: {', '.join(devices)}; commits {commits(records)}."),
+        paragraph(
+            f"Devices: {', '.join(devices)}; commits {commits(records)}. DABand's default for images has a",
+            "discriminator of weight .3 since f4c5d2d; runs of an earlier commit were given that weight as a setting.",
+        ),
         "",
         "```",
         "python benchmarks/choose.py --export-tables tables.npz",
@@ -136,9 +139,10 @@ def _seeds(records: Sequence[Record]) -> str:
 
 
 def _form(by_family: Mapping[str, Sequence[Record]]) -> str:
-    """What the target of DIGIT is."""
-    told = by_family["digit"][0]["data"].rpartition("; ")[2] if "digit" in by_family else ""
-    return told or "left out"
+    """Which form of DIGIT is in the table, where it is there."""
+    if "digit" not in by_family:
+        return ""
+    return f"; DIGIT here is {by_family['digit'][0]['data'].rpartition('; ')[2]}, there the released one"
 
 
 def _interval(paired: Paired) -> str:

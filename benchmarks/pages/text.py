@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "DISCRIMINATOR",
     "NAMES",
     "accuracies",
     "commits",
@@ -19,6 +20,7 @@ __all__ = [
     "number",
     "p_value",
     "paragraph",
+    "runs_of_choose",
     "spread",
     "table",
     "written_from",
@@ -69,18 +71,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: i
     return [f"| {' | '.join(cells)} |" for cells in (head, rules, *rows)]
 
 
-def methods_on(pair: str, attribution: Sequence[Record], linear: Sequence[Record]) -> dict[str, list[Record]]:
-    """By method, its runs on "digit" or "signs": networks of the attribution study, the others of the linear one.
+DISCRIMINATOR = 0.3
+"""The weight of the discriminator in the default recipe for images; it was 1 until commit f4c5d2d."""
+
+
+def methods_on(
+    pair: str, attribution: Sequence[Record], linear: Sequence[Record], choose: Sequence[Record]
+) -> dict[str, list[Record]]:
+    """By method, its runs on "digit" or "signs": networks of the attribution study or of ``choose``, and linear ones.
 
     Neural-LinUCB is the variant with the target's own statistics. Of LinUCB and LinUCB-P it is the reading and the
     alpha of the lowest source regret, which needs no target label.
     """
-    networks = {
-        "nlinucb": (("baselines", "statistics of the target"),),
-        "nlinucb-p": (("baselines", "principal components"),),
-        "daband": (("leave-one-out", "default"), ("ablation ends", "D")),  # which are the same recipe
-    }
-    own = [record for record in attribution if is_on(pair, record)]
     flat = [record for record in linear if is_on(pair, record)]
     found = {
         "random": [record for record in flat if record["method"] == "random"],
@@ -88,9 +90,35 @@ def methods_on(pair: str, attribution: Sequence[Record], linear: Sequence[Record
         "linucb": lowest_source_regret([record for record in flat if record["method"] == "linucb"]),
         "linucb-p": lowest_source_regret([record for record in flat if record["method"] == "linucb-p"]),
     }
-    for method, places in networks.items():
-        found[method] = [r for r in own if r["method"] == method and (r["study"], r["variant"]) in places]
+    if pair == "signs":  # the attribution has it with the discriminator at weight 1 alone
+        found |= {method: runs_of_choose(choose, pair, method) for method in ("nlinucb", "nlinucb-p", "daband")}
+    else:
+        own = [record for record in attribution if is_on(pair, record)]
+        found["nlinucb"] = _variant(own, "baselines", "statistics of the target", 0.0)
+        found["nlinucb-p"] = _variant(own, "baselines", "principal components", 0.0)
+        found["daband"] = _variant(own, "leave-one-out", "default", DISCRIMINATOR)
     return {name: sorted(found[name], key=lambda record: record["seed"]) for name in NAMES if found[name]}
+
+
+def _variant(records: Sequence[Record], study: str, variant: str, discriminator: float) -> list[Record]:
+    wanted = (study, variant, discriminator)
+    return [record for record in records if (record["study"], record["variant"], record["discriminator"]) == wanted]
+
+
+def runs_of_choose(records: Sequence[Record], pair: str, method: str) -> list[Record]:
+    """The runs of a method or candidate on a pair, of the record of ``choose``."""
+    return [
+        {
+            "method": method,
+            "seed": record["seed"],
+            "target_accuracy": {**record["target_accuracy"], **record["baselines"]}[method],
+            "source_regret": record["source_regret"][method],
+            "rounds": record["rounds"],
+            "commit": record["commit"],
+        }
+        for record in records
+        if record["pair"] == pair
+    ]
 
 
 def is_on(pair: str, record: Record) -> bool:

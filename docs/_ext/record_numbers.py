@@ -49,7 +49,7 @@ def numbers() -> dict[str, Any]:
             name = pair.replace("/", "_").replace("-", "_")
             found["pairs"][name] = _compared({n: of_method(own, method) for n, method in METHODS.items()})
     for pair in ("digit", "signs"):  # the released DIGIT, and LinUCB with chosen settings
-        runs = methods_on(pair, read("attribution"), read("linear-readings"))
+        runs = methods_on(pair, read("attribution"), read("linear-readings"), read("choose"))
         found[pair] = _compared({method.replace("-", "_"): accuracies(own) for method, own in runs.items()})
     return found
 
