@@ -114,8 +114,8 @@ print({name: row[name] for name in ("basket", "visits", "device")}, "->", decisi
 print(deployed.decide({**row, "device": "fridge"}).warnings)
 
 # %%
-# From a shell it is ``python -m daband.handover market.daband '{"basket": 6.1, ...}'``, and numpy is all that it needs
-# there.
+# From a shell it is ``python -m daband.handover market.daband < rows.jsonl``, one JSON object a line, and numpy is all
+# that it needs there.
 
 # %%
 # How well did it go?

@@ -70,6 +70,28 @@ def test_a_named_plugin_is_imported(tmp_path):
     assert "plugin 'no_such_plugin' cannot be imported: ModuleNotFoundError" in broken.stderr
 
 
+@pytest.mark.parametrize("named", ["here_plugin", "here_plugin.py", "./here_plugin.py"])
+def test_a_plugin_of_the_current_folder_is_imported_by_name_or_path(tmp_path, named):
+    # A script that pip installed does not search the current folder; tutorials keep their module there.
+    (tmp_path / "beside.py").write_text('NAME = "here_pair"\n')
+    (tmp_path / "here_plugin.py").write_text("from beside import NAME\n" + PLUGIN.replace('"{name}"', "NAME"))
+    code = "import sys; sys.path = [p for p in sys.path if p]; from daband.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "--plugin", named, "data", "list"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "here_pair" in told.stdout, told.stderr
+
+
+def test_a_plugin_that_is_no_file_and_one_that_fails_are_named(tmp_path):
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    missing = daband_command(tmp_path, "--plugin", str(tmp_path / "gone.py"), "data", "list")
+    assert missing.returncode == 2
+    assert "there is no such file" in missing.stderr
+    failed = daband_command(tmp_path, "--plugin", str(tmp_path / "broken.py"), "data", "list")
+    assert failed.returncode == 2
+    assert "ZeroDivisionError" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 def test_an_installed_package_is_found_by_its_entry_point(tmp_path):
     (tmp_path / "their_plugin.py").write_text(PLUGIN.format(name="installed_pair"))
     info = tmp_path / "theirs-1.0.dist-info"

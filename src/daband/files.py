@@ -44,7 +44,7 @@ def read_json(path: str | Path) -> Any:
     """What a JSON file holds; one that is damaged or cannot be read is an error that names it."""
     path = checked_path(path)
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}") from None
     except OSError as error:

@@ -5,17 +5,20 @@ An installed package names such a module in its ``pyproject.toml``:
     [project.entry-points."daband.plugins"]
     mine = "my_package.daband_plugin"
 
-``daband --plugin my_package.daband_plugin ...`` does the same for a module that is merely importable. Registries import
-plugins when they are first searched, so a name registered by one is known to the library, to the command line and to
-the processes that it starts.
+``daband --plugin my_package.daband_plugin ...`` does the same for a module that is merely importable, from the current
+folder as well, and ``--plugin path/to/mine.py`` for a file. Registries import plugins when they are first searched, so
+a name registered by one is known to the library, to the command line and to the processes that it starts.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from daband.errors import InvalidInput
 
@@ -27,8 +30,13 @@ _imported: set[str] = set()
 
 
 def name_plugins(modules: Iterable[str]) -> None:
-    """Import these modules, and let every process that this one starts import them too."""
-    asked = [*named_plugins(), *modules]
+    """Import these modules, and let every process that this one starts import them too.
+
+    A module is named as in an import statement, also one of the current folder, or by the path of its file.
+    """
+    asked = [*named_plugins(), *(str(Path(name).resolve()) if _is_file(name) else name for name in modules)]
+    if asked:
+        _search(Path.cwd())  # a script that pip installed does not look there, `python` does
     for name in asked:
         _import(name)
     if asked:
@@ -46,11 +54,45 @@ def named_plugins() -> list[str]:
     return [name.strip() for name in os.environ.get(_VARIABLE, "").split(",") if name.strip()]
 
 
+def _is_file(name: str) -> bool:
+    return name.endswith(".py")
+
+
+def _search(folder: Path) -> None:
+    """Let imports look into a folder after everything else, so that it hides no installed module."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 def _import(name: str) -> None:
     if name in _imported:
         return
+    if _is_file(name) and not Path(name).is_file():
+        raise InvalidInput(f"plugin {name!r} cannot be imported: there is no such file")
     try:
-        importlib.import_module(name)
+        if _is_file(name):
+            _import_file(Path(name))
+        else:
+            importlib.import_module(name)
     except Exception as error:  # whatever the code of another package may raise
-        raise InvalidInput(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        hint = ""
+        if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+            hint = f"; it is neither installed nor in {Path.cwd()}. A file goes by its path: --plugin path/to/mine.py"
+        raise InvalidInput(f"plugin {name!r} cannot be imported: {type(error).__name__}: {error}{hint}") from error
     _imported.add(name)
+
+
+def _import_file(path: Path) -> None:
+    """Import the file as a module of its own name, or of another where a module of that name is imported already."""
+    _search(path.parent)  # for the modules beside it
+    module_name = path.stem if path.stem not in sys.modules else f"daband_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses and pickle look modules up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,9 +25,12 @@ from daband.suggestions import did_you_mean
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["CategoricalColumn", "NumericColumn", "TableTransform"]
+__all__ = ["CategoricalColumn", "NumericColumn", "TableTransform", "category_text", "category_texts", "numbers"]
 
 _MISSING = "(missing)"
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
+_MANY_CATEGORIES, _FEW_ROWS = 50, 20
+"""A column of more categories than this, with fewer rows than this for each, gets a warning."""
 _FORMAT = "daband table transform"
 
 
@@ -89,8 +94,9 @@ class TableTransform:
         fitted: list[NumericColumn | CategoricalColumn] = []
         for name in context:
             if name in categorical:
-                seen = _texts(frame, name)
+                seen = category_texts(frame, name)
                 known = sorted({value for value in seen if value is not None})
+                _warn_of_many(name, known, len(seen))
                 fitted.append(CategoricalColumn(name, (*known, *([_MISSING] if None in seen else []))))
                 continue
             values = numbers(frame, name)
@@ -117,7 +123,7 @@ class TableTransform:
             if isinstance(column, NumericColumn):
                 parts.append(column.apply(numbers(frame, column.name)))
             else:
-                parts.append(column.apply(_texts(frame, column.name)))
+                parts.append(column.apply(category_texts(frame, column.name)))
         return np.concatenate(parts, axis=1)
 
     def contexts(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> FloatArray:
@@ -139,7 +145,7 @@ class TableTransform:
             if isinstance(column, NumericColumn):
                 parts.append(column.apply(np.array([_number(value, column.name) for value in values], np.float64)))
             else:
-                parts.append(column.apply([None if value is None else _text(value) for value in values]))
+                parts.append(column.apply([None if value is None else category_text(value) for value in values]))
         return np.concatenate(parts, axis=1)
 
     def state(self) -> dict[str, Any]:
@@ -200,19 +206,37 @@ def _number(value: Any, name: str) -> float:
     return float(value)
 
 
-def _text(value: Any) -> str:
-    """A category as polars writes it: true and false in lower case."""
+def category_text(value: Any) -> str:
+    """A category as ``category_texts`` writes it: true and false in lower case, whole numbers without a point."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
 
 
-def numbers(frame: pl.DataFrame, name: str) -> FloatArray:
-    """A numeric column as floats (n,), NaN where missing; text and infinite values are errors."""
-    column = _column(frame, name)
+def _warn_of_many(name: str, categories: Sequence[str], rows: int) -> None:
+    if len(categories) > _MANY_CATEGORIES and rows < _FEW_ROWS * len(categories):
+        warnings.warn(
+            f"column {name!r} has {len(categories):,} categories in {rows:,} rows, and becomes as many numbers of "
+            "every context: too few rows of each to learn from. Group them, make numbers of them, or leave it out",
+            stacklevel=4,
+        )
+
+
+def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool = True) -> FloatArray:
+    """A numeric column as floats (n,), NaN where missing; text and infinite values are errors.
+
+    Errors name the column and, where given, the table (``where``). What can be done about a column that is not numeric
+    depends on whether it is a part of contexts (``is_context``).
+    """
+    column = _column(frame, name, where)
     if not (column.dtype.is_numeric() or column.dtype == _polars().Boolean or column.null_count() == len(column)):
         example = next((value for value in column if value is not None), None)
+        place = f" of the {where} table" if where else ""
+        remedy = "list it in `categorical`, or clean it" if is_context else "it must hold a number in every row"
+        if is_context and _holds_dates(column, example):
+            remedy = "make numbers of dates (days since a fixed one, the month, the weekday), or leave it out"
         raise InvalidInput(
-            f"column {name!r} is not numeric: it is of type {column.dtype}, e.g. {example!r}; "
-            "list it in `categorical`, or clean it"
+            f"column {name!r}{place} is not numeric: it is of type {column.dtype}, e.g. {str(example)!r}; {remedy}"
         )
     values: FloatArray = np.array(column.cast(_polars().Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
     if np.isinf(values).any():
@@ -222,15 +246,28 @@ def numbers(frame: pl.DataFrame, name: str) -> FloatArray:
     return values
 
 
-def _texts(frame: pl.DataFrame, name: str) -> list[str | None]:
-    texts: list[str | None] = _column(frame, name).cast(_polars().String).to_list()
+def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[str | None]:
+    """A column of categories as text (n,), None where missing.
+
+    A whole number has no point in it: a column of whole numbers is one of floats wherever a library that has no missing
+    integers wrote it, and 3 must be the category 3.0 of the other table.
+    """
+    column = _column(frame, name, where)
+    if column.dtype.is_float():
+        return [None if value is None or math.isnan(value) else category_text(value) for value in column.to_list()]
+    texts: list[str | None] = column.cast(_polars().String).to_list()
     return texts
 
 
-def _column(frame: pl.DataFrame, name: str) -> pl.Series:
+def _holds_dates(column: pl.Series, example: Any) -> bool:
+    return column.dtype.is_temporal() or (isinstance(example, str) and _DATE.match(example) is not None)
+
+
+def _column(frame: pl.DataFrame, name: str, where: str = "") -> pl.Series:
     if name not in frame.columns:
         hint = did_you_mean(name, frame.columns)
-        raise InvalidInput(f"the table has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
+        table = f"{where} table" if where else "table"
+        raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
     return frame[name]
 
 

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -33,9 +35,9 @@ def test_questions_then_answers(daband, tmp_path):
     refused = daband("audit", str(run))
     assert refused.returncode == 2
     assert "--budget" in refused.stderr
-    refused = daband("audit", str(tmp_path / "runs"), "--budget", "5")
+    refused = daband("audit", str(tmp_path), "--budget", "5")
     assert refused.returncode == 2
-    assert "give the folder of one run" in refused.stderr
+    assert "holds no finished run" in refused.stderr
 
     begun = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
     assert begun.returncode == 0, begun.stderr
@@ -43,6 +45,7 @@ def test_questions_then_answers(daband, tmp_path):
     with open("questions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 20
+    assert daband("audit", str(run), "--budget", "20", "--out", "questions.csv").returncode == 0  # nothing is filled in
     assert {row["arm_name"] for row in rows} <= {"low", "medium", "high"}
     for number, row in enumerate(rows):
         row["reward"] = str(number % 2)
@@ -54,6 +57,13 @@ def test_questions_then_answers(daband, tmp_path):
             writer.writerows(rows)
         return daband("audit", str(run), "--answers", "answers.csv")
 
+    filled = (tmp_path / "questions.csv").read_text().replace(",\n", ",1\n")
+    (tmp_path / "questions.csv").write_text(filled)
+    again = daband("audit", str(run), "--budget", "20", "--out", "questions.csv")
+    assert again.returncode == 2
+    assert "give it as --answers" in again.stderr
+    assert (tmp_path / "questions.csv").read_text() == filled  # rewards that were filled in are not written over
+
     part = answer(rows[:7])
     assert part.returncode == 2
     assert "13 of 20 questions have no reward yet" in part.stderr
@@ -64,3 +74,40 @@ def test_questions_then_answers(daband, tmp_path):
     assert "value in the target" in daband("audit", str(run)).stdout
     assert json.loads((run / "audit" / "audit.json").read_text())["answered"] == 20
     assert daband("audit", str(run), "--answers", "answers.csv", "--budget", "3").returncode == 2
+    assert daband("audit", str(run), "--replace").returncode == 2
+    rows[0]["reward"] = "1"
+    assert "--replace" in answer(rows).stderr
+    assert daband("audit", str(run), "--answers", "answers.csv", "--replace").returncode == 0
+
+
+PLUGIN = """
+import numpy as np
+from daband.domains import About, from_arrays, register_pair
+
+@register_pair("names", about=About(summary="arms with letters of many alphabets"))
+def names(*, tiny: bool = False):
+    arms = ["B\u00fcndel", "\u30ab\u30fc\u30c9"]
+    return from_arrays(source=(np.eye(60, 2), np.arange(60) % 2), target=np.eye(60, 2), class_names=arms, name="names")
+"""
+
+
+def test_a_terminal_without_the_letters_of_a_name(tmp_path):
+    (tmp_path / "names.py").write_text(PLUGIN, encoding="utf-8")
+    bare = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    call = [sys.executable, "-c", "from daband.cli.main import main; main()", "--plugin", "names.py"]
+    for command in (["bench", "names", "--methods", "linucb", "--seeds", "0", "--set", "episodes=1", "--set",
+                     "episode_length=16"], ["report", "runs/names"]):  # fmt: skip
+        done = subprocess.run([*call, *command], cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "B\u00fcndel" in (tmp_path / "runs/names/report.html").read_text(encoding="utf-8")
+
+
+def test_paths_with_brackets_are_printed_as_they_are(daband, tmp_path):
+    small = ("--set", "episodes=2", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
+    done = daband("run", "warfarin/white-asian", "--method", "linucb", *small, "--out", "runs [v2]")
+    (run,) = (path.parent for path in (tmp_path / "runs [v2]").glob("*/done"))
+    assert f"Run: runs [v2]/{run.name}" in done.stdout
+    begun = daband("audit", f"runs [v2]/{run.name}", "--budget", "5", "--out", "[q].csv")
+    assert "Questions: [q].csv" in begun.stdout
+    assert "--answers '[q].csv'" in begun.stdout
+    assert "Written: [m].daband" in daband("export", f"runs [v2]/{run.name}", "[m].daband").stdout

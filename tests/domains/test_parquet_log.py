@@ -168,3 +168,9 @@ def test_logs_that_are_none(tmp_path):
         ParquetLog(write(tmp_path / "log", frame(5)), n_arms=3, context_shape=(5,))
     with pytest.raises(InvalidInput, match="on_damaged"):
         ParquetLog(tmp_path / "log", n_arms=3, on_damaged="ignore")
+
+
+def test_a_log_in_csv_is_sent_to_the_reader_of_tables(tmp_path):
+    frame(20).write_csv(tmp_path / "log.csv")
+    with pytest.raises(DataError, match=r"log\.csv is no Parquet file; a log in CSV is read by .*from_table"):
+        daband.domains.from_log(source=str(tmp_path / "log.csv"), target=np.zeros((5, 4)), n_arms=3)

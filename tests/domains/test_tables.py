@@ -172,9 +172,9 @@ def test_a_log_as_source():
     ("columns", "message"),
     [
         (Columns(context=("incomes",), label="offer"), "no column 'incomes'; did you mean 'income'"),
-        (Columns(context=("city",), label="offer"), "'city' is not numeric.*`categorical`"),
+        (Columns(context=("city",), label="offer"), "'city' of the source table is not numeric.*`categorical`"),
         (Columns(context=("income",), label="offers"), "no column 'offers'"),
-        (Columns(context=("income",), rewards=("pay blue", "city")), "'city' is not numeric"),
+        (Columns(context=("income",), rewards=("pay blue", "city")), "'city' of .* not numeric.*must hold a number"),
     ],
 )
 def test_wrong_columns_are_named(columns, message):
@@ -204,11 +204,80 @@ def test_columns_that_make_no_sense(fields, message):
         Columns(**fields)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": {"income": pl.lit("much")}}, "column 'income' of the target table is not numeric: .*e.g. 'much'"),
+        ({"source": {"clicked": pl.lit("12 $")}}, "'clicked' of the source table is not numeric.*must hold a number"),
+        ({"source": {"income": pl.lit("2024-03-27")}}, "make numbers of dates"),
+        ({"source": {"income": pl.lit("27.3.2024")}}, "make numbers of dates"),
+        ({"source": {"income": pl.date(2024, 3, 27)}}, "make numbers of dates"),
+    ],
+)
+def test_a_column_of_the_wrong_type_is_named_with_its_table(change, message):
+    tables = {
+        name: table.with_columns(**change.get(name, {}))
+        for name, table in (("source", frame()), ("target", frame(seed=1)))
+    }
+    with pytest.raises(InvalidInput, match=message):
+        from_table(**tables, columns=Columns(context=("income",), **LOGGED))
+
+
+def test_rounds_of_a_log_without_a_reward_are_named():
+    log = frame().with_columns(clicked=pl.when(pl.arange(0, 40) == 17).then(None).otherwise("clicked"))
+    columns = Columns(context=("income",), arm="shown", reward="clicked", propensity="chance")
+    with pytest.raises(DataError, match="column 'clicked' of the source table has no value in row 17"):
+        from_table(source=log, target=frame(seed=1), columns=columns, source_test=None)
+
+
+def test_a_column_with_a_category_for_every_row_is_warned_about():
+    many = [
+        table.with_columns(city=pl.format("no. {}", pl.arange(0, 100))) for table in (frame(100), frame(100, seed=1))
+    ]
+    with pytest.warns(UserWarning, match="column 'city' has 96 categories in 140 rows.* Group them"):
+        from_table(source=many[0], target=many[1], columns=COLUMNS)
+
+
+def test_whole_numbers_are_the_same_categories_as_floats():
+    plans = [1, 2, 2, None] * 10
+    source = frame().with_columns(plan=pl.Series(plans, dtype=pl.Float64))  # as pandas has them where some are missing
+    target = frame(seed=1).with_columns(plan=pl.Series([1, 2] * 20, dtype=pl.Int64))
+    columns = Columns(context=("income", "plan"), categorical=("plan",), label="offer")
+    pair = from_table(source=source, target=target, columns=columns)
+    assert [name for name in pair.feature_names if "plan" in name] == ["plan = 1", "plan = 2", "plan = (missing)"]
+    rows = [{"income": 0.0, "plan": value} for value in (1, 1.0, np.float32(1), "1")]
+    assert len(np.unique(pair.table.contexts(rows), axis=0)) == 1
+    assert pair.table.contexts(rows)[0, pair.feature_names.index("plan = 1")] == 1.0
+
+
+def test_arms_can_be_named_with_those_that_were_never_tried():
+    columns = Columns(context=("income",), arm="shown", reward="clicked", propensity="chance")
+    named = {"source": frame(), "target": frame(seed=1), "columns": columns}
+    pair = from_table(**named, class_names=["red", "green", "blue"])
+    assert (pair.n_arms, pair.class_names) == (3, ("red", "green", "blue"))
+    assert set(pair.source.rounds(0, 30, seed=0).arms) == {1, 2}
+    with pytest.raises(DataError, match="none of the arms"):
+        from_table(**named, class_names=["red", "green"])
+    for wrong in ("red", ["red"], ["red", "red", "blue", "green"]):
+        with pytest.raises(InvalidInput, match="class_names"):
+            from_table(**named, class_names=wrong)
+    rewards = Columns(context=("income",), rewards=("pay blue", "pay green"))
+    with pytest.raises(InvalidInput, match="class_names goes without"):
+        from_table(**{**named, "columns": rewards}, class_names=["a", "b"])
+
+
+def test_a_pair_prints_what_it_is_in_a_few_lines():
+    text = repr(from_table(source=frame(), target=frame(seed=1).drop("offer"), columns=COLUMNS))
+    assert "contexts (6,), 2 arms (blue, green)" in text
+    assert "36 source contexts and 4 held out, 40 target contexts, no labels of the target" in text
+    assert len(text) < 300
+
+
 def test_a_class_that_one_side_does_not_have():
     few = frame(seed=1).filter(pl.col("offer") == "blue")
     with pytest.raises(DataError, match="no example of class 'green'"):
         from_table(source=frame(), target=few, columns=COLUMNS)
-    with pytest.raises(DataError, match="'green' in column 'offer', which the source never has"):
+    with pytest.raises(DataError, match="'green' in column 'offer', which is none of the arms"):
         from_table(source=few, target=frame(), columns=COLUMNS)
 
 

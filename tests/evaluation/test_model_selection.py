@@ -115,6 +115,30 @@ def test_a_log_counts_by_propensity():
     assert values["source-validation"] > 0.9
 
 
+def test_held_out_rounds_that_are_listed_class_by_class_are_all_looked_at():
+    labels = np.repeat(np.arange(4), 1500)  # sorted, as folders of images are
+    contexts = np.eye(4)[labels]
+    pair = daband.domains.from_arrays(source=(contexts, labels), target=contexts, source_test=0.5)
+    policy = daband.Constant(context_shape=(4,), n_arms=4, seed=0)
+    policy.update(contexts[:40], np.zeros(40, int), np.ones(40))  # always arm 0: right for a quarter
+    history = SourceHistory(np.zeros(40), 0)
+    given = {"source": pair.source, "target": pair.target, "history": history, "source_test": pair.source_test}
+    assert criteria(policy, **given, contexts=400)["source-validation"] == pytest.approx(0.25, abs=0.05)
+
+
+def test_the_rewards_of_a_log_are_not_those_of_the_policy():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(250, 3))
+    pair = daband.domains.from_log(
+        source_test=None, source=(x, np.zeros(250, int), rng.random(250), np.ones(250)), target=x, n_arms=2
+    )
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
+    run = daband.train(policy, source=pair.source, episodes=5, episode_length=50)
+    values = criteria(policy, source=pair.source, target=pair.target, history=SourceHistory(run.reward, 0))
+    assert values["source-validation"] is None
+    assert values["dev"] is None
+
+
 def test_neural_policies_have_an_embedded_risk():
     pair = daband.domains.load("synthetic")
     policy = daband.DABand(context_shape=pair.context_shape, n_arms=pair.n_arms, seed=0, device="cpu", recipe="small")

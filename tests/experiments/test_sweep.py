@@ -32,6 +32,19 @@ def small():
     )
 
 
+def test_a_rule_chooses_nothing_of_another_method_in_the_folder(small, tmp_path):
+    grid = {"alpha": (0.1, 1.0)}
+    for method in ("linucb", "constant"):
+        records = bench(sweep_runs(small, grid=grid, method=method), tmp_path)
+        points = sweep_points(records, measure(records, tmp_path))
+        assert {point.method for point in points} == {method}
+        selected = write_sweep(tmp_path, rule="entropy", grid=grid, points=points, picked=choices(points))
+        assert {record["method"] for record in selected} == {method}
+    both = read_results(tmp_path)
+    assert {record["method"] for record in both} == {"linucb", "constant"}
+    assert {record["method"] for record in both if record["selection"] == "entropy"} == {"constant"}
+
+
 class TestGrid:
     def test_values_are_read_as_they_are_written(self):
         assert parse_grid(["lambda=1,5,0.1", "alpha=1e-2"]) == {"lambda": (1, 5, 0.1), "alpha": (0.01,)}
@@ -157,7 +170,7 @@ def test_criteria_do_not_change_with_target_labels(small, tmp_path, monkeypatch)
 
 def point(variant, accuracy, **values):
     measured = {**dict.fromkeys(CRITERIA), **values}
-    return Point("p", variant, (0,), "target_accuracy", accuracy, 0.0, None, measured)
+    return Point("p", "daband", variant, (0,), "target_accuracy", accuracy, 0.0, None, measured)
 
 
 def test_each_rule_picks_by_its_own_direction():
@@ -191,6 +204,7 @@ def test_the_seeds_of_a_point_are_averaged():
     records = [
         {
             "pair": "p",
+            "method": "daband",
             "variant": "v",
             "seed": seed,
             "target_accuracy": seed / 10,

@@ -52,6 +52,7 @@ def test_a_bad_row_costs_no_other(monkeypatch, capsys):
     assert found[1]["line"] == 2
     assert "'income'" in found[1]["error"]
     assert found[2]["line"] == 3
+    assert "not JSON" in found[2]["error"]
 
 
 def test_options(monkeypatch, capsys):
@@ -73,6 +74,21 @@ def test_images_by_their_paths(monkeypatch, capsys, tmp_path):
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["arm_name"] in ("none", "mail", "call")
     assert "nowhere.png cannot be read" in second["error"]
+
+
+def test_an_unknown_arm_is_told_once(capsys):
+    assert main([str(FILE), "--available", "fax"]) == 2
+    said = capsys.readouterr()
+    assert "--available names 'fax'" in said.err
+    assert not said.out
+
+
+def test_a_reader_that_leaves_is_no_traceback():
+    command = [sys.executable, "-m", "daband.handover", str(FILE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.close()
+        _, said = child.communicate(lines(make_files.ROWS).encode())
+    assert b"Traceback" not in said
 
 
 def test_a_file_that_is_none(capsys, tmp_path):

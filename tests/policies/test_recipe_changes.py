@@ -1,9 +1,13 @@
 """What ``recipe=`` may be: a name, a change of a named recipe, or a recipe in full."""
 
 import json
+import math
 
 import pytest
+import torch
 
+import daband
+from daband.encoders import Features, encoders
 from daband.errors import InvalidInput
 from daband.objectives import Weight
 from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names
@@ -100,3 +104,32 @@ def test_what_is_wrong_is_named(changes, message):
     recipe = {"base": "default-rpd", **changes}
     with pytest.raises(InvalidInput, match=message):
         DABand(context_shape=(4,), n_arms=2, recipe=recipe, device="cpu")
+
+
+class Tanh(Features):
+    """One layer, with an option of its own and none of the built-in networks' options."""
+
+    def __init__(self, *, context_shape, width=16):
+        super().__init__()
+        self.context_shape, self.width = tuple(context_shape), width
+        self.layer = torch.nn.Linear(math.prod(context_shape), width)
+
+    def forward(self, contexts, *, n_source):
+        return torch.tanh(self.layer(contexts.flatten(1)))
+
+
+def test_another_network_begins_without_the_options_of_the_one_before():
+    with encoders.temporarily("tanh", Tanh):
+        for base in ("default", "small", "paper"):
+            changed = resolve_recipe({"base": base, "encoder": {"name": "tanh"}}, context_shape=(6,))
+            assert changed.encoder.options == {}
+        wide = {"base": "small", "encoder": {"name": "tanh", "options": {"width": 8}}}
+        policy = daband.DABand(context_shape=(6,), n_arms=2, recipe=wide, seed=0)
+        assert policy.select([[0.0] * 6]).arm.shape == (1,)
+    same = resolve_recipe({"base": "default", "encoder": {"name": "mlp"}}, context_shape=(6,))
+    assert same.encoder.options == recipe_for("default", context_shape=(6,)).encoder.options
+
+
+def test_a_setting_of_the_network_in_the_wrong_place_is_sent_to_its_options():
+    with pytest.raises(InvalidInput, match=r"no setting 'encoder.widths'; .* encoder\.options"):
+        resolve_recipe({"encoder": {"widths": [8]}}, context_shape=(6,))

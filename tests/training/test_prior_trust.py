@@ -5,7 +5,8 @@ import pytest
 
 import daband
 from daband.domains import ArraySource
-from daband.errors import InvalidInput
+from daband.errors import FolderInUse, InvalidInput
+from daband.files import locked
 
 
 def arrays(n, *, seed=0, shift=0):
@@ -83,3 +84,21 @@ def test_a_killed_phase_resumes_to_the_same_result(kind, settings, tmp_path):
     policy.save(tmp_path / "without.safetensors", replay=False)
     lean = daband.load(tmp_path / "without.safetensors")
     np.testing.assert_allclose(lean.decide(some, "target").mean, policy.decide(some, "target").mean, atol=1e-9)
+
+
+def test_a_folder_that_is_refused_leaves_the_prior_as_it_was(tmp_path):
+    pair = daband.domains.load("synthetic", tiny=True)
+    policies = [daband.LinUCB.for_pair(pair, seed=0) for _ in range(2)]
+    for policy in policies:
+        daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16)
+    given = {"target": pair.target_labelled, "rounds": 16, "episode_length": 8, "prior_trust": 0.1}
+    with locked(tmp_path, wait=False), pytest.raises(FolderInUse):
+        daband.continue_on_target(policies[0], **given, directory=tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    with pytest.raises(InvalidInput, match="other settings"):
+        daband.continue_on_target(policies[0], **given, directory=tmp_path / "other")
+    for policy, place in zip(policies, (tmp_path / "free", None), strict=True):
+        daband.continue_on_target(policy, **given, directory=place)
+    contexts = pair.target.read(np.arange(5))
+    np.testing.assert_array_equal(*(policy.decide(contexts, "target").width for policy in policies))

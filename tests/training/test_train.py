@@ -104,6 +104,11 @@ class TestBadInput:
         with pytest.raises(InvalidInput, match=r"rounds, but the source has .* passes="):
             daband.train(make(pair), source=pair.source, episodes=10**6)
 
+    def test_a_run_prints_what_it_is_in_a_line(self, pair):
+        run = daband.train(make(pair), source=pair.source, episodes=2, episode_length=8)
+        assert repr(run).startswith(f"<Run of 16 rounds in 2 episodes: mean reward {run.reward.mean():.4g}")
+        assert len(repr(run)) < 120
+
     @pytest.mark.parametrize("name", ["episodes", "episode_length"])
     @pytest.mark.parametrize("value", [0, -1, 2.5])
     def test_budget(self, pair, name, value):

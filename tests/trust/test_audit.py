@@ -231,7 +231,7 @@ def test_a_sequence_takes_answers_in_parts(trained, tmp_path):
         ({"reward": "nan"}, "the reward of id .* is nan"),
         ({"reward": "inf"}, "the reward of id .* is inf"),
         ({"reward": "good"}, "'good' of id .* is no number"),
-        ({"reward": "7"}, r"reward 7 is outside the policy's reward_range"),
+        ({"reward": "7"}, r"id \d+: reward 7 is outside the policy's reward_range"),
         ({"arm": "99"}, "the reward of arm . was asked"),
     ],
 )
@@ -250,6 +250,60 @@ def test_duplicates_and_changed_minds_are_refused(trained, tmp_path):
     other = {**rows[0], "reward": "0.123"}
     with pytest.raises(InvalidInput, match=r"was answered with .* before, and now with 0\.123"):
         answer_audit(tmp_path / "a", write(tmp_path / "other.csv", [other]))
+
+
+def test_a_mistake_in_the_answers_can_be_mended(trained, tmp_path):
+    rows = fill(begin(trained, tmp_path / "a").questions, trained)
+    wrong = [{**rows[0], "reward": str(1.0 - float(rows[0]["reward"]))}, *rows[1:]]
+    answer_audit(tmp_path / "a", write(tmp_path / "wrong.csv", wrong))
+    with pytest.raises(InvalidInput, match=r"replace=True .--replace. takes the second"):
+        answer_audit(tmp_path / "a", write(tmp_path / "right.csv", rows))
+    mended = answer_audit(tmp_path / "a", tmp_path / "right.csv", replace=True)
+    right = daband.audit(trained.policy, target=trained.pair.target, budget=20, ask=trained.ask)
+    assert (mended.value, mended.low, mended.high) == (right.value, right.low, right.high)
+    assert read_audit(tmp_path / "a") == mended
+
+
+def test_lines_are_counted_as_an_editor_does(trained, tmp_path):
+    rows = fill(begin(trained, tmp_path / "a").questions, trained)
+    lines = write(tmp_path / "b.csv", rows).read_text().splitlines()
+    lines[3:3] = ["", ""]  # blank lines in the middle
+    lines[6] = lines[6].rpartition(",")[0] + ",much"
+    (tmp_path / "b.csv").write_text("\n".join(lines))
+    with pytest.raises(InvalidInput, match=r"line 7: the reward 'much'"):
+        answer_audit(tmp_path / "a", tmp_path / "b.csv")
+
+
+def test_who_only_reads_does_not_touch_a_line_that_is_being_written(trained, tmp_path):
+    rows = fill(begin(trained, tmp_path / "a").questions, trained)
+    with pytest.raises(InvalidInput):
+        answer_audit(tmp_path / "a", write(tmp_path / "part.csv", rows[:3]))
+    path = tmp_path / "a/answers.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"id": 1')
+    before = path.read_bytes()
+    assert read_audit(tmp_path / "a").answered == 3
+    assert path.read_bytes() == before
+
+
+def test_questions_about_images_name_their_files(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for place in ("source/a", "source/b", "target"):
+        (tmp_path / place).mkdir(parents=True)
+        for number in range(20):
+            pixels = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+            image.fromarray(pixels).save(tmp_path / place / f"{number:02d}.png")
+    folders = {"source": tmp_path / "source", "target": tmp_path / "target"}
+    pair = daband.domains.from_image_folder(**folders, framing=8)
+    begun = daband.audit(
+        daband.LinUCB.for_pair(pair, seed=0), target=pair.target, budget=5, directory=tmp_path / "audit"
+    )
+    with open(begun.questions, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 5
+    for row in rows:  # positions are not the order of names
+        pixels = np.asarray(image.open(row["file"])).transpose(2, 0, 1)
+        assert np.array_equal(pair.target.read(np.array([int(row["id"])]))[0], pixels)
 
 
 def test_files_that_are_no_answers(trained, tmp_path):
@@ -337,5 +391,6 @@ def test_a_range_that_nobody_knows_is_at_least_what_was_seen():
     with pytest.raises(InvalidInput, match="train it before"):
         daband.audit(policy, target=x, budget=10, ask=lambda *_: 1.0)
     policy.update(x, generator.integers(2, size=200), 10 * generator.random(200))
-    found = daband.audit(policy, target=x, budget=50, ask=lambda contexts, _: 40.0 * (contexts[:, 0] > 0))
+    with pytest.warns(UserWarning, match=r"ask: reward 40 is far outside the range .* that the policy saw"):
+        found = daband.audit(policy, target=x, budget=50, ask=lambda contexts, _: 40.0 * (contexts[:, 0] > 0))
     assert found.low < 20 < found.high <= 40

@@ -128,3 +128,22 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     assert written["candidate"] in done.output
     assert (out / "assessment.json").exists()
     assert daband.load(out / "policy.safetensors").rounds_learned == 32
+
+    # The way on: a few rewards, and a file that decides.
+    asked = CliRunner().invoke(app, ["audit", str(out), "--budget", "5", "--out", str(tmp_path / "questions.csv")])
+    assert asked.exit_code == 0, asked.output
+    names = daband.domains.load("synthetic", tiny=True).class_names
+    assert (tmp_path / "questions.csv").read_text().splitlines()[1].split(",")[2] in names
+    for options in ((), ("--no-data",)):
+        exported = CliRunner().invoke(app, ["export", str(out), str(tmp_path / "market.daband"), *options])
+        assert exported.exit_code == 0, exported.output
+        deployed = daband.load_deployed(tmp_path / "market.daband")
+        assert tuple(deployed.arm_names) == tuple(names)
+    taken = tmp_path / "taken"
+    taken.write_text("a file where the folder should be")
+    refused = CliRunner().invoke(app, ["choose", str(settings), "--out", str(taken), "--device", "no-such-device"])
+    assert "out" in str(refused.exception)  # before anything is trained: the device is not looked at
+    assert "taken" in str(refused.exception)
+    (out / "choice.json").write_text("{}")
+    refused = CliRunner().invoke(app, ["export", str(out), str(tmp_path / "market.daband")])
+    assert "does not name its pair" in str(refused.exception)

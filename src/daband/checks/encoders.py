@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch.func import functional_call
 
+from daband.checks.explained import run_checks
 from daband.encoders import Encoder, build_encoder
 from daband.learning.flat_parameters import FlatStatistics
 
@@ -112,6 +113,5 @@ ENCODER_CHECKS: tuple[Callable[[str, tuple[int, ...]], None], ...] = (
 
 
 def check_encoder(name: str, context_shape: tuple[int, ...]) -> None:
-    """Run every check; the first that fails raises ``AssertionError``."""
-    for check in ENCODER_CHECKS:
-        check(name, context_shape)
+    """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
+    run_checks(ENCODER_CHECKS, name, context_shape)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray
+from daband.checks.explained import run_checks
 from daband.checks.reach import reachable
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, load
 from daband.errors import InvalidInput
@@ -177,8 +178,7 @@ PAIR_CHECKS: tuple[Callable[[Pair], None], ...] = (
 
 def check_pair(pair: Pair) -> None:
     """Run every check; the first that fails raises an AssertionError that says what is wrong."""
-    for check in PAIR_CHECKS:
-        check(pair)
+    run_checks(PAIR_CHECKS, pair)
 
 
 def check_registered_pair(name: str) -> None:

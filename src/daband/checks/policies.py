@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from daband.arrays import AnyArray
+from daband.checks.explained import run_checks
 from daband.checks.policy_deployment import DEPLOYMENT_CHECKS
 from daband.checks.policy_problems import (
     ARM_MODELS,
@@ -102,7 +103,9 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
     contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
     choices = [fresh(make, "disjoint", seed).decide(contexts, rule="greedy").arm for seed in range(4)]
     for seed, arms in enumerate(choices):
-        assert len(np.unique(arms)) > 1, f"seed {seed} gives every tied context to arm {arms[0]}"
+        assert len(np.unique(arms)) > 1, (
+            f"seed {seed} gives every tied context to arm {arms[0]}; break ties by a draw from the seed and the round"
+        )
     assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
 
 
@@ -330,6 +333,5 @@ POLICY_CHECKS: tuple[Callable[[MakePolicy], None], ...] = (
 
 
 def check_policy(make: MakePolicy) -> None:
-    """Run every check; the first that fails raises ``AssertionError``."""
-    for check in POLICY_CHECKS:
-        check(make)
+    """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
+    run_checks(POLICY_CHECKS, make)

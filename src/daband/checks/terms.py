@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from daband.checks.explained import run_checks
 from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
 
 __all__ = ["TERM_CHECKS", "check_term"]
@@ -205,6 +206,5 @@ TERM_CHECKS: tuple[Callable[[type[Term]], None], ...] = (
 
 
 def check_term(kind: type[Term]) -> None:
-    """Run every check; the first that fails raises ``AssertionError``."""
-    for check in TERM_CHECKS:
-        check(kind)
+    """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
+    run_checks(TERM_CHECKS, kind)

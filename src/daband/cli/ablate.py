@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from daband.cli.lines import say
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
 from daband.cli.running import report_hint, run_all
@@ -47,8 +48,8 @@ def ablate(
         write_ablation(folder, rows)
 
     show(run_all(specs, folder, console=console, jobs=jobs, ray=ray, on_failure=show))
-    console.print(f"Runs, results.json and ablation.json: {folder}", soft_wrap=True, highlight=False)
-    console.print(report_hint(folder), soft_wrap=True, highlight=False)
+    say(console, f"Runs, results.json and ablation.json: {folder}")
+    say(console, report_hint(folder))
 
 
 def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from daband.cli.lines import say
 from daband.cli.running import warnings_on
 from daband.experiments import AssessedRun, assess_runs
 
@@ -31,9 +32,9 @@ def assess_command(
     for run in _one_per_method(runs):
         if len(runs) > 1:
             console.rule(escape(run.spec.label))
-        console.print(str(run.assessment), highlight=False, soft_wrap=True, markup=False)
+        say(console, str(run.assessment))
     written = runs[0].path / "assessment.json" if len(runs) == 1 else folder / "*" / "assessment.json"
-    console.print(f"Written: {written}", highlight=False, soft_wrap=True)
+    say(console, f"Written: {written}")
 
 
 def assessed_line(run: AssessedRun) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from daband.cli.lines import say
 from daband.cli.options import Name, Overrides, stem
 from daband.cli.running import warnings_on
 from daband.domains import load
+from daband.domains.registry import pairs
 from daband.experiments import load_experiment
+from daband.experiments.policy_folder import CHOICE_FILE
 from daband.files import make_folder, write_text
 from daband.trust import Choice, choose
 
@@ -35,7 +39,10 @@ def choose_command(
     folder = out or Path("runs") / f"{stem(name)}-choice"
     names = experiment.pairs()
     for pair_name in names:
-        pair = load(pair_name, **experiment.pair_options)
+        # Before the training: a folder that cannot be made should not cost it.
+        place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
+        options = pairs.get(pair_name).resolved(experiment.pair_options)
+        pair = load(pair_name, **options)
         episodes = None if experiment.episodes == "all" else experiment.episodes
         if episodes is None:
             episodes = max(1, pair.source.rounds_available // experiment.episode_length)
@@ -53,14 +60,17 @@ def choose_command(
                 device=device,
                 progress=tell,
             )
-        place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
         choice.policy.save(place / "policy.safetensors")
-        write_text(place / "choice.json", json.dumps(choice.as_dict(), indent=2) + "\n")
+        about = {"pair": pair_name, "pair_options": options, "class_names": list(pair.class_names)}
+        write_text(place / CHOICE_FILE, json.dumps({**about, **choice.as_dict()}, indent=2) + "\n")
         write_text(place / "assessment.json", json.dumps(choice.assessment.as_dict(), indent=2) + "\n")
         console.print(_table(pair_name, choice))
-        console.print(f"Chosen: {choice.candidate} ({choice.rule}).", highlight=False, soft_wrap=True, markup=False)
-        console.print(choice.assessment.sentence, highlight=False, soft_wrap=True, markup=False)
-        console.print(f"Written: {place}", highlight=False, soft_wrap=True)
+        say(console, f"Chosen: {choice.candidate} ({choice.rule}).")
+        say(console, choice.assessment.sentence)
+        say(console, f"Written: {place}")
+        folder_name = shlex.quote(str(place))
+        say(console, f"A few rewards confirm it: daband audit {folder_name} --budget 100 --out questions.csv")
+        say(console, f"For production: daband export {folder_name} FILE")
 
 
 def _table(pair: str, choice: Choice) -> Table:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.interrupts import interruptible
+from daband.cli.lines import say
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
 from daband.cli.running import interrupted_exit, report_hint, warnings_on
@@ -48,8 +49,8 @@ def continue_command(
         raise interrupted_exit(folder, stopped) from None
     console.print(_table(records))
     if (folder / "continued.json").is_file():
-        console.print(f"Written: {folder / 'continued.json'}", soft_wrap=True, highlight=False)
-    console.print(report_hint(folder), soft_wrap=True, highlight=False)
+        say(console, f"Written: {folder / 'continued.json'}")
+    say(console, report_hint(folder))
 
 
 def _number_or_name(text: str | None) -> float | str | None:

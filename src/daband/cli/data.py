@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from daband.cli.lines import say
 from daband.domains import data_directory, load
 from daband.domains.catalogue import check, listing, resources
 from daband.domains.download import get
@@ -52,7 +53,7 @@ def list_command(
     console.print(table)
     if hidden:
         console.print(f"and {hidden} ordered pairs such as amazon/books-dvd: --all shows them", style="dim")
-    console.print(f"data directory: {data_directory()}", style="dim", soft_wrap=True)
+    say(console, f"data directory: {data_directory()}", style="dim")
 
 
 @app.command("check")
@@ -62,7 +63,7 @@ def check_command(
     """Say what is there, what is missing or damaged, where to get it and under which licence."""
     wanted = names or [name for name in pairs.names() if "/" not in name and resources(name)]
     damaged = False
-    console.print(f"data directory: {data_directory()}", style="dim", soft_wrap=True)
+    say(console, f"data directory: {data_directory()}", style="dim")
     for name in wanted:
         statuses = list(check(name))
         console.print(f"[bold]{name}[/bold]")
@@ -78,9 +79,9 @@ def check_command(
                 highlight=False,
                 soft_wrap=True,
             )
-            console.print(f"           {status.path}", style="dim", highlight=False, soft_wrap=True)
+            say(console, f"           {status.path}", style="dim")
             if status.remedy:
-                console.print(f"           {status.remedy}", highlight=False, soft_wrap=True, markup=False)
+                say(console, f"           {status.remedy}")
     if damaged:
         raise typer.Exit(1)
 
@@ -104,11 +105,11 @@ def get_command(
                 bar.update(lines[what], completed=done, total=total or None)
 
             for fetched in get(name, progress=show):
-                console.print(f"{fetched.action}: {fetched.resource.what}", highlight=False, soft_wrap=True)
+                say(console, f"{fetched.action}: {fetched.resource.what}")
                 if fetched.action == "by hand":
                     by_hand = True
-                    console.print(f"  {fetched.resource.by_hand}", highlight=False, soft_wrap=True, markup=False)
-                    console.print(f"  it belongs at {fetched.path}", style="dim", highlight=False, soft_wrap=True)
+                    say(console, f"  {fetched.resource.by_hand}")
+                    say(console, f"  it belongs at {fetched.path}", style="dim")
     if by_hand:
         raise typer.Exit(1)
 
@@ -135,7 +136,7 @@ def show_command(
         f"contexts {pair.context_shape}",
         highlight=False,
     )
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    say(console, f"wrote {path}")
 
 
 def _option(text: str) -> tuple[str, Any]:

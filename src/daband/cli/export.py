@@ -1,4 +1,4 @@
-"""``daband export``: the policy of a finished run as one file that decides."""
+"""``daband export``: the policy of a finished run or of a choice as one file that decides."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from daband.errors import DataError, InvalidInput
+from daband.cli.lines import say
+from daband.errors import DataError
 from daband.files import read_json
 
 __all__ = ["export_command"]
 
 
 def export_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run or of a choice.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, e.g. market.daband.")],
     domain: Annotated[Literal["source", "target"], typer.Option(help="The domain it will act in.")] = "target",
     data: Annotated[
@@ -24,32 +25,33 @@ def export_command(
 ) -> None:
     """Write a run's policy to one file that decides on raw rows, without anything that it was trained on."""
     from daband import load
-    from daband.domains import load as load_pair
-    from daband.experiments.continued import finished_runs
-    from daband.experiments.run import read_spec
+    from daband.experiments.policy_folder import policy_folder
     from daband.handover import export, load_deployed
 
     console = Console()
-    runs = finished_runs(folder)
-    if len(runs) > 1:
-        raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; name the folder of one")
-    spec = read_spec(runs[0])
+    found = policy_folder(folder)
     pair = None
     if data:
         try:
-            pair = load_pair(spec.pair, **spec.pair_options)
+            pair = found.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
-    assessed = runs[0] / "assessment.json"
-    policy = load(runs[0] / "policy.safetensors", device="cpu")
-    names = read_json(runs[0] / "result.json").get("class_names")
     export(
-        policy,
+        load(found.policy_file, device="cpu"),
         file,
         pair=pair,
         domain=domain,
-        arm_names=names,
-        assessment=read_json(assessed) if assessed.is_file() else None,
+        arm_names=_arm_names(found.path),
+        assessment=None if found.assessment_file is None else read_json(found.assessment_file),
     )
-    console.print(f"{load_deployed(file)!r}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"Written: {file} ({file.stat().st_size / 1024:,.0f} KiB)", highlight=False, soft_wrap=True)
+    say(console, f"{load_deployed(file)!r}")
+    say(console, f"Written: {file} ({file.stat().st_size / 1024:,.0f} KiB)")
+
+
+def _arm_names(folder: Path) -> list[str] | None:
+    """What the run or the choice wrote down of the arms' names: known without the data."""
+    for name in ("result.json", "choice.json"):
+        if (folder / name).is_file():
+            names: list[str] | None = read_json(folder / name).get("class_names")
+            return names
+    return None

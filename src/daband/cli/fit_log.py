@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import daband
+from daband.cli.lines import say
+from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import warnings_on
 from daband.domains import Columns
 from daband.domains.readers.parquet_log import ParquetLog
@@ -39,10 +41,10 @@ def fit_log_command(
 ) -> None:
     """Fit a policy to a log that may be larger than memory."""
     console = Console()
-    names = None if context is None else tuple(name.strip() for name in context.split(",") if name.strip())
-    columns = None if names is None else Columns(names, arm="arm", reward="reward", propensity="propensity")
     on_damaged = "skip" if skip_damaged else "refuse"
-    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
+    with named_as_options():
+        columns = log_columns(context)
+        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
     parts = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -64,19 +66,20 @@ def fit_log_command(
                 left=f"{record['seconds_left']:,.0f} s",
             )
 
-        daband.fit_log(
-            fitted,
-            log,
-            columns=columns,
-            engine=engine,
-            ray_address=address,
-            workers=workers,
-            on_damaged=on_damaged,
-            directory=state,
-            progress=show,
-        )
+        with named_as_options():
+            daband.fit_log(
+                fitted,
+                log,
+                columns=columns,
+                engine=engine,
+                ray_address=address,
+                workers=workers,
+                on_damaged=on_damaged,
+                directory=state,
+                progress=show,
+            )
     fitted.save(out)
-    console.print(f"{fitted!r}\nPolicy: {out}", highlight=False, soft_wrap=True, markup=False)
+    say(console, f"{fitted!r}\nPolicy: {out}")
 
 
 def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:

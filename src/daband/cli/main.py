@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,8 +21,10 @@ from daband.cli.assess import assess_command, assessed_line
 from daband.cli.audit import audit_command
 from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
+from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
 from daband.cli.fit_log import fit_log_command
+from daband.cli.lines import say
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
@@ -76,7 +79,9 @@ def _version(asked: bool) -> None:
 def _common(
     plugin: Annotated[
         list[str] | None,
-        typer.Option("--plugin", help="A module of yours that registers policies, pairs or terms, e.g. my.module."),
+        typer.Option(
+            "--plugin", help="A module of yours that registers policies, pairs or terms: mine, my.module or mine.py."
+        ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
@@ -124,7 +129,7 @@ def run(
     for spec in experiment.runs([method], [seed]):
         shorter = start_from_shorter(spec, folder) if folder.is_dir() else None
         if shorter is not None:
-            console.print(f"Extending {shorter}", highlight=False, soft_wrap=True)
+            say(console, f"Extending {shorter}")
     if profile:
         profiled(experiment.runs([method], [seed]), folder, console=console)
     _compare(experiment, folder, [method], [seed], 1, name, report=False, committee=committee)
@@ -155,6 +160,7 @@ app.command("audit")(audit_command)
 app.command("choose")(choose_command)
 app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
+app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
 
 
@@ -167,9 +173,9 @@ def report(
 ) -> None:
     """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
     page = _written(folder, pair)
-    console.print(f"Report:  {page}", highlight=False, soft_wrap=True)
-    console.print(f"Figures: {page.parent / 'report' / 'figures'}", highlight=False, soft_wrap=True)
-    console.print(f"Tables:  {page.parent / 'report' / 'tables'}", highlight=False, soft_wrap=True)
+    say(console, f"Report:  {page}")
+    say(console, f"Figures: {page.parent / 'report' / 'figures'}")
+    say(console, f"Tables:  {page.parent / 'report' / 'tables'}")
 
 
 @app.command()
@@ -225,12 +231,12 @@ def _compare(
         lines = [assessed_line(run) for run in assessed if run.spec.folder_name in asked]
         for run in assessed if not of else ():
             if run.spec.folder_name in asked:
-                console.print(f"{run.spec.label}: {run.assessment.sentence}", highlight=False, soft_wrap=True)
+                say(console, f"{run.spec.label}: {run.assessment.sentence}")
     if report:
         page = _written(out)
-        console.print(f"Runs:   {out}\nReport: {page}", highlight=False, soft_wrap=True)
+        say(console, f"Runs:   {out}\nReport: {page}")
     else:
-        console.print(f"Run: {out / records[0]['folder']}", highlight=False, soft_wrap=True)
+        say(console, f"Run: {out / records[0]['folder']}")
     return lines
 
 
@@ -250,6 +256,9 @@ def _written(folder: Path, pair: str | None = None) -> Path:
 
 def main() -> None:
     """The entry point: an error of ours is a message and exit code 2, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of arms may have letters that the terminal's encoding has not
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except DabandError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from daband.cli.lines import say
 from daband.experiments import RunSpec, profile_run
 
 __all__ = ["profiled"]
@@ -33,5 +34,5 @@ def profiled(specs: Sequence[RunSpec], out: Path, *, console: Console) -> None:
         for part, seconds in found.seconds.items():
             table.add_row(part, f"{seconds:.2f}", f"{seconds / total:.1%}", _MEANING[part])
         console.print(table)
-        console.print(f"Trace: {found.trace}", soft_wrap=True)
+        say(console, f"Trace: {found.trace}")
         console.print("Open it at ui.perfetto.dev or in chrome://tracing; it stays on your machine.")

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from daband.cli.lines import say
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.ranges import whole_numbers
 from daband.cli.running import interrupted_exit, report_hint, run_all
@@ -76,8 +77,8 @@ def sweep(
     selected = write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
     for variant in dict.fromkeys(record["variant"] for record in selected):
         console.print(f"Selected by {select}: {variant}", highlight=False)
-    console.print(f"Runs, results.json and sweep.json: {folder}", soft_wrap=True, highlight=False)
-    console.print(report_hint(folder), soft_wrap=True, highlight=False)
+    say(console, f"Runs, results.json and sweep.json: {folder}")
+    say(console, report_hint(folder))
 
 
 def _measured(records: Records, folder: Path, console: Console) -> dict[str, dict[str, float | None]]:

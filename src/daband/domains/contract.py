@@ -251,6 +251,20 @@ class Pair:
     table: TableTransform | None = None
     """For a pair made of tables: the fitted transform that turns a raw row into a context."""
 
+    def __repr__(self) -> str:
+        few = 6
+        names = [*self.class_names[:few], *(["..."] if len(self.class_names) > few else [])]
+        arms = f"{self.n_arms} arms" + (f" ({', '.join(names)})" if names else "")
+        held = 0 if self.source_test is None else len(self.source_test)
+        labelled = "no labels of the target"
+        if self.target_test is not None:
+            labelled = f"{len(self.target_test):,} for the evaluator"
+        return (
+            f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}, reward_range "
+            f"{self.reward_range}; {len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
+            f"target contexts, {labelled}>"
+        )
+
     def require_target_test(self) -> EvaluationDomain:
         """``target_test``, or an error that says what cannot be done without labels of the target."""
         if self.target_test is None:

@@ -27,6 +27,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
+from daband.evaluation.scores import spread_rows
 from daband.policies import Policy
 
 __all__ = [
@@ -93,7 +94,8 @@ def criteria(
         target: contexts of the target; a domain with rewards is refused.
         history: the rounds it was trained on there.
         source_test: source rounds that training did not use, ``pair.source_test``. Without at least 100 of them, rounds
-            of ``source`` that came after training serve, and where there are too few, rewards while training.
+            of ``source`` that came after training serve, and where there are too few, rewards while training; of a log
+            nothing does, as these are rewards of another policy.
         contexts: how many contexts of each domain are used at most.
     """
     if not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain):
@@ -113,6 +115,8 @@ def criteria(
         values["source-validation"] = float(np.average(reward, weights=weight)) if weight.any() else None
         seen = source.batch(0, min(contexts, len(history.rewards)), seed=history.seed)
         values["dev"] = _dev(policy, seen, rows, unlabelled, reward, weight)
+    elif isinstance(source, LoggedDomain):  # rewards while training are those of the logging policy's choices
+        values["source-validation"] = values["dev"] = None
     else:
         first_pass = history.rewards[: len(source)]
         values["source-validation"] = float(first_pass[-max(1, len(first_pass) // 4) :].mean())
@@ -196,8 +200,9 @@ def _held_out(
         n = min(most, len(source_test))
         if isinstance(source_test, LoggedDomain):
             return _logged(policy, source_test, 0, n, history.seed)
-        contexts, expected = source_test.read(0, n), source_test.read_expected(0, n)
-        return contexts, expected[np.arange(n), _chosen(policy, contexts)], np.ones(n)
+        contexts, expected = spread_rows(source_test, n)
+        rows = np.arange(len(contexts))
+        return contexts, expected[rows, _chosen(policy, contexts)], np.ones(len(contexts))
     start, stop = len(history.rewards), min(len(history.rewards) + most, len(source))
     if stop - start < _FEWEST:
         return None

@@ -16,7 +16,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.policies import Policy
 
-__all__ = ["Scores", "scores_of"]
+__all__ = ["Scores", "scores_of", "spread_rows"]
 
 _BATCH = 1024
 _BLOCK = 50
@@ -125,14 +125,22 @@ def _source_rounds(
     if isinstance(source, RewardDomain):
         rounds = source.rounds(0, n, seed=seed)
         return rounds.contexts, lambda arms: (rounds.pay(arms), np.ones(n))
-    blocks = _blocks(len(source), n)
-    contexts = np.concatenate([source.read(start, stop) for start, stop in blocks])
-    table = np.concatenate([source.read_expected(start, stop) for start, stop in blocks])
+    contexts, table = spread_rows(source, n)
     return contexts, lambda arms: (table[np.arange(len(table)), arms], np.ones(len(table)))
 
 
+def spread_rows(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:
+    """About ``n`` contexts of a domain, spread over all of it, and their expected rewards (n, K).
+
+    A domain may list class after class, so that its first contexts are of a few classes alone.
+    """
+    blocks = _blocks(len(domain), min(n, len(domain)))
+    contexts = np.concatenate([domain.read(start, stop) for start, stop in blocks])
+    return contexts, np.concatenate([domain.read_expected(start, stop) for start, stop in blocks])
+
+
 def _blocks(total: int, n: int) -> list[tuple[int, int]]:
-    """Rows to read so that ``n`` of ``total`` are spread over all of them: a domain may list class after class."""
+    """Rows to read so that ``n`` of ``total`` are spread over all of them."""
     if n == total:
         return [(0, total)]
     count = math.ceil(n / _BLOCK)

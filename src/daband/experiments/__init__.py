@@ -1,4 +1,4 @@
-"""Experiments: presets, one run from settings to a folder, and many runs side by side."""
+"""Experiments: presets, one run from settings to a folder, and many runs at a time."""
 
 from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
 from daband.experiments.audited import AUDIT_FOLDER, begin_audit

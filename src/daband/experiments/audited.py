@@ -1,12 +1,10 @@
-"""The policy of a finished run, audited in the target: questions out, answers in."""
+"""The policy of a finished run or of a choice, audited in the target: questions out, answers in."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from daband.domains import load
-from daband.errors import InvalidInput
-from daband.experiments.run import read_spec
+from daband.experiments.policy_folder import policy_folder
 from daband.policies import load as load_policy
 from daband.trust import Audit, audit, read_assessment
 
@@ -19,25 +17,21 @@ AUDIT_FOLDER = "audit"
 def begin_audit(
     folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, anytime: bool = False
 ) -> Audit:
-    """Write the questions of an audit of a run's policy into its subfolder ``audit``; one that was begun is read.
+    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; one that was begun is read.
 
-    Where the run was assessed, its ``assessment.json`` says what to predict.
+    Where the policy was assessed, its ``assessment.json`` says what to predict.
     """
-    folder = Path(folder)
-    if not (folder / "policy.safetensors").is_file():
-        raise InvalidInput(f"{folder} is no run: it holds no policy.safetensors; give the folder of one run")
-    spec = read_spec(folder)
-    pair = load(spec.pair, **spec.pair_options)
-    assessed = folder / "assessment.json"
+    found = policy_folder(folder)
+    pair = found.load_pair()
     return audit(
-        load_policy(folder / "policy.safetensors"),
+        load_policy(found.policy_file),
         target=pair.target,
         budget=budget,
-        assessment=read_assessment(assessed) if assessed.is_file() else None,
-        directory=folder / AUDIT_FOLDER,
+        assessment=None if found.assessment_file is None else read_assessment(found.assessment_file),
+        directory=found.path / AUDIT_FOLDER,
         anytime=anytime,
         confidence=confidence,
-        rule=spec.rule,
+        rule=found.rule,
         seed=seed,
         arm_names=pair.class_names,
     )

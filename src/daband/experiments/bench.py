@@ -37,8 +37,9 @@ def bench(
 ) -> list[Record]:
     """Execute every run that is not finished, ``jobs`` at a time, and write ``results.json`` after each.
 
-    ``executor`` replaces ``jobs``: any way to get runs done, a cluster for one (``cluster.on_ray``). On a GPU the
-    seeds of a neural method are trained in a stack, as one of the ``jobs``.
+    ``executor`` replaces ``jobs``: any way to get runs done, a cluster for one (``on_ray`` of
+    ``daband.experiments.ray_executor``). On a GPU the seeds of a neural method are trained in a stack, as one of the
+    ``jobs``.
 
     All methods of a seed see the same contexts in the same order and are paid from the same table of rewards. Where
     ``out`` holds finished runs of other methods or seeds of the same experiment, ``results.json`` keeps them. Several

@@ -20,7 +20,7 @@ Record = dict[str, Any]
 source_reward`` (the mean of a round), ``wall_seconds`` how it was trained. ``target_accuracy, target_accuracy_macro,
 target_value, target_best_value, target_constant_value, target_regret, per_class`` are those of ``Evaluation``, all None
 where the target has no labels. ``target_arm_counts`` says how often each arm was chosen on ``target_contexts`` target
-contexts; ``class_names`` what the arms are called; ``feedback`` what a reward of the pair reveals.
+contexts; ``class_names`` what the arms are called; ``feedback`` what a reward of the pair tells.
 """
 Records = list[Record]
 

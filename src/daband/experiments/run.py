@@ -36,7 +36,7 @@ def read_spec(folder: str | Path) -> RunSpec:
     """What ran in a folder."""
     path = Path(folder) / "config.json"
     try:
-        return RunSpec(**json.loads(path.read_text())["run"])
+        return RunSpec(**json.loads(path.read_text(encoding="utf-8"))["run"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} does not say which run of an experiment this is: {error}") from None
 

@@ -55,7 +55,7 @@ def stacked(executor_with: Callable[[Work], Executor]) -> Executor:
 
 
 def groups_of(specs: Sequence[RunSpec], *, on_gpu: Callable[[RunSpec], bool] | None = None) -> list[list[RunSpec]]:
-    """Runs that can be trained together, in lists, and every other run in a list of its own."""
+    """Runs that can be trained in a stack, in lists, and every other run in a list of its own."""
     on_gpu = on_gpu or _on_gpu
     groups: dict[str, list[RunSpec]] = {}
     found: list[list[RunSpec]] = []

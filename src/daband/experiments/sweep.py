@@ -177,9 +177,10 @@ def measure(
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of settings on one pair, over its seeds: score, and the mean of every criterion."""
+    """One combination of a method's settings on one pair, over its seeds: score, and the mean of every criterion."""
 
     pair: str
+    method: str
     variant: str
     seeds: tuple[int, ...]
     metric: str
@@ -206,12 +207,12 @@ class Choice:
 
 
 def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, float | None]]) -> list[Point]:
-    """A point per pair and variant, in the order of first appearance."""
-    groups: dict[tuple[str, str], list[Record]] = {}
+    """A point per pair, method and variant, in the order of first appearance."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
-        groups.setdefault((record["pair"], record["variant"]), []).append(record)
+        groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
     points = []
-    for (pair, variant), group in groups.items():
+    for (pair, method, variant), group in groups.items():
         metric = metric_of([record for record in records if record["pair"] == pair])
         scores = metric.values(group)
         regrets = [record["source_regret"] for record in group]
@@ -222,6 +223,7 @@ def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, fl
         points.append(
             Point(
                 pair=pair,
+                method=method,
                 variant=variant,
                 seeds=tuple(record["seed"] for record in group),
                 metric=metric.field,
@@ -284,10 +286,11 @@ def write_sweep(
     Returns the records that the rule picked: all seeds of one variant per pair.
     """
     out = Path(out)
-    mine = {(choice.pair, choice.variant) for choice in picked if choice.rule == rule}
-    if not mine:
+    chosen = {(choice.pair, choice.variant) for choice in picked if choice.rule == rule}
+    if not chosen:
         raise DataError(f"the rule {rule!r} has no value for some of these runs, so it cannot choose between them")
-    swept = {(point.pair, point.variant) for point in points}
+    # The folder may hold a sweep of another method over the same settings, which this rule did not look at.
+    swept = {(point.pair, point.method, point.variant) for point in points}
     selected = []
     content = {
         "selection": rule,
@@ -298,9 +301,11 @@ def write_sweep(
     with results_locked(out):
         records = read_results(out)
         for record in records:
-            if (record["pair"], record["variant"]) in swept:
-                record["selection"] = rule if (record["pair"], record["variant"]) in mine else "none"
-            if (record["pair"], record["variant"]) in mine:
+            if (record["pair"], record["method"], record["variant"]) not in swept:
+                continue
+            is_chosen = (record["pair"], record["variant"]) in chosen
+            record["selection"] = rule if is_chosen else "none"
+            if is_chosen:
                 selected.append(record)
         write_text(out / "results.json", json.dumps(records, indent=2) + "\n")
         write_text(out / "sweep.json", json.dumps(content, indent=2) + "\n")

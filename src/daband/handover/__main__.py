@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from daband.errors import DabandError
+from daband.errors import DabandError, InvalidInput
 from daband.handover.deployed import Deployed, load_deployed
 
 __all__ = ["main"]
@@ -40,6 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(about(deployed), indent=1) + "\n")
         return 0
     available = None if asked.available is None else [_arm(name, deployed) for name in asked.available.split(",")]
+    try:
+        if available is not None:
+            deployed._open_arms(available)  # else every line would say the same
+        return _decide_lines(deployed, available, strict=asked.strict)
+    except InvalidInput as error:
+        sys.stderr.write(f"Error: --{error}\n")
+        return 2
+    except BrokenPipeError:  # whoever read the answers has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _decide_lines(deployed: Deployed, available: list[str | int] | None, *, strict: bool) -> int:
     failed = False
     for number, line in enumerate(sys.stdin, start=1):
         if not line.strip():
@@ -47,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             row = json.loads(line)
             row = Path(row) if isinstance(row, str) else row
-            answer = deployed.decide(row, available, strict=asked.strict).as_dict()
+            answer = deployed.decide(row, available, strict=strict).as_dict()
+        except json.JSONDecodeError as error:
+            failed = True
+            answer = {"line": number, "error": f"the line is not JSON: {error.msg} at character {error.pos + 1}"}
         except (DabandError, ValueError) as error:
             failed = True
             answer = {"line": number, "error": str(error)}

@@ -1,12 +1,12 @@
 """Tells when arriving contexts or arm choices have left what training saw, by a test that is valid at any time.
 
-Every summary score of ``daband.handover.reference`` is tested on its own. As long as arriving contexts are exchangeable
-with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform (Vovk, Gammerman,
-Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a gambler who bets
-on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds ``1 / level``
-with probability at most ``level`` (Ville), whenever and however often somebody looks. So that a late change is found
-soon, a part of the capital is kept back for gamblers who start later. The scores of contexts share one half of the
-probability of a false alarm, the arms have the other half.
+Every summary score of ``daband.handover.monitor_reference`` is tested on its own. As long as arriving contexts are
+exchangeable with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform
+(Vovk, Gammerman, Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a
+gambler who bets on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds
+``1 / level`` with probability at most ``level`` (Ville), whenever and however often somebody looks. So that a late
+change is found soon, a part of the capital is kept back for gamblers who start later. The scores of contexts share one
+half of the probability of a false alarm, the arms have the other half.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.handover.decision import DeployedDecision
-from daband.handover.reference import Reference, bins_of
+from daband.handover.monitor_reference import Reference, bins_of
 from daband.handover.rows import ReadRows, RowReader
 
 __all__ = ["Monitor", "MonitorReport", "ScoreReport"]

@@ -22,6 +22,7 @@ __all__ = ["ImageRule", "ReadRows", "RowReader"]
 _FLOAT64 = np.dtype(np.float64)
 _BYTES = (bytes, bytearray, memoryview)
 _FAR_SQUARE = FAR * FAR
+_LARGEST_PIXEL = 2.0
 _MOST_NAMED = 8
 """Numbers of one array that are named in warnings; the rest are counted."""
 
@@ -134,7 +135,7 @@ class RowReader:
         if single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
             return ReadRows(array, [self._checked(array)], True)
         if not single and array.shape[1:] != self.shape:
-            raise InvalidInput(f"a row must have shape {self.shape}, n rows (n, *{self.shape}); got {array.shape}")
+            raise InvalidInput(self._other_shape(array.shape))
         if array.dtype == np.uint8:
             rows = 1 if single else len(array)
             if not rows:
@@ -148,10 +149,26 @@ class RowReader:
             raise InvalidInput("the batch has no rows")
         return _each(lambda one: (one, self._checked(one)), array)._replace(contexts=array)
 
+    def _other_shape(self, shape: tuple[int, ...]) -> str:
+        if 0 in shape:
+            return "the batch has no rows"
+        several = ", ".join(["n", *map(str, self.shape)])
+        text = f"a row must have shape {self.shape}, several ({several}); got {shape}"
+        if self.table is not None:
+            return f"{text}. Or give a mapping with the columns {', '.join(self.table.names)}"
+        last = shape[-len(self.shape) :]
+        if last != self.shape and sorted(last) == sorted(self.shape):
+            return f"{text}: the same sizes in another order, so transpose it"
+        return text
+
     def _checked(self, context: AnyArray) -> tuple[RowWarning, ...]:
         """The warnings for one context of floating-point numbers."""
         flat: AnyArray = context.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the checks
+            bright = self._too_bright(flat)
+            if bright:
+                self._check_size(flat)
+                return bright
             if self._settles and self._ranges is not None and self._inverse is not None:
                 apart = flat - self._ranges[0]
                 apart *= self._inverse
@@ -165,6 +182,16 @@ class RowReader:
                 flat = flat.reshape(-1, len(self._inverse))
             outside = np.abs(flat - self._ranges[0]) * self._inverse > FAR
         return self._far(flat, outside) if outside.any() else ()
+
+    def _too_bright(self, flat: AnyArray) -> tuple[RowWarning, ...]:
+        """A warning where numbers of an image, which training had as bytes, are 0..255 and no bytes."""
+        if self.images is None or self.images.normalise:
+            return ()
+        largest = float(flat.max())
+        if not _LARGEST_PIXEL < largest < np.inf:
+            return ()
+        text = f"a pixel is {largest:g}, but floating-point pixels lie in [0, 1]; give bytes (uint8), or divide by 255"
+        return (RowWarning("far_outside", "image", text),)
 
     def _check_size(self, flat: AnyArray) -> None:
         """Refuse numbers (d,) that are not finite, or larger together than the policy accepts."""
@@ -226,7 +253,9 @@ class RowReader:
         except ImportError:
             raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
         except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-            raise InvalidInput(f"the row is not an image file or is damaged ({error})") from None
+            name = str(given) if isinstance(given, os.PathLike) else "the row"
+            reason = f" ({error})" if "BytesIO" not in str(error) else ""
+            raise InvalidInput(f"{name} is not an image file or is damaged{reason}") from None
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
             context = pixels

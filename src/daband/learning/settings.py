@@ -144,10 +144,14 @@ class Recipe:
         """The same with some settings changed; they are named and grouped as in ``settings()``.
 
         A weight may be a number, which keeps the term's schedule, or a table with some of ``Weight``'s fields. A
-        weight of 0 removes the term. An unknown name is an error that suggests the nearest.
+        weight of 0 removes the term. Another network begins without the options of the one before. An unknown name is
+        an error that suggests the nearest.
         """
         settings = self.settings()
         changes = dict(changes)
+        network = changes["encoder"].get("name") if isinstance(changes.get("encoder"), Mapping) else None
+        if network not in (None, settings["encoder"]["name"]):
+            settings["encoder"]["options"] = {}  # those of another network mean nothing to this one
         weights = changes.pop("weights", {})
         if not isinstance(weights, Mapping):
             raise InvalidInput(f"a recipe's weights must be a table of terms, got {weights!r}")
@@ -166,6 +170,8 @@ def _overlaid(before: Mapping[str, Any], changes: Mapping[str, Any], where: str)
         if name not in before and where != "encoder.options":
             near = difflib.get_close_matches(name, before, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            if where == "encoder" and not near:
+                hint = f"; a network's own settings go into encoder.options ('encoder.options.{name}')"
             raise InvalidInput(f"a recipe has no setting {path!r}{hint} (known here: {', '.join(before)})")
         if isinstance(before.get(name), Mapping):
             if not isinstance(value, Mapping):

@@ -47,9 +47,6 @@ class Standardise:
     (3,)
     """
 
-    bounds_contexts = True
-    """However large a context is, its features are not: a policy then accepts contexts of any size."""
-
     def __init__(self, *, components: int | None = None) -> None:
         self.components = None if components is None else whole("components", components, least=1)
         self._mean: FloatArray | None = None

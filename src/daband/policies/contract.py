@@ -316,12 +316,16 @@ class Policy(CheckedRounds):
         """
         discounts = checked_prior_trust(prior_trust)
         with self._write_lock:
-            if not self.can_discount:
-                raise InvalidInput(
-                    f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
-                    "be kept several times; put a transform in front, e.g. daband.PCA(64)"
-                )
+            self.require_discounts()
             self._trust_prior(discounts)
+
+    def require_discounts(self) -> None:
+        """Raise where ``trust_prior`` is not offered."""
+        if not self.can_discount:
+            raise InvalidInput(
+                f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
+                "be kept several times; put a transform in front, e.g. daband.PCA(64)"
+            )
 
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""

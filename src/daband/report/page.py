@@ -58,7 +58,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         (beside / "figures" / name).write_bytes(content)
     everything = []
     for table in tables(document):
-        (beside / "tables" / f"{table.name}.tex").write_text(table.latex())
+        (beside / "tables" / f"{table.name}.tex").write_text(table.latex(), encoding="utf-8")
         everything.append(table.latex())
     preamble = "% Tables of a daband report; they need \\usepackage{booktabs} and \\usepackage{graphicx}.\n\n"
     write_text(beside / "tables.tex", preamble + "\n".join(everything))

@@ -60,7 +60,7 @@ class RunFiles:
         path = self._existing("episodes.jsonl")
         if path is None:
             return []
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
         try:
             records: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")  # twice as fast as line by line
         except ValueError:

@@ -123,7 +123,7 @@ def _places(directory: str | Path | None, n: int) -> list[Path | None]:
 
 
 def _train_several(trainings: Sequence[Training], save_every: float) -> list[Run]:
-    """Stacked where that can be, else in turn; the first run that fails raises, after the others are done."""
+    """Stacked where that can be, and then a run that fails raises after the others are done; else in turn."""
     if not trainings:
         raise InvalidInput("policy is an empty list; give at least one")
     for index, one in enumerate(trainings):
@@ -209,13 +209,21 @@ def continue_on_target(
     rounds = min(rounds, target.rounds_available)
     check_training(policy, target, None, 1, min(episode_length, rounds), what="target")
     episodes = math.ceil(rounds / episode_length)
-    phase = Phase("target", target, None, episodes, episode_length, order_seed(policy, seed), rounds)
     if prior_trust is None:
         prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
     checked_prior_trust(prior_trust)
-    _check_config(config)
     if prior_trust != 1.0:
-        policy.trust_prior(prior_trust)
+        policy.require_discounts()
+    phase = Phase(
+        "target",
+        target,
+        None,
+        episodes,
+        episode_length,
+        order_seed(policy, seed),
+        rounds,
+        prior_trust=prior_trust,
+    )
     return _run(policy, phase, directory, {**(config or {}), "prior_trust": prior_trust}, save_every, progress)
 
 

@@ -148,7 +148,7 @@ def _shorten(path: Path, largest: int) -> None:
     """Keep the first events of a trace, as many as fit in ``largest`` bytes; those that name things stay."""
     if path.stat().st_size <= largest:
         return
-    trace = json.loads(path.read_text())
+    trace = json.loads(path.read_text(encoding="utf-8"))
     events = trace["traceEvents"]
     names = [event for event in events if event.get("ph") == "M"]
     timed = sorted((event for event in events if event.get("ph") != "M"), key=lambda event: float(event.get("ts", 0)))

@@ -131,7 +131,7 @@ class RunFolder:
                     raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
                 getattr(history, name).append(table[name][:rounds])
             episodes = int(saved.notes["episodes"])
-            lines = (self.path / "episodes.jsonl").read_text().splitlines()[:episodes]
+            lines = (self.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()[:episodes]
             if len(lines) < episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]

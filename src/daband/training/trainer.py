@@ -51,6 +51,13 @@ class Run:
     episodes: list[dict[str, float]]
     seconds: float
 
+    def __repr__(self) -> str:
+        regret = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
+        mean = f"mean reward {self.reward.mean():.4g}" if self.rounds else "nothing"
+        return (
+            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean}{regret}, {self.seconds:,.1f} s>"
+        )
+
     @property
     def rounds(self) -> int:
         """How many rounds were played."""
@@ -74,6 +81,8 @@ class Phase:
     seed: int
     rounds: int | None = None
     propensity_weighting: str | None = None
+    prior_trust: float | str = 1.0
+    """How much what the policy has learned before counts from the first round on (``Policy.trust_prior``)."""
 
     def bounds(self, episode: int) -> tuple[int, int]:
         """The first round of an episode and the first behind it."""
@@ -139,6 +148,7 @@ class Trainer:
                     lambda episodes: {**settings, "training": replace(phase, episodes=episodes).settings()},
                     phase.episodes,
                 )
+                self._trust_prior()  # only now: a folder that is refused must leave the policy as it was
                 self.history = self.folder.resume(policy)
                 if self.history.episodes and policy.transform is not None and not policy.transform.fitted:
                     raise InvalidInput(
@@ -149,6 +159,8 @@ class Trainer:
             except BaseException:
                 self.folder.release()
                 raise
+        else:
+            self._trust_prior()
         self._fit_transform()
         self._since = self._saved = time.perf_counter()
         self._beside = 1
@@ -159,6 +171,10 @@ class Trainer:
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: Played | None = None
         self._unlabelled: AnyArray | None = None
+
+    def _trust_prior(self) -> None:
+        if self.phase.prior_trust != 1.0:
+            self.policy.trust_prior(self.phase.prior_trust)
 
     def _fit_transform(self) -> None:
         if not self.policy.prepared:
@@ -352,8 +368,9 @@ def check_training(
         raise InvalidInput(
             f"{episodes} episodes of {episode_length} are {episodes * episode_length} rounds, but the source has "
             f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for "
-            + (f"at most {fitting} episodes" if fitting else f"a shorter episode_length than {episode_length}")
-            + f", or for passes={math.ceil(episodes * episode_length / len(source))}"
+            + (f"at most episodes={fitting}" if fitting else f"a shorter episode_length than {episode_length}")
+            + f", or build the pair with passes={math.ceil(episodes * episode_length / len(source))}, so that contexts "
+            "are shown again (on the command line --set episodes=... or --set pair_options.passes=...)"
         )
 
 

@@ -8,6 +8,7 @@ predictions are worth.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -22,7 +23,7 @@ from daband.domains import Contexts, EvaluationDomain
 from daband.errors import DataError, InvalidInput
 from daband.files import locked
 from daband.policies import Policy
-from daband.trust.audit_folder import AuditFolder, read_answers
+from daband.trust.audit_folder import AuditFolder, questions_csv, read_answers
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
 from daband.trust.audit_predictions import ContextReader, decisions, predictions
 
@@ -147,13 +148,14 @@ def audit(
     }
     folder = AuditFolder(directory)
     with nullcontext() if folder.path is None else locked(folder.path, wait=False):
-        state = _begun(folder, plan, settings, arms, low + (high - low) * float(predicted.mean()), arm_names)
+        settings["predicted"] = low + (high - low) * float(predicted.mean())
+        state = _begun(folder, plan, settings, arms, names=arm_names, files=contexts.files(plan.ids))
         if ask is not None:
             state.ask_open_questions(ask, contexts, stop)
         return state.conclude()
 
 
-def answer_audit(directory: str | Path, answers: str | Path) -> Audit:
+def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = False) -> Audit:
     """Take the answers of a CSV into an audit that ``audit`` began in ``directory``, and say what it found.
 
     A wrong row is an error, and then nothing is taken. An answer that was given before may be given again. Where
@@ -162,6 +164,7 @@ def answer_audit(directory: str | Path, answers: str | Path) -> Audit:
     Args:
         directory: the audit's folder.
         answers: a CSV with columns ``id`` and ``reward``; questions.csv with its empty column filled in will do.
+        replace: an answer that differs from the one given before takes its place: a mistake in a CSV can be mended.
     """
     folder = AuditFolder(_existing(directory))
     assert folder.path is not None
@@ -170,12 +173,14 @@ def answer_audit(directory: str | Path, answers: str | Path) -> Audit:
         given = read_answers(answers, state.asked)
         for identity, reward in given.items():
             known = folder.answers.get(identity, reward)
-            if known != reward:
+            if known != reward and not replace:
                 raise InvalidInput(
-                    f"{answers}: id {identity} was answered with {known:g} before, and now with {reward:g}"
+                    f"{answers}: id {identity} was answered with {known:g} before, and now with {reward:g}; where the "
+                    "first was a mistake, replace=True (--replace) takes the second"
                 )
-        new = {identity: reward for identity, reward in given.items() if identity not in folder.answers}
-        state.check(list(new.values()), str(answers))
+        new = {identity: reward for identity, reward in given.items() if folder.answers.get(identity) != reward}
+        for identity, reward in new.items():
+            state.check(reward, f"{answers}: id {identity}")
         folder.add(new)
         result = state.conclude()
         if not result.finished:
@@ -188,8 +193,8 @@ def answer_audit(directory: str | Path, answers: str | Path) -> Audit:
 
 
 def read_audit(directory: str | Path) -> Audit:
-    """The state of the audit in a folder."""
-    return _restored(AuditFolder(_existing(directory))).result()
+    """The state of the audit in a folder; another process may be at work there."""
+    return _restored(AuditFolder(_existing(directory)), repair=False).result()
 
 
 class _State:
@@ -209,18 +214,26 @@ class _State:
             if paid.size != 1:
                 raise InvalidInput(f"ask must return one reward for one context, got an array of shape {paid.shape}")
             reward = float(paid.reshape(()))
-            self.check([reward], "ask")
+            self.check(reward, "ask")
             self.folder.add({identity: reward})
 
-    def check(self, rewards: Sequence[float], where: str) -> None:
-        """Raise where a reward is not finite or outside a range that was given."""
+    def check(self, reward: float, where: str) -> None:
+        """Raise where a reward is not finite or outside a range that was given; warn where it is far from any seen."""
         known = self.settings["reward_range"]
         kept = "" if self.folder.path is None else f"; the {len(self.folder.answers)} answers before are kept"
-        for reward in rewards:
-            if not math.isfinite(reward):
-                raise InvalidInput(f"{where}: the reward is {reward}, which is no number{kept}")
-            if known != "auto" and not known[0] <= reward <= known[1]:
+        if not math.isfinite(reward):
+            raise InvalidInput(f"{where}: the reward is {reward}, which is no number{kept}")
+        if known != "auto":
+            if not known[0] <= reward <= known[1]:
                 raise InvalidInput(f"{where}: reward {reward:g} is outside the policy's reward_range {known}{kept}")
+            return
+        low, high = self.settings["estimated_range"]
+        if not 2 * low - high <= reward <= 2 * high - low:
+            warnings.warn(
+                f"{where}: reward {reward:g} is far outside the range {low:g} to {high:g} that the policy saw, and "
+                "widens the interval; where it is a mistake, answer_audit(..., replace=True) (--replace) takes another",
+                stacklevel=4,
+            )
 
     def result(self) -> Audit:
         answers = self.folder.answers
@@ -263,22 +276,22 @@ def _begun(
     plan: Plan,
     settings: dict[str, Any],
     arms: IntArray,
-    predicted: float,
-    arm_names: Sequence[str],
+    *,
+    names: Sequence[str],
+    files: Sequence[str],
 ) -> _State:
     """The audit as it was begun in the folder, or a new one."""
     known = folder.plan()
     if known is None:
         asked = arms[plan.ids]
-        settings = {**settings, "predicted": predicted}
         content = {**settings, "arms": asked.tolist(), "plan": plan.as_dict()}
-        folder.begin(content, ids=plan.ids.tolist(), arms=asked.tolist(), names=arm_names)
+        folder.begin(content, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, files=files))
         return _State(folder, plan, asked, settings)
     for name, own in settings.items():
-        if name != "estimated_range" and known.get(name) != own:
+        if name not in ("estimated_range", "predicted") and known.get(name) != own:
             raise InvalidInput(
                 f"the audit in {folder.path} was begun with {name} = {known.get(name)!r}, not {own!r}; a plan is fixed "
-                "before the first reward. Choose another directory for another audit"
+                "before the first reward. Choose another directory for another audit, or remove this one"
             )
     state = _restored(folder)
     for identity, arm in state.asked.items():
@@ -290,7 +303,7 @@ def _begun(
     return state
 
 
-def _restored(folder: AuditFolder) -> _State:
+def _restored(folder: AuditFolder, *, repair: bool = True) -> _State:
     known = folder.plan()
     if known is None:
         raise InvalidInput(f"{folder.path} holds no audit; begin one with daband.audit(..., directory=...)")
@@ -302,7 +315,7 @@ def _restored(folder: AuditFolder) -> _State:
         state = _State(folder, plan, arms, known)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the plan in {folder.path} is damaged: {error}") from None
-    folder.restore(state.asked)
+    folder.restore(state.asked, repair=repair)
     return state
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from daband.errors import DataError, InvalidInput
 from daband.files import checked_path, make_folder, read_json, write_text
 
-__all__ = ["AuditFolder", "read_answers"]
+__all__ = ["AuditFolder", "questions_csv", "read_answers"]
 
 _PLAN, _QUESTIONS, _ANSWERS, _RESULT = "plan.json", "questions.csv", "answers.jsonl", "audit.json"
 
@@ -44,24 +44,27 @@ class AuditFolder:
             raise DataError(f"{self.path / _PLAN} is no plan of an audit")
         return known
 
-    def begin(self, plan: Mapping[str, Any], *, ids: Sequence[int], arms: Sequence[int], names: Sequence[str]) -> None:
-        """Write the plan and the questions."""
+    def begin(self, plan: Mapping[str, Any], questions: str) -> None:
+        """Write the plan and the questions, as ``questions_csv`` gives them."""
         if self.path is None:
             return
         if (self.path / _ANSWERS).exists():
             raise DataError(f"{self.path} has answers but no {_PLAN}; choose another directory, or put the plan back")
-        write_text(self.path / _QUESTIONS, questions_csv(ids, arms, names))
+        write_text(self.path / _QUESTIONS, questions)
         write_text(self.path / _PLAN, json.dumps(plan) + "\n")  # last: a folder with a plan is whole
 
-    def restore(self, asked: Mapping[int, int]) -> None:
-        """Read the answers so far; ``asked`` gives the arm of every question by its id."""
+    def restore(self, asked: Mapping[int, int], *, repair: bool) -> None:
+        """Read the answers so far; ``asked`` gives the arm of every question by its id.
+
+        With ``repair``, for those who hold the folder's lock, a line that was cut off is removed from the file.
+        """
         if self.path is None or not (self.path / _ANSWERS).exists():
             return
         path = self.path / _ANSWERS
         try:
             text = path.read_bytes()
             whole = text[: text.rfind(b"\n") + 1]
-            if len(whole) < len(text):  # killed while it wrote: the answer was never acknowledged
+            if repair and len(whole) < len(text):  # killed while it wrote: the answer was never acknowledged
                 with open(path, "r+b") as file:
                     file.truncate(len(whole))
         except OSError as error:
@@ -100,13 +103,19 @@ class AuditFolder:
             write_text(self.path / _RESULT, json.dumps(result, indent=2) + "\n")
 
 
-def questions_csv(ids: Sequence[int], arms: Sequence[int], names: Sequence[str]) -> str:
-    """The questions as CSV with an empty column for rewards; ``names`` (K,) may be empty."""
+def questions_csv(ids: Sequence[int], arms: Sequence[int], *, names: Sequence[str], files: Sequence[str]) -> str:
+    """The questions as CSV with an empty column for rewards; ``names`` (K,) and ``files`` (n,) may be empty."""
+    columns: dict[str, Sequence[Any]] = {"id": ids}
+    if files:
+        columns["file"] = files
+    columns["arm"] = arms
+    if names:
+        columns["arm_name"] = [names[arm] for arm in arms]
+    columns["reward"] = [""] * len(ids)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["id", "arm", *(["arm_name"] if names else []), "reward"])
-    for identity, arm in zip(ids, arms, strict=True):
-        writer.writerow([identity, arm, *([names[arm]] if names else []), ""])
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()
 
 
@@ -120,10 +129,9 @@ def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]
     path = checked_path(path, "answers")
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-            # Rows of a header alone tell no names.
-            file.seek(0)
-            names = next(csv.reader(file), [])
+            reader = csv.DictReader(file)
+            names = list(reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
         raise InvalidInput(f"there is no file {path}") from None
     except (UnicodeDecodeError, csv.Error) as error:
@@ -135,7 +143,7 @@ def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]
             raise InvalidInput(f"{path} has no column {column!r} (its columns: {', '.join(names) or 'none'})")
     answers: dict[int, float] = {}
     seen: dict[int, int] = {}
-    for line, row in enumerate(rows, 2):
+    for line, row in rows:
         where = f"{path}, line {line}"
         identity = _whole(row["id"], f"{where}: id")
         if identity not in asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ class ContextReader:
 
     def __len__(self) -> int:
         return len(self._target)
+
+    def files(self, indices: IntArray) -> list[str]:
+        """The files that these contexts are in, where they are images on disk; else nothing."""
+        known: Sequence[str] = getattr(self._target, "files", ())
+        return [known[index] for index in indices.tolist()] if known else []
 
     def read(self, indices: IntArray) -> AnyArray:
         """The contexts at these positions; of an evaluation domain they must be consecutive."""

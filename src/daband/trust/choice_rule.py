@@ -21,11 +21,11 @@ from daband.arrays import FloatArray, IntArray
 __all__ = ["RULE", "Ballot", "chosen", "estimates"]
 
 RULE = (
-    "source value times kept agreement; the simplest within .05 of the best; a constant within one standard error "
+    "source value times kept agreement; the simplest within .02 of the best; a constant within one standard error "
     "of it in the source"
 )
 """The rule in words, as records have it."""
-_MARGIN = 0.05
+_MARGIN = 0.02
 _STANDARD_ERRORS = 1.0
 
 

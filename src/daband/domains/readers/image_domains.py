@@ -32,6 +32,11 @@ class ImageContexts(Contexts):
         """Whether contexts are float32, normalised as for ImageNet."""
         return self._normalise
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The file of each context."""
+        return self._store.files
+
     def __len__(self) -> int:
         return len(self._store)
 

@@ -91,6 +91,11 @@ class ImageStore:
         return len(self._paths)
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """The file of each image."""
+        return tuple(self._paths)
+
+    @property
     def cached(self) -> int:
         """How many images a read would take from the cache."""
         return 0 if self._cache is None else int(np.count_nonzero(self._flags()))

@@ -98,6 +98,8 @@ def read_footer(path: Path) -> tuple[dict[str, Any], int]:
     try:
         if not path.is_file():
             raise UnusableFile(f"{path} is not a file")
+        if path.suffix.lower() in (".csv", ".tsv"):
+            raise UnusableFile(f"{path} is no Parquet file; a log in CSV is read by daband.domains.from_table")
         schema = dict(pl.read_parquet_schema(path))
         return schema, int(pl.scan_parquet(path).select(pl.len()).collect().item())
     except (pl.exceptions.PolarsError, OSError) as error:

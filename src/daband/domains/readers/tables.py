@@ -18,7 +18,7 @@ from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import from_log, log_reward_range
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
-from daband.table_transform import TableTransform, numbers
+from daband.table_transform import TableTransform, category_texts, numbers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,6 +39,7 @@ def from_table(
     reward_range: RewardRange | None = None,
     passes: int = 1,
     target_passes: int | None = None,
+    class_names: Sequence[str] | None = None,
     name: str = "table",
 ) -> Pair:
     """A pair made of tables.
@@ -57,6 +58,8 @@ def from_table(
         reward_range: the smallest and largest reward, or "auto"; by default as in ``from_arrays`` and ``from_log``.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
+        class_names: the arms in their order, by the names that the label or arm column has for them, with arms that the
+            source never tried; by default those it has, sorted. With ``columns.rewards`` the arms are these columns.
         name: what reports call the pair; it also fixes how source and target are split.
 
     ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
@@ -73,7 +76,7 @@ def from_table(
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     source_frame, target_frame = read_table(source), read_table(target)
-    classes = _classes(source_frame, columns)
+    classes = _classes(source_frame, columns) if class_names is None else _named_classes(class_names, columns)
     answers = {columns.label} if columns.label else set(columns.rewards)
     labelled = bool(answers) and answers <= set(target_frame.columns)
     test_frame = None if target_test is None else read_table(target_test)
@@ -187,6 +190,17 @@ def _classes(frame: pl.DataFrame, columns: Columns) -> list[str]:
     return _sorted_values(_values(frame, columns.label))
 
 
+def _named_classes(names: Sequence[str], columns: Columns) -> list[str]:
+    if isinstance(names, str):
+        raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
+    if columns.rewards:
+        raise InvalidInput("class_names goes without columns.rewards: there the arms are called as their columns are")
+    known = [str(name) for name in names]
+    if len(known) < 2 or len(set(known)) < len(known):
+        raise InvalidInput(f"class_names must be at least two names, none of them twice, got {known}")
+    return known
+
+
 def _sorted_values(values: list[Any]) -> list[str]:
     try:
         return [str(value) for value in sorted(set(values))]
@@ -225,7 +239,7 @@ def _source_strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
 def _paid(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
     """The source's rewards; None where labels say which arm pays."""
     if columns.reward is not None:
-        return numbers(frame, columns.reward)
+        return numbers(frame, columns.reward, where="source", is_context=False)
     return _reward_table(frame, columns, "source") if columns.rewards else None
 
 
@@ -241,13 +255,13 @@ def _positions(values: list[Any], classes: Sequence[str], column: str, where: st
     unknown = next((str(value) for value in values if str(value) not in place), None)
     if unknown is not None:
         raise DataError(
-            f"{where} has {unknown!r} in column {column!r}, which the source never has ({', '.join(classes)})"
+            f"{where} has {unknown!r} in column {column!r}, which is none of the arms ({', '.join(classes)})"
         )
     return np.array([place[str(value)] for value in values], dtype=np.int64)
 
 
 def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArray:
-    table = np.stack([numbers(frame, name) for name in columns.rewards], axis=1)
+    table = np.stack([numbers(frame, name, where=where, is_context=False) for name in columns.rewards], axis=1)
     if np.isnan(table).any():
         row, arm = np.argwhere(np.isnan(table))[0]
         raise DataError(f"{where} has no reward in row {row} of column {columns.rewards[arm]!r}")
@@ -267,7 +281,16 @@ def _log(
     assert columns.reward is not None
     assert columns.propensity is not None
     arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
-    return transform.apply(frame), arms, numbers(frame, columns.reward), numbers(frame, columns.propensity)
+    rewards, propensities = (_logged(frame, name, where) for name in (columns.reward, columns.propensity))
+    return transform.apply(frame), arms, rewards, propensities
+
+
+def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
+    values = numbers(frame, name, where=where, is_context=False)
+    if np.isnan(values).any():
+        row = int(np.flatnonzero(np.isnan(values))[0])
+        raise DataError(f"column {name!r} of the {where} table has no value in row {row}; leave such rounds out")
+    return values
 
 
 def _stacked(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl.DataFrame:
@@ -275,21 +298,15 @@ def _stacked(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl
     import polars as pl
 
     parts = []
-    for frame in (source, target):
-        missing = [name for name in columns.context if name not in frame.columns]
-        if missing:
-            numbers(frame, missing[0])  # raises the error that names the column and the nearest there is
+    for where, frame in (("source", source), ("target", target)):
         parts.append(
-            frame.select(
-                pl.col(name).cast(pl.String) if name in columns.categorical else pl.col(name)
-                for name in columns.context
+            pl.DataFrame(
+                {
+                    name: pl.Series(category_texts(frame, name, where=where), dtype=pl.String)
+                    if name in columns.categorical
+                    else numbers(frame, name, where=where)
+                    for name in columns.context
+                }
             )
         )
-    try:
-        return pl.concat(parts, how="vertical_relaxed")
-    except pl.exceptions.PolarsError:
-        for frame in parts:
-            for name in columns.context:
-                if name not in columns.categorical:
-                    numbers(frame, name)  # raises the error that names the column which is not numeric
-        raise
+    return pl.concat(parts)
