@@ -109,7 +109,7 @@ def test_what_is_required_decides(committee, pair):
     assert high.verdict == "do not"
     assert high.required == pytest.approx(0.999)
     asked = {"source": pair.source_test, "target": pair.target}
-    close = daband.assess(committee, **asked, required=0.5 * (high.value + high.low))
+    close = daband.assess(committee, **asked, required=high.low)
     assert close.verdict == "hand over and audit"
     assert f"audit {close.audit_rewards} rewards" in close.sentence
 
