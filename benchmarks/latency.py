@@ -32,6 +32,7 @@ from torch.nn import functional
 
 import daband
 from daband.handover import Deployed
+from daband.handover.heads import AveragedHead, LinearHead
 from daband.table_transform import CategoricalColumn, NumericColumn, TableTransform
 
 DIMENSIONS, ARMS, ALPHA, ROUNDS = 32, 10, 0.15, 400
@@ -186,9 +187,14 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
 
 
 def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
-    """The dense layers and the head, in numpy."""
+    """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy."""
     layers = deployed.features._network._dense._layers  # type: ignore[union-attr]
-    score = bare_head(deployed)
+    both = deployed.head
+    assert isinstance(both, AveragedHead)
+    mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
+
+    def scores(head: LinearHead, z: Any) -> Any:
+        return head._theta @ z + ALPHA * np.sqrt((head._inverse @ z) @ z)
 
     def run() -> int:
         hidden = row.astype(np.float32)
@@ -196,7 +202,9 @@ def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
             hidden = np.maximum(hidden @ weight + bias, 0.0)
         weight, bias = layers[-1]
         latent = (hidden @ weight + bias).astype(np.float64)
-        return score(latent / np.sqrt(latent @ latent))
+        standard = np.append((row - mean) / deviation, 1.0)
+        network = scores(both._first, latent / np.sqrt(latent @ latent))
+        return int((0.5 * network + 0.5 * scores(both._second, standard)).argmax())
 
     return run
 
@@ -221,16 +229,6 @@ def bare_conv(policy: Any, image: Any) -> Callable[[], int]:
         return int((statistics.theta @ z + ALPHA * width).argmax())
 
     return run
-
-
-def bare_head(deployed: Deployed) -> Callable[[Any], int]:
-    theta, inverse = deployed.head._theta, deployed.head._inverse  # type: ignore[union-attr]
-
-    def score(z: Any) -> int:
-        width = np.sqrt((inverse @ z) @ z)
-        return int((theta @ z + ALPHA * width).argmax())
-
-    return score
 
 
 def measure(case: Case, calls: int) -> Measured:

@@ -191,10 +191,9 @@ def continued(policies: Sequence[Policy], target: RewardDomain, rounds: int, tru
 
 
 def _discount(policy: Policy) -> float:
-    """How much of the source counts in the head that acts."""
-    published = getattr(policy, "_published", None)
-    head = policy._head if published is None or published.linear is None else published.linear  # type: ignore[attr-defined]
-    return float(head.trust.discount) if head.trust is not None else 1.0
+    """How much of the source counts in the head; of a network, in that on its latent."""
+    trust = policy._head.trust  # type: ignore[attr-defined]
+    return float(trust.discount) if trust is not None else 1.0
 
 
 def machine() -> str:

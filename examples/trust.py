@@ -64,7 +64,7 @@ choice = daband.choose(
     ],
 )
 for row in choice.table:
-    print({key: row[key] for key in ("candidate", "source_value", "estimated_accuracy", "chosen")})
+    print({key: row[key] for key in ("candidate", "source_value", "estimated_value", "chosen")})
 
 # %%
 # Assess

@@ -32,8 +32,9 @@ def fit_log_page(records: Sequence[Record]) -> str:
             "`daband.fit_log` fits LinUCB with ten arms to a log of 32 float32 features in 64 Parquet files,",
             "weights and",
             "all checks included. Beside it stands what reading the same files and one matrix product, X'X of all",
-            "contexts, take in the same run: a fit cannot do with less. [Large logs](../guide/large-logs.md) explains",
-            "the call.",
+            "contexts, take in the same run: a fit cannot do with less. Products run on one thread, which is fastest",
+            "for their size, and sums are taken in double precision, so that those of parts add up to those of the",
+            "whole to nine digits. [Large logs](../guide/large-logs.md) explains the call.",
         ),
         "",
     ]
@@ -101,4 +102,4 @@ def _cpu(found: Record) -> float:
 
 
 def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
+    return textwrap.fill(" ".join(parts), 120, break_on_hyphens=False)

@@ -62,8 +62,7 @@ def prior_trust_page(records: Sequence[Record]) -> str:
         "",
         _paragraph(
             "Means and standard errors over seeds; the ratio is that to a policy that was never in the source, of",
-            "means in the relabelled target. Linear policies and the embedded digits ran on a small machine, with the",
-            "recipe `small`; an empty cell was not run. `none`",
+            "means in the relabelled target. DABand has the recipe `default` and all of its budget. `none`",
             "keeps the encoder and the transform, and forgets the rewards; on LinUCB it differs from a policy that was",
             "never in the source by the luck of ties alone.",
         ),
@@ -89,4 +88,4 @@ def _mean(values: Any) -> str:
 
 
 def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
+    return textwrap.fill(" ".join(parts), 120, break_on_hyphens=False)

@@ -20,7 +20,16 @@ import numpy as np
 
 from daband.errors import DataError, FolderInUse, InvalidInput
 
-__all__ = ["checked_path", "locked", "make_folder", "read_json", "read_npz", "write_bytes", "write_text"]
+__all__ = [
+    "check_writable",
+    "checked_path",
+    "locked",
+    "make_folder",
+    "read_json",
+    "read_npz",
+    "write_bytes",
+    "write_text",
+]
 
 _POLL_SECONDS = 0.1
 _LOCK_FILE = ".lock"
@@ -71,17 +80,8 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     sockets are refused.
     """
     named = checked_path(path)
-    try:
-        target = Path(os.path.realpath(named))
-        mode = _mode_of(target, named)
-        if not target.parent.is_dir():
-            what = f"the folder {target.parent} does not exist"
-            raise DataError(f"{named} cannot be written: {what}; create it first")
-    except OSError as error:
-        if isinstance(error, DataError):
-            raise
-        raise _not_written(named, error) from None
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    target, mode = _target_of(named)
+    temporary = _temporary(target)
     try:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -101,6 +101,37 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
 def write_text(path: str | Path, content: str) -> None:
     """``write_bytes`` for text, in UTF-8."""
     write_bytes(path, content.encode())
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuse a file that ``write_bytes`` could not write: before work whose result would be lost."""
+    named = checked_path(path)
+    temporary = _temporary(_target_of(named)[0])
+    try:
+        temporary.touch()
+    except OSError as error:
+        raise _not_written(named, error) from None
+    finally:
+        _remove(temporary)
+
+
+def _target_of(named: Path) -> tuple[Path, int | None]:
+    """The file that is meant, behind symbolic links, and its mode if it exists."""
+    try:
+        target = Path(os.path.realpath(named))
+        mode = _mode_of(target, named)
+        if not target.parent.is_dir():
+            what = f"the folder {target.parent} does not exist"
+            raise DataError(f"{named} cannot be written: {what}; create it first")
+    except OSError as error:
+        if isinstance(error, DataError):
+            raise
+        raise _not_written(named, error) from None
+    return target, mode
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
 
 
 def make_folder(path: str | Path, name: str = "directory") -> Path:

@@ -106,7 +106,9 @@ class TestEstimators:
         weights = np.ones(n)
         assert choose_threshold(rewards, weights, predicted, direct) == np.inf
         weights[0], rewards[0] = 1e5, 1.0  # its correction alone would be 25, more than any bias can be
-        assert choose_threshold(rewards, weights, predicted, direct) == 1.0
+        assert 1.0 <= choose_threshold(rewards, weights, predicted, direct) < 1e5
+        weights[:1_200] = 1e5
+        assert choose_threshold(rewards, weights, predicted, direct) > 1e5  # half of the rounds are kept, at least
 
     def test_values_are_those_of_obp(self):
         """On the log that obp's values were recorded for; and on obp's own data, by the record."""
@@ -274,6 +276,18 @@ class TestValues:
             found = daband.evaluate_log(logging, own, estimator)
             assert found.value == pytest.approx(reward.mean())
             assert found.effective_sample_size == pytest.approx(500)
+
+    def test_nothing_leaves_the_range_of_the_rewards(self):
+        """Target contexts are far from those of the log, where a regression line predicts any reward."""
+        x, arm, reward, p = logged(1_000)
+        paid = 20.0 + 70.0 * reward
+        with np.errstate(over="ignore"):
+            found = daband.evaluate_log(valued, (x, arm, paid, p), "dm", 30.0 * x[:500])
+        assert 20.0 <= found.low <= found.value <= found.high <= 90.0
+        near = daband.evaluate_log(
+            lambda rows: np.tile([0.0, 0.0, 1.0], (len(rows), 1)), (x[:60], arm[:60], paid[:60], p[:60])
+        )
+        assert 20.0 <= near.low < near.value < near.high <= 90.0
 
     def test_a_wrong_reward_model_is_corrected(self):
         class Wrong:

@@ -116,6 +116,8 @@ def test_decisions_are_those_of_the_policy_and_warnings_are_counted(deployed):
     np.testing.assert_array_equal(decision.mean, deployed.decide(rows, round_number=0).mean)
     assert monitor.decide(rows[1], round_number=1).arm == deployed.decide(rows[1], round_number=1).arm
     assert monitor.report().warnings == {"far_outside": 2}
+    assert "far_outside 2" in repr(monitor.report())
+    assert len(repr(monitor.report()).splitlines()) < 12
     before = monitor.report().rounds
     with pytest.raises(daband.InvalidInput):
         monitor.decide(np.zeros(7))

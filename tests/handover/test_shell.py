@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -52,6 +53,7 @@ def test_a_bad_row_costs_no_other(monkeypatch, capsys):
     assert found[1]["line"] == 2
     assert "'income'" in found[1]["error"]
     assert found[2]["line"] == 3
+    assert "not JSON" in found[2]["error"]
 
 
 def test_options(monkeypatch, capsys):
@@ -73,6 +75,33 @@ def test_images_by_their_paths(monkeypatch, capsys, tmp_path):
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["arm_name"] in ("none", "mail", "call")
     assert "nowhere.png cannot be read" in second["error"]
+
+
+def test_names_are_written_as_they_are(tmp_path):
+    policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0, seed=0)
+    policy.update([[0.0]] * 4, [0, 0, 1, 1], [0, 0, 1, 1])
+    daband.export(policy, tmp_path / "p.daband", arm_names=["Brief", "Bündel"])
+    command = [sys.executable, "-m", "daband.handover", str(tmp_path / "p.daband")]
+    done = subprocess.run(
+        command, input=b"[0.0]\n", capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"Bündel"' in done.stdout.decode("utf-8")
+
+
+def test_an_unknown_arm_is_told_once(capsys):
+    assert main([str(FILE), "--available", "fax"]) == 2
+    said = capsys.readouterr()
+    assert "--available names 'fax'" in said.err
+    assert not said.out
+
+
+def test_a_reader_that_leaves_is_no_traceback():
+    command = [sys.executable, "-m", "daband.handover", str(FILE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.close()
+        _, said = child.communicate(lines(make_files.ROWS).encode())
+    assert b"Traceback" not in said
 
 
 def test_a_file_that_is_none(capsys, tmp_path):

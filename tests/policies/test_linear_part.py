@@ -87,6 +87,27 @@ def test_a_context_counts_once_however_often_it_comes():
     assert 0.5 < policy._published.weight < 0.52 < before
 
 
+def test_contexts_of_the_target_count_and_those_of_the_source_as_far_as_it_is_trusted():
+    policy = _policy(linear_weight=0.5)
+    policy.update(*_rounds(600), domain="target")
+    policy.adapt()
+    np.testing.assert_allclose(policy._published.weight, 0.5 + 0.5 * np.exp(-1))
+    policy.update(*_rounds(300, seed=1))
+    policy.adapt()
+    np.testing.assert_allclose(policy._published.weight, 0.5 + 0.5 * np.exp(-1.5))
+    policy.trust_prior(0.0)
+    policy.adapt()
+    np.testing.assert_allclose(policy._published.weight, 0.5 + 0.5 * np.exp(-1))
+
+
+def test_refits_are_told_with_a_linear_part_and_without():
+    for weight in (0.0, 0.5):
+        policy = _policy(linear_weight=weight)
+        policy.update(*_rounds(120))
+        assert policy.adapt()["refitted"] == 1.0
+        assert "refitted" not in policy.adapt()
+
+
 def test_without_prepare_it_starts_with_the_first_refit():
     policy = _policy(linear_weight=0.5)
     contexts, arms, rewards = _rounds(120)
@@ -108,9 +129,9 @@ def test_a_file_without_replay_keeps_the_weight_and_no_checksum(tmp_path):
     policy.save(tmp_path / "p.safetensors", replay=False)
     restored = daband.load(tmp_path / "p.safetensors")
     assert restored._published.weight == policy._published.weight
-    restored._linear_part.reweigh()
+    restored._linear_part.reweigh(1.0)
     assert restored._linear_part.weight == policy._published.weight
-    assert not set(restored._linear_part._counted) & set(policy._linear_part._counted)
+    assert not set(restored._linear_part._counted["source"]) & set(policy._linear_part._counted["source"])
 
 
 def test_on_a_table_of_lines_it_is_better_than_the_network_alone():

@@ -251,6 +251,16 @@ def test_the_command_line(log, tmp_path):
     assert "no column 'nothing'" in re.sub(r"\s+", " ", done.stderr)
 
 
+def test_a_file_that_cannot_be_written_costs_no_fit(tmp_path, monkeypatch, capsys):
+    from daband.cli.main import main
+
+    nowhere = str(tmp_path / "nowhere" / "p.safetensors")
+    monkeypatch.setattr(sys, "argv", ["daband", "fit-log", str(tmp_path / "no log"), "--arms", "3", "--out", nowhere])
+    with pytest.raises(SystemExit):
+        main()
+    assert "cannot be written: the folder" in re.sub(r"\s+", " ", capsys.readouterr().err)  # before the log is read
+
+
 @needs_ray
 def test_two_ray_workers_one_of_them_killed_give_the_same_coefficients(log, tmp_path):
     """The worker of the second part kills itself the first time, as if its machine were lost."""
@@ -259,7 +269,7 @@ import json, os, signal, sys
 import daband
 
 class Deadly(daband.domains.ParquetLog):
-    mark = os.path.abspath(sys.argv[2])
+    mark = sys.argv[2]  # here: a worker's own arguments are Ray's, e.g. --node-manager-port=...
 
     def batches(self, part, rows=65536):
         for batch in super().batches(part, rows):
@@ -272,11 +282,13 @@ policy = daband.LinUCB(context_shape=(4,), n_arms=3)
 daband.fit_log(policy, Deadly(sys.argv[1], n_arms=3), engine="ray", workers=2)
 print(json.dumps(policy._head.statistics.theta.tolist()))
 """
-    mark = tmp_path / "killed"
+    mark, here = tmp_path / "killed", tmp_path / "here"
+    here.mkdir()
     command = [sys.executable, "-c", script, str(log), str(mark)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=here)
     assert done.returncode == 0, done.stderr[-2000:]
     assert mark.exists()
+    assert not list(here.iterdir())  # nothing is left where the driver was started
     found = np.array(json.loads(done.stdout.splitlines()[-1]))
     # Not to the bit: a worker may have another number of threads for its products than this process.
     np.testing.assert_allclose(found, theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-12)

@@ -133,6 +133,19 @@ def test_what_arms_pay_in_a_log_is_weighted_by_propensities():
     assert np.isnan(scores.arm_value[2])  # never logged
 
 
+def test_held_out_rounds_may_be_listed_class_by_class():
+    rng = np.random.default_rng(0)
+    labels, centres = rng.integers(0, 6, 8000), 3 * rng.normal(size=(6, 8))
+    contexts, target = (centres[of] + rng.normal(size=(len(of), 8)) for of in (labels, rng.integers(0, 6, 1000)))
+    order = np.argsort(labels, kind="stable")  # as folders of images are read
+    pair = daband.domains.from_arrays(source=(contexts[order], labels[order]), target=target)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=10)
+    found = daband.assess(policy, source=pair.source_test, target=pair.target)
+    assert found.shift.before < 0.6  # both domains are the same
+    assert found.outside_support < 0.1
+
+
 def test_what_is_required_decides(committee, pair):
     high = daband.assess(committee, source=pair.source_test, target=pair.target, required=0.999)
     assert high.verdict == "do not"

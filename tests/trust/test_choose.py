@@ -69,6 +69,40 @@ def test_estimates_lie_in_the_unit_interval_and_do_not_see_the_order():
     np.testing.assert_allclose(estimates(ballots[::-1])[::-1], values)
 
 
+def test_of_a_log_only_the_rewards_of_the_candidates_own_choices_count():
+    draw = np.random.default_rng(0)
+    best, logged = draw.integers(0, 4, (2, N))
+    reward = np.tile((logged == best).astype(float), (2, 1))  # what the log was paid, for whatever a candidate chooses
+
+    def logged_ballot(arms, **kind):
+        choices = np.tile(arms, (2, 1))
+        return Ballot(choices, reward, choices, weight=np.where(choices == logged, 4.0, 0.0), **kind)
+
+    constant, right = logged_ballot(np.zeros(N, int), uses_contexts=False), logged_ballot(best)
+    assert right.source_value == 1.0
+    assert constant.source_value < 0.5
+    assert chosen([constant, right])[0] == 1
+    never = Ballot(right.source_arm, reward, right.target_arm, weight=np.zeros_like(reward))
+    assert (never.source_value, never.standard_error) == (0.0, np.inf)
+    alike = Ballot(right.source_arm, reward, right.target_arm, weight=np.full_like(reward, 3.0))
+    plain = Ballot(right.source_arm, reward, right.target_arm)
+    assert alike.source_value == pytest.approx(plain.source_value)
+    assert alike.standard_error == pytest.approx(plain.standard_error)
+
+
+def test_choose_on_a_log_sees_that_contexts_help():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(1500, 3))
+    arms = draw.integers(0, 2, 1500)
+    paid = 10.0 * (arms == (x[:, 0] > 0)) + draw.normal(size=1500)
+    pair = daband.domains.from_log(source=(x, arms, paid, np.full(1500, 0.5)), target=x, n_arms=2)
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb")]
+    choice = daband.choose(pair, candidates=candidates)
+    assert choice.candidate == "linucb"
+    values = {row["candidate"]: row["source_value"] for row in choice.table}
+    assert values["linucb"] > 8 > values["constant"]
+
+
 def _small_candidates():
     recipe = {"base": "small", "learning": {"steps": 1}}
     return [
@@ -147,3 +181,12 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     (out / "choice.json").write_text("{}")
     refused = CliRunner().invoke(app, ["export", str(out), str(tmp_path / "market.daband")])
     assert "does not name its pair" in str(refused.exception)
+
+
+def test_too_few_target_contexts_are_said_before_training():
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    pair = daband.domains.from_arrays(source=(rows, (rows[:, 0] > 0).astype(int)), target=rows[:1], n_arms=2)
+    seen = []
+    with pytest.raises(daband.InvalidInput, match="target has 1 context"):
+        daband.choose(pair, progress=lambda *told: seen.append(told))
+    assert not seen

@@ -77,8 +77,8 @@ def _table(pair: str, choice: Choice) -> Table:
     table = Table(title=escape(f"{pair}: candidates, the simplest first; no reward of the target was used"))
     table.add_column("candidate", overflow="fold")
     table.add_column("held-out source value", justify="right")
-    table.add_column("estimated target accuracy", justify="right")
+    table.add_column("estimated target value", justify="right")
     for row in choice.table:
-        cells = (row["candidate"], f"{row['source_value']:.3f}", f"{row['estimated_accuracy']:.3f}")
+        cells = (row["candidate"], f"{row['source_value']:.3f}", f"{row['estimated_value']:.3f}")
         table.add_row(*map(escape, cells), style="bold" if row["chosen"] else "")
     return table

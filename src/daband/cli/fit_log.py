@@ -11,11 +11,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import daband
 from daband.cli.lines import say
+from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import warnings_on
 from daband.domains import Columns
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.errors import InvalidInput
 from daband.experiments.methods import checked_method, policy_class
+from daband.files import check_writable
 from daband.policies import Policy
 
 __all__ = ["fit_log_command"]
@@ -40,10 +42,11 @@ def fit_log_command(
 ) -> None:
     """Fit a policy to a log that may be larger than memory."""
     console = Console()
-    names = None if context is None else tuple(name.strip() for name in context.split(",") if name.strip())
-    columns = None if names is None else Columns(names, arm="arm", reward="reward", propensity="propensity")
+    check_writable(out)  # before the fit, which may take hours
     on_damaged = "skip" if skip_damaged else "refuse"
-    fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
+    with named_as_options():
+        columns = log_columns(context)
+        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
     parts = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -65,17 +68,18 @@ def fit_log_command(
                 left=f"{record['seconds_left']:,.0f} s",
             )
 
-        daband.fit_log(
-            fitted,
-            log,
-            columns=columns,
-            engine=engine,
-            ray_address=address,
-            workers=workers,
-            on_damaged=on_damaged,
-            directory=state,
-            progress=show,
-        )
+        with named_as_options():
+            daband.fit_log(
+                fitted,
+                log,
+                columns=columns,
+                engine=engine,
+                ray_address=address,
+                workers=workers,
+                on_damaged=on_damaged,
+                directory=state,
+                progress=show,
+            )
     fitted.save(out)
     say(console, f"{fitted!r}\nPolicy: {out}")
 

@@ -21,17 +21,19 @@ from daband.cli.assess import assess_command, assessed_line
 from daband.cli.audit import audit_command
 from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
+from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
 from daband.cli.fit_log import fit_log_command
 from daband.cli.lines import say
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
-from daband.cli.running import run_all
+from daband.cli.running import run_all, warnings_on
 from daband.cli.sweep import sweep
 from daband.cli.tables import comparison_table
 from daband.errors import DabandError
 from daband.experiments import (
+    AssessedRun,
     Experiment,
     RunSpec,
     assess_runs,
@@ -159,6 +161,7 @@ app.command("audit")(audit_command)
 app.command("choose")(choose_command)
 app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
+app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
 
 
@@ -224,8 +227,7 @@ def _compare(
     show([record for record in records if record["folder"] in asked])
     lines = []
     if committee is not None:
-        with console.status("Assessing without labels ..."):
-            assessed = assess_runs(out, methods=of)
+        assessed = _assessed(out, of)
         lines = [assessed_line(run) for run in assessed if run.spec.folder_name in asked]
         for run in assessed if not of else ():
             if run.spec.folder_name in asked:
@@ -236,6 +238,16 @@ def _compare(
     else:
         say(console, f"Run: {out / records[0]['folder']}")
     return lines
+
+
+def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
+    """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
+    with warnings_on(console), console.status("Assessing without labels ..."):
+        try:
+            return assess_runs(out, methods=methods)
+        except DabandError as error:
+            say(console, f"warning   nothing could be assessed: {error}", style="yellow")
+            return []
 
 
 def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Jobs", "Name", "Out", "Overrides", "Ray", "Seeds", "stem"]
+from daband.domains import Columns
+from daband.errors import DataError, InvalidInput
+
+__all__ = ["Jobs", "Name", "Out", "Overrides", "Ray", "Seeds", "log_columns", "named_as_options", "stem"]
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
@@ -21,7 +26,37 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
 ]
 
+_OPTIONS = {
+    "on_damaged='skip'": "--skip-damaged",
+    "columns=daband.domains.Columns(...)": "--context",
+    "columns.context": "--context",
+    "confidence must": "--confidence must",
+    "estimator must": "--estimators must",
+    "rule must": "--rule must",
+}
+"""What a command calls the arguments that errors of ``fit_log`` and ``evaluate_log`` name."""
+
 
 def stem(name: str) -> str:
     """What an experiment's folder is called: the preset's name, or the file's without its ending."""
     return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
+
+
+def log_columns(context: str | None) -> Columns | None:
+    """The columns of a log whose context columns are named, separated by commas; None where they are not."""
+    if context is None:
+        return None
+    names = tuple(name.strip() for name in context.split(",") if name.strip())
+    return Columns(names, arm="arm", reward="reward", propensity="propensity")
+
+
+@contextmanager
+def named_as_options() -> Iterator[None]:
+    """Errors about a log that advise an argument advise the option instead."""
+    try:
+        yield
+    except (DataError, InvalidInput) as error:
+        text = str(error)
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
+        raise type(error)(text) from None

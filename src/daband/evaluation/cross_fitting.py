@@ -12,11 +12,13 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.evaluation.density_ratio import DensityRatio
 from daband.evaluation.off_policy_inputs import CheckedLog
-from daband.linear.reward_model import RewardModel, flat_features, split_folds
+from daband.linear.reward_model import RewardModel, flat_features, fold_numbers
 
-__all__ = ["CrossFitted", "Regressor", "cross_fit"]
+__all__ = ["FOLDS", "CrossFitted", "Regressor", "check_rows", "cross_fit"]
 
-_FOLDS = 5
+FOLDS = 5
+"""Models are fitted to all folds but one, and used on that one. Folds are those of ``fold_numbers``: a log that is read
+in pieces has the same."""
 
 
 class Regressor(Protocol):
@@ -72,25 +74,33 @@ def cross_fit(
         return CrossFitted(predicted, direct, ratio, 1.0, 0.0)
     batches = flat_features(rounds.contexts, *([] if other is None else [other]), lead=2 if shared_arms else 1)
     features = batches[0]
-    if min(n, n if other is None else len(batches[1])) < 2 * _FOLDS:
-        raise InvalidInput(f"log and target must have at least {2 * _FOLDS} rows to fit models to")
-    targets = None if other is None else list(split_folds(len(batches[1]), _FOLDS, seed + 1))
-    for fold, (fit, held) in enumerate(split_folds(n, _FOLDS, seed)):
+    check_rows(min(n, n if other is None else len(batches[1])))
+    numbers = fold_numbers(0, n, FOLDS, seed)
+    bounds = float(rounds.rewards.min()), float(rounds.rewards.max())
+    targets = None if other is None else fold_numbers(0, len(other), FOLDS, seed + 1)
+    for fold in range(FOLDS):
+        fit, held = np.flatnonzero(numbers != fold), np.flatnonzero(numbers == fold)
         valued, at, places = features[held], shares[held], held
         if targets is not None and other_shares is not None:
-            target_fit, places = targets[fold]
+            target_fit, places = np.flatnonzero(targets != fold), np.flatnonzero(targets == fold)
             valued, at = batches[1][places], other_shares[places]
             density = DensityRatio(_rows(features[fit]), _rows(batches[1][target_fit]))
             found = density(_rows(features[held]))
             ratio[held] = found / found.mean()  # a density ratio averages to 1 over the source
             mass += float(found.sum()) / n
         if rewards:
-            model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms)
+            model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms, bounds)
             predicted[held] = model.predict(features[held])[np.arange(len(held)), rounds.arms[held]]
             direct[places] = (at * model.predict(valued)).sum(axis=1)
             if isinstance(model, RewardModel):
                 influence[fit] += model.influence(valued, at)
     return CrossFitted(predicted, direct, ratio, mass, float(np.linalg.norm(influence)) / len(direct))
+
+
+def check_rows(n: int) -> None:
+    """Refuse n rows where models are to be fitted and these are too few."""
+    if n < 2 * FOLDS:
+        raise InvalidInput(f"log and target must have at least {2 * FOLDS} rows to fit models to")
 
 
 class _PerArm:
@@ -123,10 +133,15 @@ class _PerArm:
 
 
 def _fit_model(
-    regressor: Regressor | None, features: FloatArray, arms: IntArray, rewards: FloatArray, n_arms: int
+    regressor: Regressor | None,
+    features: FloatArray,
+    arms: IntArray,
+    rewards: FloatArray,
+    n_arms: int,
+    bounds: tuple[float, float],
 ) -> RewardModel | _PerArm:
     if regressor is None:
-        return RewardModel(features, arms, rewards, n_arms=n_arms)
+        return RewardModel(features, arms, rewards, n_arms=n_arms, bounds=bounds)
     if not (hasattr(regressor, "fit") and hasattr(regressor, "predict")):
         raise InvalidInput(f"reward_model must have fit and predict, got {type(regressor).__name__}")
     return _PerArm(regressor, features, arms, rewards, n_arms)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from daband.arguments import finite
 from daband.arrays import ArrayLike, FloatArray
-from daband.domains import Contexts
+from daband.blas_threads import one_blas_thread
+from daband.domains import Columns, Contexts, TableTransform
+from daband.domains.readers.parquet_log import ParquetLog, opened_log
 from daband.errors import InvalidInput
 from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
-from daband.evaluation.intervals import Estimate, effective_sample_size, normal_interval
+from daband.evaluation.intervals import Estimate, WeightSums, mean_estimate, normal_interval
 from daband.evaluation.off_policy_estimators import (
     choose_threshold,
     direct_method,
@@ -25,12 +29,25 @@ from daband.evaluation.off_policy_estimators import (
 )
 from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilities, read_log, read_target
 from daband.evaluation.off_policy_warnings import log_warnings
+from daband.evaluation.streamed_log import LogStream, sum_log
 from daband.policies import Policy
 from daband.policies.input_checks import checked_arms
 
 __all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
 
 ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
+_IN_MEMORY_BYTES = 1 << 30
+"""Contexts of a log in files that are read as a whole, at most, where an argument needs all of them at once."""
+
+
+@dataclass(frozen=True)
+class LogFiles:
+    """How the Parquet files of a log are read."""
+
+    columns: Columns | None = None
+    table: TableTransform | None = None
+    on_damaged: str = "refuse"
+    progress: Callable[[dict[str, float]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +63,8 @@ class LogEstimate:
     value: float
     low: float
     high: float
-    """The interval that holds the value with probability ``confidence`` where the sample is large."""
+    """The interval that holds the value with probability ``confidence`` where the sample is large, cut off at the
+    smallest and largest reward of the log."""
     error: float
     """The standard error."""
     effective_sample_size: float
@@ -61,8 +79,12 @@ class LogEstimate:
     """Where the policy acts: "source" or "target"."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, as JSON can hold them."""
-        return {**asdict(self), "warnings": list(self.warnings)}
+        """All fields, as JSON can hold them: None for a number that is not finite."""
+        fields = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
+        return {**fields, "warnings": list(self.warnings)}
 
 
 def evaluate_log(
@@ -75,6 +97,10 @@ def evaluate_log(
     rule: str | None = None,
     reward_model: Regressor | None = None,
     seed: int = 0,
+    columns: Columns | None = None,
+    table: TableTransform | None = None,
+    on_damaged: str = "refuse",
+    progress: Callable[[dict[str, float]], None] | None = None,
 ) -> LogEstimate:
     """Estimate what a policy would be paid per round, from rounds that another policy played.
 
@@ -83,17 +109,26 @@ def evaluate_log(
     Args:
         policy: the policy, unchanged afterwards; or a function from contexts (B, *C) to probabilities of arms (B, K).
         log: the rounds: ``pair.source_test``, ``LoggedRounds``, or a tuple (contexts, arms, rewards, propensities). For
-            "dm", which uses none, the propensities may be None.
+            "dm", which uses none, the propensities may be None. Or Parquet files of any size, which are streamed: a
+            folder, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         estimator: "dr" (doubly robust), "snips" (self-normalised inverse propensity score), "ips", "switch-dr", or
             "dm" (direct method).
         target: contexts (m, *C) of another domain, in which the policy is valued. The log's contexts are weighted by
             estimated ratios of the two densities. This assumes that a context's rewards are the same in both domains,
-            and that the log has contexts like the target's.
+            and that the log has contexts like the target's. All contexts are then needed at once: Parquet files of
+            more than a gigabyte are refused.
         confidence: of the interval.
         rule: "ucb" or "greedy" in place of the policy's own way to explore.
         reward_model: a regression with scikit-learn's ``fit`` and ``predict``, copied for every arm; by default a ridge
-            regression. "snips" and "ips" use none.
+            regression. "snips" and "ips" use none. As ``target``, it needs all rounds at once.
         seed: the folds of cross-fitting.
+        columns: which columns of Parquet files mean what; by default "arm", "reward" and "propensity", and all others
+            are the context.
+        table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
+            for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
+        on_damaged: "refuse" Parquet files that cannot be read, with an error that names them, or "skip" them; the
+            estimate's warnings then say which. That takes one more pass.
+        progress: called for every batch of Parquet files with ``pass``, ``rows`` and ``rows_total``.
 
     >>> log = ([[0.0], [1.0]] * 50, [0, 1] * 50, [0.0, 1.0] * 50, [0.5] * 100)
     >>> found = daband.evaluate_log(lambda contexts: [[0.0, 1.0]] * len(contexts), log, estimator="snips")
@@ -109,6 +144,10 @@ def evaluate_log(
         rule=rule,
         reward_model=reward_model,
         seed=seed,
+        columns=columns,
+        table=table,
+        on_damaged=on_damaged,
+        progress=progress,
     )
     return found[estimator]
 
@@ -123,6 +162,10 @@ def compare_estimators(
     rule: str | None = None,
     reward_model: Regressor | None = None,
     seed: int = 0,
+    columns: Columns | None = None,
+    table: TableTransform | None = None,
+    on_damaged: str = "refuse",
+    progress: Callable[[dict[str, float]], None] | None = None,
 ) -> dict[str, LogEstimate]:
     """The estimates of several estimators, which share their models; arguments as in ``evaluate_log``."""
     for name in estimators:
@@ -132,6 +175,16 @@ def compare_estimators(
         raise InvalidInput(f"confidence must lie between 0 and 1, got {confidence!r}")
     if not (isinstance(policy, Policy) or callable(policy)):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
+    files = LogFiles(columns, table, on_damaged, progress)
+    where = "target" if target is not None else policy.domain if isinstance(policy, Policy) else "source"
+    if _is_files(log):
+        opened = _opened(policy, log, files)
+        if target is None and reward_model is None:
+            return _streamed(policy, opened, estimators, where, confidence, rule, seed, files)
+        _check_fits(opened, "target" if target is not None else "reward_model")
+        log = opened
+    elif (columns, table) != (None, None):
+        raise InvalidInput("columns and table are for a log in Parquet files; this one is in memory")
     rounds = read_log(log, policy.n_arms if isinstance(policy, Policy) else None)
     needing = [name for name in estimators if name != "dm"]
     if rounds.propensities is None and needing:
@@ -140,7 +193,6 @@ def compare_estimators(
             "was pulled; estimator='dm' does without, and is biased as far as its reward model is wrong"
         )
     other = None if target is None else read_target(target, rounds.contexts)
-    where = "target" if target is not None else policy.domain if isinstance(policy, Policy) else "source"
     shares = probabilities(policy, rounds.contexts, where, rule, "log")
     checked_arms(rounds.arms, len(rounds.arms), shares.shape[1])
     other_shares = None if other is None else probabilities(policy, other, where, rule, "target")
@@ -162,29 +214,114 @@ def compare_estimators(
     for name in estimators:
         own = even if name == "dm" else weights
         estimate, kept = _estimate(name, rounds.rewards, own, fitted, paired=other is None)
-        low, high = normal_interval(estimate, confidence)
         warnings = log_warnings(
             estimator=name,
-            weights=own,
-            kept=kept,
+            weights=WeightSums.of(own),
+            kept=WeightSums.of(kept),
+            average=mean_estimate(own),
             ratio=None if other is None else fitted.ratio,
             mass=fitted.mass,
-            shares=shares if other_shares is None else other_shares,
-            arms=rounds.arms,
+            shares=(shares if other_shares is None else other_shares).mean(axis=0),
+            pulls=np.bincount(rounds.arms, minlength=shares.shape[1]),
         )
-        found[name] = LogEstimate(
-            value=estimate.value,
-            low=low,
-            high=high,
-            error=estimate.error,
-            effective_sample_size=effective_sample_size(kept),
-            warnings=warnings,
-            estimator=name,
-            confidence=float(confidence),
-            rounds=len(rounds.arms),
-            domain=where,
-        )
+        size = WeightSums.of(kept).effective_sample_size
+        bounds = float(rounds.rewards.min()), float(rounds.rewards.max())
+        found[name] = _described(name, estimate, bounds, size, warnings, confidence, len(rounds.arms), where)
     return found
+
+
+def _is_files(log: Any) -> bool:
+    if isinstance(log, list) and log:
+        return all(isinstance(one, str | Path) for one in log)
+    return isinstance(log, str | Path | ParquetLog)
+
+
+def _opened(policy: Probabilities, log: Any, files: LogFiles) -> ParquetLog:
+    if not isinstance(policy, Policy):
+        if isinstance(log, ParquetLog) and files.columns is None and files.table is None:
+            return log
+        raise InvalidInput(
+            "policy is a function, which does not tell the number of arms; give the log as "
+            "daband.domains.ParquetLog(files, n_arms=...)"
+        )
+    return opened_log(
+        log,
+        n_arms=policy.n_arms,
+        context_shape=policy.context_shape,
+        shared=policy.arms == "shared",
+        columns=files.columns,
+        table=files.table,
+        own_table=policy.table,
+        on_damaged=files.on_damaged,
+    )
+
+
+def _check_fits(log: ParquetLog, argument: str) -> None:
+    numbers = len(log) * math.prod(log.context_shape) * (log.n_arms if log.shared else 1)
+    if 8 * numbers > _IN_MEMORY_BYTES:
+        raise InvalidInput(
+            f"{argument} cannot be had of a log that is streamed: it needs all contexts at once, and those of "
+            f"{len(log):,} rounds take {8 * numbers / 2**30:.1f} GiB; leave it out, or give some of the files"
+        )
+
+
+def _streamed(
+    policy: Probabilities,
+    log: ParquetLog,
+    estimators: Sequence[str],
+    where: str,
+    confidence: float,
+    rule: str | None,
+    seed: int,
+    files: LogFiles,
+) -> dict[str, LogEstimate]:
+    stream = LogStream(log, skip_damaged=files.on_damaged == "skip", progress=files.progress)
+    with one_blas_thread():
+        sums = sum_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
+    found = {}
+    for name in estimators:
+        estimate, kept = sums.estimate(name)
+        warnings = log_warnings(
+            estimator=name,
+            weights=kept if name == "dm" else sums.kept(),
+            kept=kept,
+            average=sums.weight.estimate,
+            ratio=None,
+            mass=1.0,
+            shares=sums.shares / sums.n,
+            pulls=sums.pulls,
+        )
+        every = (*stream.left_out, *warnings)
+        bounds, size = (sums.lowest, sums.highest), kept.effective_sample_size
+        found[name] = _described(name, estimate, bounds, size, every, confidence, sums.n, where)
+    return found
+
+
+def _described(
+    name: str,
+    estimate: Estimate,
+    bounds: tuple[float, float],
+    size: float,
+    warnings: tuple[str, ...],
+    confidence: float,
+    rounds: int,
+    domain: str,
+) -> LogEstimate:
+    low, high = normal_interval(estimate, confidence)
+    if math.isfinite(estimate.value):  # no mean lies beyond the rewards; an unbiased estimate of it may
+        low, high = max(low, min(bounds[0], estimate.value)), min(high, max(bounds[1], estimate.value))
+    return LogEstimate(
+        value=estimate.value,
+        low=low,
+        high=high,
+        error=estimate.error,
+        effective_sample_size=size,
+        warnings=warnings,
+        estimator=name,
+        confidence=float(confidence),
+        rounds=rounds,
+        domain=domain,
+    )
 
 
 def _estimate(

@@ -19,6 +19,7 @@ from daband.arrays import FloatArray, IntArray
 from daband.evaluation.intervals import Estimate, mean_estimate
 
 __all__ = [
+    "THRESHOLDS",
     "choose_threshold",
     "direct_method",
     "doubly_robust",
@@ -28,7 +29,8 @@ __all__ = [
     "switch_doubly_robust",
 ]
 
-_THRESHOLDS = 20
+THRESHOLDS: FloatArray = np.exp2(np.arange(-8, 41, dtype=np.float64) / 2)
+"""Thresholds that ``switch_doubly_robust`` may have besides infinity: 1/16 to a million, by steps of the root of 2."""
 
 
 def importance_weights(probabilities: FloatArray, arms: IntArray, propensities: FloatArray) -> FloatArray:
@@ -92,9 +94,10 @@ def choose_threshold(
 
     That is its squared error plus the square of the largest bias that the corrections left out can have: their mean
     size, and at most the largest residual, as their weights are those of some share of the policy's rounds. Candidates
-    are infinity and twenty quantiles of the weights.
+    are infinity and those of ``THRESHOLDS`` that keep at least half of all rounds.
     """
-    candidates = np.unique(np.quantile(weights, np.linspace(0.5, 1.0, _THRESHOLDS)))[:-1]
+    kept = np.searchsorted(np.sort(weights), THRESHOLDS, side="right")
+    candidates = THRESHOLDS[2 * kept >= len(weights)]
     residuals = np.abs(rewards - predicted)
     sizes = weights * residuals
     best, lowest = math.inf, math.inf

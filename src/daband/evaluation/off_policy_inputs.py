@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,8 +19,15 @@ __all__ = ["CheckedLog", "Log", "Probabilities", "probabilities", "read_log", "r
 _BATCH = 1024
 _SUM = 1e-6
 
-Log: TypeAlias = LoggedDomain | LoggedRounds | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]
-"""What a log may be; without propensities only the direct method can use it."""
+Log: TypeAlias = (
+    LoggedDomain
+    | LoggedRounds
+    | tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike | None]
+    | str
+    | Path
+    | Sequence[str | Path]
+)
+"""What a log may be; without propensities only the direct method can use it. Names are those of Parquet files."""
 Probabilities: TypeAlias = Policy | Callable[[AnyArray], ArrayLike]
 """A policy, or a function from contexts (B, *C) to probabilities of arms (B, K)."""
 
@@ -85,8 +93,10 @@ def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:
     return contexts
 
 
-def probabilities(policy: Probabilities, contexts: AnyArray, domain: str, rule: str | None, name: str) -> FloatArray:
-    """The policy's probability of every arm, (n, K)."""
+def probabilities(
+    policy: Probabilities, contexts: AnyArray, domain: str, rule: str | None, name: str, *, first: int = 0
+) -> FloatArray:
+    """The policy's probability of every arm, (n, K); errors count the rows of ``name`` from ``first`` on."""
     parts = []
     for start in range(0, len(contexts), _BATCH):
         part = contexts[start : start + _BATCH]
@@ -108,7 +118,7 @@ def probabilities(policy: Probabilities, contexts: AnyArray, domain: str, rule: 
     wrong = ~((shares >= 0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1.0) <= _SUM))
     if wrong.any():
         raise InvalidInput(
-            f"policy's probabilities must sum to 1, those of row {int(np.argmax(wrong))} of {name} do not"
+            f"policy's probabilities must sum to 1, those of row {first + int(np.argmax(wrong))} of {name} do not"
         )
     return shares
 

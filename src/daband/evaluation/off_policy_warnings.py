@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
-from daband.evaluation.intervals import effective_sample_size, mean_estimate
+from daband.evaluation.intervals import Estimate, WeightSums, effective_sample_size
 
 __all__ = ["log_warnings"]
 
@@ -15,35 +15,37 @@ _LARGEST_SHARE = 0.1
 _NEGLIGIBLE = 1e-3
 _DEVIATIONS = 4.0
 _LEAST_MASS = 0.5
+_ROUNDING = 1e-12
 
 
 def log_warnings(
     *,
     estimator: str,
-    weights: FloatArray,
-    kept: FloatArray,
+    weights: WeightSums,
+    kept: WeightSums,
+    average: Estimate,
     ratio: FloatArray | None,
     mass: float,
     shares: FloatArray,
-    arms: IntArray,
+    pulls: IntArray,
 ) -> tuple[str, ...]:
     """What a reader of the estimate should know.
 
     Args:
         estimator: its name.
-        weights: of the rounds, (n,).
+        weights: of all rounds.
         kept: the same with those that the estimator leaves out at 0.
+        average: the mean weight.
         ratio: target density over source density of the log's contexts, (n,); None without a target.
         mass: the mean of that ratio before it was scaled to 1.
-        shares: the policy's probability of every arm, (m, K).
-        arms: the logged arms, (n,).
+        shares: the policy's probability of every arm, averaged over contexts, (K,).
+        pulls: how often the log pulled each arm, (K,).
     """
     found = []
-    n = len(arms)
-    pulled = np.bincount(arms, minlength=shares.shape[1]) > 0
-    unseen = np.flatnonzero(~pulled & (shares.mean(axis=0) > _NEGLIGIBLE))
+    n = int(pulls.sum())
+    unseen = np.flatnonzero((pulls == 0) & (shares > _NEGLIGIBLE))
     if len(unseen):
-        share = float(shares[:, ~pulled].sum(axis=1).mean())
+        share = float(shares[pulls == 0].sum())
         names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
         found.append(
             f"support is missing: the log never pulled arm {names}, which the policy takes in {share:.1%} of rounds; "
@@ -55,26 +57,24 @@ def log_warnings(
     if estimator == "dm":
         found.append("'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it")
         return tuple(found)
-    size = effective_sample_size(kept)
+    size = kept.effective_sample_size
     if size < _FEWEST:
         found.append(
             f"the effective sample is small: {size:.0f} of {n} rounds; the interval may be too short, and a policy "
             "closer to the log's would be estimated better"
         )
-    total = float(kept.sum())
-    if n > 1 and total > 0 and kept.max() > _LARGEST_SHARE * total:
-        found.append(f"one round (row {int(kept.argmax())}) carries {kept.max() / total:.0%} of all weight")
-    average = mean_estimate(weights)
+    if n > 1 and kept.total > 0 and kept.largest > _LARGEST_SHARE * kept.total:
+        found.append(f"one round (row {kept.row}) carries {kept.largest / kept.total:.0%} of all weight")
     if not len(unseen) and abs(average.value - 1.0) > _DEVIATIONS * average.error:
         found.append(
             f"weights average {average.value:.3g} instead of 1: propensities are not those of the log, or the policy "
             "takes arms in contexts where the log never does"
         )
-    dropped = float((weights - kept).sum())
-    if dropped > 0:
+    dropped = weights.total - kept.total
+    if estimator == "switch-dr" and dropped > _ROUNDING * weights.total:
         found.append(
-            f"'switch-dr' leaves {dropped / float(weights.sum()):.1%} of the weight to its reward model, whose error "
-            "the interval does not include"
+            f"'switch-dr' leaves {dropped / weights.total:.1%} of the weight to its reward model, whose error the "
+            "interval does not include"
         )
     return tuple(found)
 

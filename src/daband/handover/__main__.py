@@ -7,13 +7,15 @@ on becomes a line with an ``error``, and the exit code is 1; the others are deci
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from daband.errors import DabandError
+from daband.errors import DabandError, InvalidInput
 from daband.handover.deployed import Deployed, load_deployed
 
 __all__ = ["main"]
@@ -31,15 +33,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="make warnings of a row errors")
     parser.add_argument("--about", action="store_true", help="say what the file holds, and leave")
     asked = parser.parse_args(arguments)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # JSON is UTF-8, whatever the locale
+            stream.reconfigure(encoding="utf-8")
     try:
         deployed = load_deployed(asked.file)
     except DabandError as error:
         sys.stderr.write(f"Error: {error}\n")
         return 2
     if asked.about:
-        sys.stdout.write(json.dumps(about(deployed), indent=1) + "\n")
+        sys.stdout.write(json.dumps(about(deployed), indent=1, ensure_ascii=False) + "\n")
         return 0
     available = None if asked.available is None else [_arm(name, deployed) for name in asked.available.split(",")]
+    try:
+        if available is not None:
+            deployed._open_arms(available)  # else every line would say the same
+        return _decide_lines(deployed, available, strict=asked.strict)
+    except InvalidInput as error:
+        sys.stderr.write(f"Error: --{error}\n")
+        return 2
+    except BrokenPipeError:  # whoever read the answers has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _decide_lines(deployed: Deployed, available: list[str | int] | None, *, strict: bool) -> int:
     failed = False
     for number, line in enumerate(sys.stdin, start=1):
         if not line.strip():
@@ -47,11 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             row = json.loads(line)
             row = Path(row) if isinstance(row, str) else row
-            answer = deployed.decide(row, available, strict=asked.strict).as_dict()
+            answer = deployed.decide(row, available, strict=strict).as_dict()
+        except json.JSONDecodeError as error:
+            failed = True
+            answer = {"line": number, "error": f"the line is not JSON: {error.msg} at character {error.pos + 1}"}
         except (DabandError, ValueError) as error:
             failed = True
             answer = {"line": number, "error": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
         sys.stdout.flush()
     return 1 if failed else 0
 

@@ -13,12 +13,12 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.handover.decision import DeployedDecision
-from daband.handover.features import Features
 from daband.handover.format import read_deployed_file
+from daband.handover.head_features import HeadFeatures
 from daband.handover.heads import AveragedHead, Choice, EvenHead, LinearHead
 from daband.handover.monitor import Monitor
+from daband.handover.monitor_reference import Reference, reference_from, summary_scores
 from daband.handover.networks import Network, network_from
-from daband.handover.reference import Reference, reference_from, summary_scores
 from daband.handover.rows import ImageRule, ReadRows, RowReader
 from daband.handover.table_rows import TableRows
 from daband.handover.transforms import step_from
@@ -50,7 +50,7 @@ class Deployed:
     format_version: int
     rounds_learned: int
     reader: RowReader = field(compare=False)
-    features: Features = field(compare=False)
+    features: HeadFeatures = field(compare=False)
     head: LinearHead | AveragedHead | EvenHead = field(compare=False)
     choice: Choice = field(compare=False)
     reference: Reference | None = field(compare=False)
@@ -263,7 +263,7 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
             feature_names=feature_names,
             largest_norm=float(context["largest_norm"]),
         ),
-        features=Features(
+        features=HeadFeatures(
             step=step,
             layout=None if header["network"] is None else header["network"]["layout"],
             network=network,
@@ -305,4 +305,4 @@ def _refuse_odd(read: ReadRows) -> None:
     for number, odd in enumerate(read.warnings):
         if odd:
             where = "" if read.single else f"row {number}: "
-            raise InvalidInput(f"{where}{odd[0].message} ({odd[0].kind}; strict=True makes it an error)")
+            raise InvalidInput(f"{where}strict=True refuses a row with a warning ({odd[0].kind}): {odd[0].message}")

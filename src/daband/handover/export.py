@@ -20,7 +20,7 @@ from daband.domains.readers.images import Framing
 from daband.errors import InvalidInput, NotFitted
 from daband.handover.deployed import Deployed, deployed_from
 from daband.handover.format import FORMAT_VERSION, write_deployed_file
-from daband.handover.reference import MOST_CONTEXTS, build_reference, summary_names
+from daband.handover.monitor_reference import MOST_CONTEXTS, build_reference, summary_names
 from daband.handover.table_rows import TableRows
 from daband.image_layout import image_layout
 from daband.linear import PCA, AveragedHeads, RidgeHead, Standardise

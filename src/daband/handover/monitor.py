@@ -1,12 +1,12 @@
 """Tells when arriving contexts or arm choices have left what training saw, by a test that is valid at any time.
 
-Every summary score of ``daband.handover.reference`` is tested on its own. As long as arriving contexts are exchangeable
-with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform (Vovk, Gammerman,
-Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a gambler who bets
-on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds ``1 / level``
-with probability at most ``level`` (Ville), whenever and however often somebody looks. So that a late change is found
-soon, a part of the capital is kept back for gamblers who start later. The scores of contexts share one half of the
-probability of a false alarm, the arms have the other half.
+Every summary score of ``daband.handover.monitor_reference`` is tested on its own. As long as arriving contexts are
+exchangeable with the reference contexts, the smoothed conformal p-values of their bins are independent and uniform
+(Vovk, Gammerman, Shafer: "Algorithmic Learning in a Random World", 2005). The test bets against that: the capital of a
+gambler who bets on bins of the p-values by their past frequencies is a martingale under uniformity, so it ever exceeds
+``1 / level`` with probability at most ``level`` (Ville), whenever and however often somebody looks. So that a late
+change is found soon, a part of the capital is kept back for gamblers who start later. The scores of contexts share one
+half of the probability of a false alarm, the arms have the other half.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.handover.decision import DeployedDecision
-from daband.handover.reference import Reference, bins_of
+from daband.handover.monitor_reference import Reference, bins_of
 from daband.handover.rows import ReadRows, RowReader
 
 __all__ = ["Monitor", "MonitorReport", "ScoreReport"]
@@ -31,9 +31,11 @@ _PRIOR = 0.5
 """Rounds that each bin has to begin with (Krichevsky, Trofimov)."""
 _FIRST_RESTART = 64
 _ARMS = "arm"
+_MOST_SHOWN = 5
+"""Scores, arms and kinds of warnings that a report prints."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScoreReport:
     """What the monitor knows of one summary score, or of the arms."""
 
@@ -49,8 +51,12 @@ class ScoreReport:
     observed: FloatArray
     """The share of each bin in the rounds since."""
 
+    def __repr__(self) -> str:
+        told = f"left what training saw, told in round {self.since:,}" if self.left else "as in training"
+        return f"<{self.name}: {told}, evidence {self.evidence:.2g}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class MonitorReport:
     """What a monitor has counted."""
 
@@ -71,6 +77,24 @@ class MonitorReport:
     def alarm(self) -> bool:
         """Whether anything has left what training saw."""
         return self.contexts_left or self.arms_left
+
+    def __repr__(self) -> str:
+        def listed(counts: dict[str, int]) -> str:
+            most = sorted(counts.items(), key=lambda one: -one[1])
+            shown = ", ".join(f"{name} {count:,}" for name, count in most[:_MOST_SHOWN])
+            return f"{shown}, ..." if len(most) > _MOST_SHOWN else shown or "none"
+
+        found = {score.name: score for score in self.scores}
+        lines = [f"{self.rounds:,} rounds: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
+        lines += [f"  {found[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in found]
+        if len(self.reasons) > _MOST_SHOWN:
+            lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: see .reasons")
+        lines += [f"arms chosen: {listed(self.arm_counts)}", f"rows with warnings: {listed(self.warnings)}"]
+        return "\n".join(lines)
+
+
+def _told(left: bool) -> str:
+    return "have left what training saw" if left else "as in training"
 
 
 class Watched(Protocol):

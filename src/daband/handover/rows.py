@@ -22,6 +22,7 @@ __all__ = ["ImageRule", "ReadRows", "RowReader"]
 _FLOAT64 = np.dtype(np.float64)
 _BYTES = (bytes, bytearray, memoryview)
 _FAR_SQUARE = FAR * FAR
+_LARGEST_PIXEL = 2.0
 _MOST_NAMED = 8
 """Numbers of one array that are named in warnings; the rest are counted."""
 
@@ -87,16 +88,20 @@ class RowReader:
         if isinstance(row, Mapping):
             context, odd = self._mapping(row)
             return ReadRows(context, [odd], True)
-        if isinstance(row, (*_BYTES, os.PathLike)):
+        if isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and self.images is not None):
             context, odd = self._image(row)
             return ReadRows(context, [odd], True)
         package = type(row).__module__.partition(".")[0]
+        if package == "PIL":
+            raise InvalidInput(
+                "the row is an image of Pillow; give its file's bytes or path, which are read as in training"
+            )
         if package in ("pandas", "polars"):
             return self._frame(row, package)
         if isinstance(row, list | tuple) and len(row):
             if isinstance(row[0], Mapping):
                 return _each(self._mapping, row)
-            if isinstance(row[0], (*_BYTES, os.PathLike)):
+            if isinstance(row[0], (*_BYTES, os.PathLike)) or (isinstance(row[0], str) and self.images is not None):
                 return _each(self._image, row)
         if isinstance(row, str):
             raise InvalidInput(f"a row is a mapping, an array or an image file's bytes, got the text {row[:40]!r}")
@@ -134,7 +139,7 @@ class RowReader:
         if single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
             return ReadRows(array, [self._checked(array)], True)
         if not single and array.shape[1:] != self.shape:
-            raise InvalidInput(f"a row must have shape {self.shape}, n rows (n, *{self.shape}); got {array.shape}")
+            raise InvalidInput(self._other_shape(array.shape))
         if array.dtype == np.uint8:
             rows = 1 if single else len(array)
             if not rows:
@@ -148,10 +153,26 @@ class RowReader:
             raise InvalidInput("the batch has no rows")
         return _each(lambda one: (one, self._checked(one)), array)._replace(contexts=array)
 
+    def _other_shape(self, shape: tuple[int, ...]) -> str:
+        if 0 in shape:
+            return "the batch has no rows"
+        several = ", ".join(["n", *map(str, self.shape)])
+        text = f"a row must have shape {self.shape}, several ({several}); got {shape}"
+        if self.table is not None:
+            return f"{text}. Or give a mapping with the columns {', '.join(self.table.names)}"
+        last = shape[-len(self.shape) :]
+        if last != self.shape and sorted(last) == sorted(self.shape):
+            return f"{text}: the same sizes in another order, so transpose it"
+        return text
+
     def _checked(self, context: AnyArray) -> tuple[RowWarning, ...]:
         """The warnings for one context of floating-point numbers."""
         flat: AnyArray = context.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the checks
+            bright = self._too_bright(flat)
+            if bright:
+                self._check_size(flat)
+                return bright
             if self._settles and self._ranges is not None and self._inverse is not None:
                 apart = flat - self._ranges[0]
                 apart *= self._inverse
@@ -165,6 +186,16 @@ class RowReader:
                 flat = flat.reshape(-1, len(self._inverse))
             outside = np.abs(flat - self._ranges[0]) * self._inverse > FAR
         return self._far(flat, outside) if outside.any() else ()
+
+    def _too_bright(self, flat: AnyArray) -> tuple[RowWarning, ...]:
+        """A warning where numbers of an image, which training had as bytes, are 0..255 and no bytes."""
+        if self.images is None or self.images.normalise:
+            return ()
+        largest = float(flat.max())
+        if not _LARGEST_PIXEL < largest < np.inf:
+            return ()
+        text = f"a pixel is {largest:g}, but floating-point pixels lie in [0, 1]; give bytes (uint8), or divide by 255"
+        return (RowWarning("far_outside", "image", text),)
 
     def _check_size(self, flat: AnyArray) -> None:
         """Refuse numbers (d,) that are not finite, or larger together than the policy accepts."""
@@ -213,9 +244,9 @@ class RowReader:
                 f"an image file was given, but the policy takes contexts of shape {self.shape}, which are no images"
             )
         try:
-            content = Path(given).read_bytes() if isinstance(given, os.PathLike) else bytes(given)
-        except OSError as error:
-            raise InvalidInput(f"{given} cannot be read: {error.strerror}") from None
+            content = Path(given).read_bytes() if isinstance(given, str | os.PathLike) else bytes(given)
+        except (OSError, ValueError) as error:  # a text may be anything
+            raise InvalidInput(f"{str(given)[:80]} cannot be read: {getattr(error, 'strerror', error)}") from None
         try:
             from PIL import Image
 
@@ -226,7 +257,9 @@ class RowReader:
         except ImportError:
             raise InvalidInput("image files cannot be read without Pillow: pip install pillow") from None
         except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-            raise InvalidInput(f"the row is not an image file or is damaged ({error})") from None
+            name = str(given) if isinstance(given, str | os.PathLike) else "the row"
+            reason = f" ({error})" if "BytesIO" not in str(error) else ""
+            raise InvalidInput(f"{name} is not an image file or is damaged{reason}") from None
         context: AnyArray = np.ascontiguousarray(pixels.transpose(2, 0, 1))
         if rule.layout == "channels_last":
             context = pixels

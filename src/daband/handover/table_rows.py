@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
-from daband.suggestions import did_you_mean
 from daband.table_transform import CategoricalColumn, NumericColumn, TableTransform, category_text
 
 __all__ = ["FAR", "RowWarning", "TableRows"]
@@ -21,7 +22,9 @@ FAR = 8.0
 _MISSING = "(missing)"
 _KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
 _KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
-_KINDS_OF_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
+_KINDS_OF_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating, Decimal)
+_TRUTHS = ("true", "false", "yes", "no")
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class TableRows:
             else:
                 assert isinstance(column, CategoricalColumn)
                 at = {category: place + index for index, category in enumerate(column.categories)}
-                self._categorical.append((column.name, at, ", ".join(column.categories[:8])))
+                more = ", ..." if len(column.categories) > _MOST_NAMED else ""
+                self._categorical.append((column.name, at, ", ".join(column.categories[:_MOST_NAMED]) + more))
             place += len(column.features)
         self._places = np.array([place for _, _, place in self._numeric], np.int64)
         self._mean = np.array([column.mean for _, column, _ in self._numeric])
@@ -134,8 +138,11 @@ class TableRows:
 
     def _lacks(self, row: Mapping[str, Any], name: str) -> InvalidInput:
         others = [str(other) for other in row if other not in self._known]
+        lowered = {other.lower(): other for other in reversed(others)}
+        near = difflib.get_close_matches(name.lower(), lowered, n=1)
+        misspelt = f" but {lowered[near[0]]!r}, which is no column of training and may be misspelt" if near else ""
         return InvalidInput(
-            f"the row has no {name!r}{did_you_mean(name, others)}; where its value is missing, put None "
+            f"the row has no {name!r}{misspelt}; where its value is missing, put None "
             f"(columns: {', '.join(self.names)})"
         )
 
@@ -152,7 +159,9 @@ def _number(value: Any, name: str) -> float | None:
     if value is None or type(value).__name__ in _KINDS_OF_MISSING:
         return None
     if not isinstance(value, _KINDS_OF_NUMBER):
-        raise InvalidInput(f"{name!r} must be a number or None, got {value!r} ({type(value).__name__})")
+        truth = isinstance(value, str) and value.strip().lower() in _TRUTHS
+        wanted = "a number, True or False, or None" if truth else "a number or None"
+        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__})")
     number = float(value)
     return None if math.isnan(number) else number
 
@@ -174,5 +183,5 @@ def _unseen(name: str, category: str | None, known: str) -> RowWarning:
     if category is None:
         return _missing(name, "it counts as none of the categories")
     return RowWarning(
-        "unseen_category", name, f"{name!r} is {category!r}, a category that training never saw (it saw {known}, ...)"
+        "unseen_category", name, f"{name!r} is {category!r}, a category that training never saw (it saw {known})"
     )

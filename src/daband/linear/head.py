@@ -243,7 +243,7 @@ class RidgeHead:
 
     def trust_prior(self, discounts: tuple[float, ...]) -> None:
         """From now on, choose by predictions among these discounts of what was learned so far: see ``PriorTrust``."""
-        self.trust = PriorTrust(self.primal_copy(), discounts)
+        self.trust = PriorTrust(self.primal("prior trust cannot be chosen"), discounts)
         self.statistics = self.trust.statistics
 
     def without_rounds(self) -> RidgeHead:
@@ -260,12 +260,6 @@ class RidgeHead:
                 f"sums over rounds cannot be had here: with {self.dim} features and {self.statistics.n_heads} "
                 "regressions they take too much memory; put a transform in front, e.g. daband.PCA(64)"
             )
-
-    def primal_copy(self) -> PrimalRidge:
-        """A copy of the statistics in the space of features."""
-        self.check_primal_fits()
-        statistics = self.statistics
-        return statistics.to_primal() if isinstance(statistics, DualRidge) else copy.deepcopy(statistics)
 
     def with_arms(self, n_arms: int) -> RidgeHead:
         """The same head for another number of shared arms: they have one regression, which both heads use."""
@@ -294,7 +288,10 @@ class RidgeHead:
         return {f"primal.{name}": array for name, array in statistics.state(rounds=rounds).items()}
 
     def primal(self, refusal: str) -> PrimalRidge:
-        """The statistics in primal form; where that does not fit, an error that begins with ``refusal``."""
+        """The statistics in the space of features: those of the head itself, or dual ones turned into a new object.
+
+        Where they do not fit in memory, an error begins with ``refusal``.
+        """
         statistics = self.statistics
         if isinstance(statistics, PrimalRidge):
             return statistics

@@ -7,14 +7,25 @@ context. Predictions of an arm with few rounds shrink to the mean reward of all 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
+from daband.linear.draws import draw_key, uniforms
 from daband.linear.pca import PCA
+from daband.linear.ridge_sums import RidgeSums
 
-__all__ = ["RewardModel", "cross_fitted_rewards", "flat_features", "split_folds"]
+__all__ = [
+    "RewardModel",
+    "cross_fitted_rewards",
+    "feature_map",
+    "flat_features",
+    "fold_numbers",
+    "needs_components",
+    "sampled_places",
+    "split_folds",
+]
 
 _MOST_FEATURES = 256
 """Contexts of more numbers are reduced to their first principal components."""
@@ -32,31 +43,71 @@ class RewardModel:
         rewards: what it paid, (n,).
         n_arms: how many arms there are.
         ridge: the penalty of the coefficients, which are those of standardised features.
+        bounds: predictions are clipped to these: far from the contexts it was fitted to, a line leaves every range.
     """
 
     def __init__(
-        self, features: FloatArray, arms: IntArray, rewards: FloatArray, *, n_arms: int, ridge: float = 1.0
+        self,
+        features: FloatArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        *,
+        n_arms: int,
+        ridge: float = 1.0,
+        bounds: tuple[float, float] | None = None,
     ) -> None:
-        self.n_arms = n_arms
+        self._bounds = bounds
         shared = features.ndim == 3
         own = features[np.arange(len(arms)), arms] if shared else features
         heads = np.zeros(len(arms), np.int64) if shared else arms
-        self._centre = own.mean(axis=0)
-        deviation = own.std(axis=0)
-        varies = deviation > 1e-12 * (1.0 + np.abs(self._centre))
-        self._scale = np.where(varies, deviation, np.inf)  # a constant becomes 0
-        self._middle = float(rewards.mean())
-        size = 1 + own.shape[1]
-        self.coefficients = np.zeros((1 if shared else n_arms, size))
-        """(heads, 1 + d)."""
-        self._grams: dict[int, FloatArray] = {}
+        self._begin(own.mean(axis=0), own.std(axis=0), float(rewards.mean()), 1 if shared else n_arms)
         for head in np.unique(heads).tolist():
             which = heads == head
             rows = self._design(own[which])
-            self._grams[head] = rows.T @ rows + ridge * np.eye(size)
-            moment = rows.T @ (rewards[which] - self._middle)
-            self.coefficients[head] = np.linalg.solve(self._grams[head], moment)
+            self._fit(head, rows.T @ rows, rows.T @ (rewards[which] - self._middle), ridge)
         self._rounds = own, heads, rewards
+
+    @classmethod
+    def from_sums(
+        cls,
+        sums: RidgeSums,
+        centre: FloatArray,
+        scale: FloatArray,
+        *,
+        ridge: float = 1.0,
+        bounds: tuple[float, float] | None = None,
+    ) -> RewardModel:
+        """The model of rounds of which the sums are known, of rows (1, (features - centre) / scale).
+
+        ``centre`` and ``scale`` (d,) are near those of the features: sums of large numbers would cost accuracy.
+        """
+        model = cls.__new__(cls)
+        model._bounds = bounds
+        n, total = int(sums.counts.sum()), sums.gram.sum(axis=0)
+        mean = total[0, 1:] / n
+        variance = np.maximum(total.diagonal()[1:] / n - mean**2, 0.0)
+        middle = float(sums.moment[:, 0].sum() / n)
+        model._begin(centre + scale * mean, scale * np.sqrt(variance), middle, len(sums.counts))
+        # Rows of the design are those of the sums times this matrix.
+        change = np.diag(np.concatenate([[1.0], scale / model._scale]))
+        change[0, 1:] = (centre - model._centre) / model._scale
+        for head in np.flatnonzero(sums.counts).tolist():
+            gram = sums.gram[head]
+            moment = sums.moment[head] - middle * gram[0]
+            model._fit(head, change.T @ gram @ change, change.T @ moment, ridge)
+        return model
+
+    def _begin(self, centre: FloatArray, deviation: FloatArray, middle: float, heads: int) -> None:
+        self._centre, self._middle = centre, middle
+        varies = deviation > 1e-12 * (1.0 + np.abs(centre))
+        self._scale = np.where(varies, deviation, np.inf)  # a constant becomes 0
+        self.coefficients = np.zeros((heads, 1 + len(centre)))
+        """(heads, 1 + d)."""
+        self._grams: dict[int, FloatArray] = {}
+
+    def _fit(self, head: int, gram: FloatArray, moment: FloatArray, ridge: float) -> None:
+        self._grams[head] = gram + ridge * np.eye(len(gram))
+        self.coefficients[head] = np.linalg.solve(self._grams[head], moment)
 
     def predict(self, features: FloatArray) -> FloatArray:
         """Rewards of every arm, (n, K)."""
@@ -67,7 +118,8 @@ class RewardModel:
             )
         else:
             predicted = self._design(features) @ self.coefficients.T
-        return predicted + self._middle
+        predicted += self._middle
+        return predicted if self._bounds is None else np.clip(predicted, *self._bounds, out=predicted)
 
     def influence(self, features: FloatArray, shares: FloatArray) -> FloatArray:
         """How much each round it was fitted to moves the sum of predictions, (n,): weight times residual.
@@ -75,18 +127,27 @@ class RewardModel:
         The sum is over contexts with these features, (m, d) or (m, K, d), and arms by their ``shares`` (m, K). The sum
         of squares of influences is the variance of that sum that comes from the fitted rewards.
         """
+        return self.influence_of(*self._rounds, self.gradients(features, shares))
+
+    def gradients(self, features: FloatArray, shares: FloatArray) -> FloatArray:
+        """How much each coefficient moves the sum of predictions over these contexts and shares: (heads, 1 + d)."""
+        gradients: FloatArray
         if features.ndim == 3:
-            flat = self._design(features.reshape(-1, features.shape[-1]))
-            gradients = (shares.reshape(-1) @ flat)[None]
+            gradients = (shares.reshape(-1) @ self._design(features.reshape(-1, features.shape[-1])))[None]
         else:
             gradients = shares.T @ self._design(features)
-        own, heads, rewards = self._rounds
+        return gradients
+
+    def influence_of(
+        self, features: FloatArray, heads: IntArray, rewards: FloatArray, gradients: FloatArray
+    ) -> FloatArray:
+        """``influence`` of some of the rounds that the model was fitted to: features (n, d), heads and rewards (n,)."""
         influence = np.zeros(len(heads))
-        for head, gram in self._grams.items():
+        for head in np.unique(heads).tolist():
             which = heads == head
-            rows = self._design(own[which])
+            rows = self._design(features[which])
             residuals = rewards[which] - self._middle - rows @ self.coefficients[head]
-            influence[which] = (rows @ np.linalg.solve(gram, gradients[head])) * residuals
+            influence[which] = (rows @ np.linalg.solve(self._grams[head], gradients[head])) * residuals
         return influence
 
     def _design(self, features: FloatArray) -> FloatArray:
@@ -115,19 +176,42 @@ def split_folds(n: int, folds: int, seed: int) -> Iterator[tuple[IntArray, IntAr
         yield np.flatnonzero(keep), np.sort(held)
 
 
+def fold_numbers(first: int, n: int, folds: int, seed: int) -> IntArray:
+    """The folds, 0..folds - 1, of rows ``first`` to ``first + n - 1``, (n,), whatever stands before and behind them.
+
+    Of every ``folds`` rows that follow each other, each fold has one.
+    """
+    block, skipped = divmod(first, folds)
+    draws = uniforms(draw_key(seed), block, -(-(skipped + n) // folds), folds)
+    numbers: IntArray = draws.argsort(axis=1).reshape(-1)[skipped : skipped + n]
+    return numbers
+
+
 def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[FloatArray]:
     """Each of the batches of contexts with all but its first ``lead`` axes flattened, reduced where that is long.
 
     Contexts of more than 256 numbers become their first 64 principal components, those of all batches together.
     """
     size = math.prod(contexts.shape[lead:])
-    flat = [batch.reshape(*batch.shape[:lead], size) for batch in (contexts, *more)]
-    if size <= _MOST_FEATURES:
-        return [unit_scale(batch) for batch in flat]
-    shown = []
-    for batch in flat:
-        rows = batch.reshape(-1, size)
-        most = min(_SAMPLE, len(rows), max(_COMPONENTS, _SAMPLE_BYTES // max(1, rows[0].nbytes)))
-        shown.append(rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)])
-    transform = PCA(min(_COMPONENTS, sum(map(len, shown)))).fit(*shown)
-    return [transform(batch.reshape(-1, size)).reshape(*batch.shape[:lead], -1) for batch in flat]
+    rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
+    shown = [own[sampled_places(len(own), own[0].nbytes)] for own in rows] if needs_components(size) else []
+    features = feature_map(size, shown)
+    return [features(own).reshape(*batch.shape[:lead], -1) for own, batch in zip(rows, (contexts, *more), strict=True)]
+
+
+def feature_map(size: int, shown: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:
+    """From rows of ``size`` numbers to features; of many numbers, principal components of the rows ``shown``."""
+    if not needs_components(size):
+        return unit_scale
+    return PCA(min(_COMPONENTS, sum(map(len, shown)))).fit(*shown)
+
+
+def needs_components(size: int) -> bool:
+    """Whether contexts of so many numbers are reduced to principal components."""
+    return size > _MOST_FEATURES
+
+
+def sampled_places(n: int, row_bytes: int) -> IntArray:
+    """Which of n rows ``feature_map`` is shown where it needs some."""
+    most = min(_SAMPLE, n, max(_COMPONENTS, _SAMPLE_BYTES // max(1, row_bytes)))
+    return np.linspace(0, n - 1, most).astype(np.int64)

@@ -15,6 +15,8 @@ __all__ = ["RidgeSums"]
 
 _TILE_BYTES = 1 << 22
 """Rows are sorted by head and summed in tiles of about this size, which stay in the cache."""
+_APART = 8
+"""Numbers left between the columns of a tile: at distances of a power of two they would share few lines of a cache."""
 
 
 class RidgeSums:
@@ -63,7 +65,7 @@ class RidgeSums:
     def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: FloatArray | None) -> None:
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
         if self._columns.shape[1] < n:
-            self._columns = np.empty((dim + 1, self._tile))
+            self._columns = np.empty((dim + 1, self._tile + _APART))
         small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
         order = np.argsort(small, kind="stable")  # a radix sort for small integers
         # A row times the root of its weight counts by its weight in every product of two rows.

@@ -51,7 +51,7 @@ class LinearPart:
         self.weight = 1.0
         """The share of this part in predictions."""
         self._final_weight = weight
-        self._counted: dict[int, None] = {}
+        self._counted: dict[str, dict[int, None]] = {"source": {}, "target": {}}
         self._components = _COMPONENTS if math.prod(feature_shape) > _WIDEST else None
         self.transform = Standardise(components=self._components)
         dim = self.transform.n_features(feature_shape)
@@ -85,15 +85,17 @@ class LinearPart:
         if sum(map(len, batches)) >= (self._components or 1):
             self.transform.fit(*batches)
 
-    def count(self, contexts: AnyArray) -> None:
-        """Count contexts that were learned from, each once however often it comes."""
-        if len(self._counted) < _MOST_COUNTED:
+    def count(self, contexts: AnyArray, domain: str) -> None:
+        """Count contexts of a domain that were learned from, each once however often it comes."""
+        own = self._counted[domain]
+        if len(own) < _MOST_COUNTED:
             rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
-            self._counted.update(dict.fromkeys(zlib.crc32(row.tobytes()) for row in rows))
+            own.update(dict.fromkeys(zlib.crc32(row.tobytes()) for row in rows))
 
-    def reweigh(self) -> None:
-        """Set the weight by how many different contexts there were."""
-        self.weight = self._final_weight + (1.0 - self._final_weight) * math.exp(-len(self._counted) / _FEW_CONTEXTS)
+    def reweigh(self, prior_trust: float) -> None:
+        """Set the weight by how many different contexts there were; those of the source count as far as it does."""
+        n = prior_trust * len(self._counted["source"]) + len(self._counted["target"])
+        self.weight = self._final_weight + (1.0 - self._final_weight) * math.exp(-n / _FEW_CONTEXTS)
 
     def learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Learn rounds; before the standardisation is fitted there is nothing to learn them with."""
@@ -117,10 +119,10 @@ class LinearPart:
         arrays = {f"head.{name}": array for name, array in self.head.state(rounds=rounds).items()}
         arrays.update({f"transform.{name}": array for name, array in self.transform.state().items()})
         arrays["weight"] = np.array([self.weight])
-        if rounds:
-            arrays["counted"] = np.array(list(self._counted), np.int64)
-        else:  # checksums would tell whether a context was among them
-            arrays["counted"] = np.arange(len(self._counted), dtype=np.int64)
+        for domain, own in self._counted.items():
+            # Without rounds no checksums, which would tell whether a context was among them.
+            numbers = list(own) if rounds else range(len(own))
+            arrays[f"counted.{domain}"] = np.array(numbers, np.int64)
         return arrays
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
@@ -133,4 +135,5 @@ class LinearPart:
         self.transform = Standardise(components=self._components)  # one that was not fitted has no state
         self.transform.restore(below("transform."))
         self.weight = float(state["weight"][0])
-        self._counted = dict.fromkeys(state["counted"].tolist())
+        for domain in self._counted:
+            self._counted[domain] = dict.fromkeys(state[f"counted.{domain}"].tolist())

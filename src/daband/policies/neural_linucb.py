@@ -364,12 +364,12 @@ class NeuralLinUCB(NeuralSteps):
         domain: str,
         weights: FloatArray | None = None,
     ) -> None:
+        if self._linear_part is not None:
+            self._linear_part.count(contexts, domain)
         if domain != "source":
             self._buffers.target_rounds.add_rounds(contexts, arms, rewards, weights)
         else:
             self._buffers.source.add_rounds(contexts, arms, rewards, weights)
-            if self._linear_part is not None:
-                self._linear_part.count(contexts)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 

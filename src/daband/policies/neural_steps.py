@@ -124,11 +124,11 @@ class NeuralSteps(Policy):
         if self._refit_is_due():
             head = self._refitted(encoder)
             self._start_linear_part()
-        if self._linear_part is not None:
-            self._linear_part.reweigh()
             measured["refitted"] = 1.0
             if self.recipe.learning.prior == "estimated":
                 self._prior = self._expected_arms(encoder, head)
+        if self._linear_part is not None:
+            self._linear_part.reweigh(1.0 if head.trust is None else head.trust.discount)
         self._publish(encoder, head)
         measured["recent_reward"] = self._rate
         return measured

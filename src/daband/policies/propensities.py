@@ -13,13 +13,10 @@ import numpy as np
 from daband.arrays import FloatArray, IntArray
 from daband.errors import InvalidInput
 
-__all__ = ["FLATTENING", "LARGEST_WEIGHT", "WEIGHTINGS", "checked_weighting", "pseudo_rewards", "round_weights"]
+__all__ = ["LARGEST_WEIGHT", "WEIGHTINGS", "checked_weighting", "pseudo_rewards", "round_weights"]
 
 WEIGHTINGS = ("flattened", "importance", "doubly_robust", "none")
 """What ``propensity_weighting`` may be. The first that a policy offers is its default."""
-
-FLATTENING = 0.25
-"""The power of the weights in "flattened"."""
 
 LARGEST_WEIGHT = 10.0
 """Weights are cut off here: rounds of an arm that the log hardly ever pulled would decide everything."""
@@ -38,7 +35,7 @@ def round_weights(propensities: FloatArray, n_arms: int, *, weighting: str) -> F
     if weighting not in ("flattened", "importance"):
         raise InvalidInput(f"propensity_weighting={weighting!r} is not by weights of rounds")
     weights: FloatArray = 1.0 / (n_arms * propensities)
-    return np.minimum(weights if weighting == "importance" else weights**FLATTENING, LARGEST_WEIGHT)
+    return np.minimum(weights if weighting == "importance" else np.sqrt(np.sqrt(weights)), LARGEST_WEIGHT)
 
 
 def pseudo_rewards(

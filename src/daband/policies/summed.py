@@ -128,7 +128,7 @@ class SummedPolicy(Policy):
         ``prepared`` is the copy that summed them: its transform and its reward range become this policy's.
         """
         with self._write_lock:
-            statistics = self._head.primal_copy()
+            statistics = copy.deepcopy(self._head.primal("the log cannot be learned"))
             statistics.add_sums(sums)
             with self._state_lock:
                 self.transform, self._scale = prepared.transform, prepared._scale

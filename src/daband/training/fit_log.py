@@ -14,11 +14,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from daband.arguments import whole
 from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableTransform
-from daband.domains.readers.parquet_log import LogPart, ParquetLog
+from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.errors import DataError, InvalidInput
 from daband.policies import Policy
 from daband.policies.input_checks import checked_domain
@@ -65,7 +64,8 @@ def fit_log(
         policy: changed in place. What it has learned before stays. An error leaves a linear policy as it was.
         log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
-        table: turns the context columns into contexts, where they are not all numbers (``pair.table``).
+        table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
+            for tables has its own, ``policy.table``, which is taken where neither columns nor a table are given.
         target: contexts of the target, for policies that adapt: as many are shown as there are logged rounds.
         domain: where the rounds were logged, "source" or "target".
         engine: "local", or "ray" to sum parts on a cluster, for policies that learn by sums.
@@ -96,7 +96,16 @@ def fit_log(
         raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
     adapt_every, where = whole("adapt_every", adapt_every, least=1), checked_domain(domain)
     workers = None if workers is None else whole("workers", workers, least=1)
-    opened = _opened(policy, log, columns, table, on_damaged)
+    opened = opened_log(
+        log,
+        n_arms=policy.n_arms,
+        context_shape=policy.context_shape,
+        shared=policy.arms == "shared",
+        columns=columns,
+        table=table,
+        own_table=policy.table,
+        on_damaged=on_damaged,
+    )
     config = {
         "policy": {**policy.settings(), "name": policy.name},
         "columns": asdict(opened.columns),
@@ -265,29 +274,6 @@ class _LogRun:
                 "seconds_left": (len(self.log) - self._rows) / max(rate, 1e-9),
             }
         )
-
-
-def _opened(
-    policy: Policy, log: Any, columns: Columns | None, table: TableTransform | None, on_damaged: str
-) -> ParquetLog:
-    if not isinstance(log, ParquetLog):
-        return ParquetLog(
-            log,
-            n_arms=policy.n_arms,
-            columns=columns,
-            transform=table,
-            context_shape=policy.context_shape,
-            shared=policy.arms == "shared",
-            on_damaged=on_damaged,
-        )
-    if columns is not None or table is not None:
-        raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
-    if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, policy.arms == "shared"):
-        raise InvalidInput(
-            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes "
-            f"{policy.context_shape} and {policy.n_arms}"
-        )
-    return log
 
 
 def _warn(message: str, *, stacklevel: int) -> None:

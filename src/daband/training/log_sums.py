@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from daband.blas_threads import one_blas_thread
 from daband.domains import LoggedRounds
 from daband.domains.readers.parquet_log import LogPart, ParquetLog
 from daband.errors import DataError, InvalidInput
@@ -58,10 +59,11 @@ def sums_in_turn(
     policy: SummedPolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
 ) -> Iterator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, one after the other."""
-    for part in parts:
-        outcome: RidgeSums | DataError
-        try:
-            outcome = sums_of_part(policy, log, part, weighting, threads=_THREADS)
-        except DataError as error:
-            outcome = error
-        yield part, outcome
+    with one_blas_thread():  # batches are shared among threads, not the products of one
+        for part in parts:
+            outcome: RidgeSums | DataError
+            try:
+                outcome = sums_of_part(policy, log, part, weighting, threads=_THREADS)
+            except DataError as error:
+                outcome = error
+            yield part, outcome

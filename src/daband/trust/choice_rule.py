@@ -42,20 +42,34 @@ class Ballot:
     uses_contexts: bool = True
     seed_matters: bool = True
     """Whether members differ by more than the order of rounds: where a network acts."""
+    weight: FloatArray | None = None
+    """How much each reward counts, (M, N); None for all alike. Of a log, the inverse propensity where the choice was
+    the logged arm, and 0 elsewhere: there the reward is another arm's."""
 
     @property
     def source_value(self) -> float:
-        """Mean reward over members and contexts."""
-        return float(self.reward.mean())
+        """Mean reward over members and contexts; 0 where no reward counts."""
+        weight = self._weight
+        total = weight.sum(axis=1)
+        known = total > 0
+        return float(((weight * self.reward).sum(axis=1)[known] / total[known]).mean()) if known.any() else 0.0
 
     @property
     def standard_error(self) -> float:
-        """That of the first member's mean reward."""
-        return float(self.reward[0].std() / math.sqrt(self.reward.shape[1]))
+        """That of the first member's mean reward; infinite where no reward counts."""
+        weight, reward = self._weight[0], self.reward[0]
+        total = float(weight.sum())
+        if total == 0:
+            return math.inf
+        return math.sqrt(float(np.square(weight * (reward - (weight @ reward) / total)).sum())) / total
+
+    @property
+    def _weight(self) -> FloatArray:
+        return np.ones_like(self.reward) if self.weight is None else self.weight
 
 
 def estimates(ballots: Sequence[Ballot]) -> FloatArray:
-    """The estimated target accuracy of every candidate, (C,); of one that ignores contexts its source value."""
+    """Estimated target values of all candidates, scaled to [0, 1], (C,); of one without contexts its source value."""
     found = [ballot.source_value * _kept_agreement(i, ballots) for i, ballot in enumerate(ballots)]
     return np.asarray(np.clip(found, 0.0, 1.0), np.float64)
 

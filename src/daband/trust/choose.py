@@ -26,6 +26,7 @@ _MOST_EPISODES = 300
 _OTHER_MEMBERS = 1000
 """Between the seeds of two members of a candidate: the seeds of a study's runs do not meet them."""
 _CONTEXTS = 2000
+_FEWEST_CONTEXTS = 2
 Progress = Callable[[str, int, int], None]
 
 
@@ -46,7 +47,7 @@ class Choice:
     """What ``daband.assess`` says of it."""
     table: list[dict[str, Any]]
     """A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_value`` (the mean
-    reward on held-out source rounds, in the user's units), ``estimated_accuracy`` in the target, and ``chosen``."""
+    reward on held-out source rounds), ``estimated_value`` in the target, both in the user's units, and ``chosen``."""
     candidate: str
     """The name of the chosen candidate."""
     rule: str
@@ -98,6 +99,9 @@ def choose(
             f"the pair {pair.name!r} has no source_test: candidates are judged on source rounds that training does not "
             "use; build the pair with source_test=.1, say"
         )
+    for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
+        if len(domain) < _FEWEST_CONTEXTS:  # said before minutes of training, not after
+            raise InvalidInput(f"{name} has {len(domain)} context(s); a choice needs {_FEWEST_CONTEXTS} or more")
     whole("members", members, least=2)
     whole("seed", seed, least=0)
     whole("episode_length", episode_length, least=1)
@@ -132,7 +136,7 @@ def choose(
         assessment=assess(
             _different(policies), source=pair.source_test, target=pair.target, arm_names=pair.class_names
         ),
-        table=_table(options, ballots, values, place, policies[0].reward_range),
+        table=_table(options, ballots, values, place, trained[0][0].reward_range),  # that scores are scaled by
         candidate=options[place].name,
         rule=RULE,
     )
@@ -164,6 +168,7 @@ def _ballot(scores: Scores, candidate: Candidate, policies: Sequence[Policy]) ->
         scores.target_arm,
         uses_contexts=candidate.uses_contexts,
         seed_matters=_network_acts(policies),
+        weight=scores.weight,
     )
 
 
@@ -191,7 +196,7 @@ def _table(
             "method": candidate.method,
             "settings": dict(candidate.settings),
             "source_value": low + (high - low) * ballot.source_value,
-            "estimated_accuracy": float(values[i]),
+            "estimated_value": low + (high - low) * float(values[i]),
             "target_shares": [float(share) for share in _shares(ballot)],
             "chosen": i == place,
         }

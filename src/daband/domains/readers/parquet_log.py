@@ -39,7 +39,7 @@ from daband.table_transform import TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["BATCH_ROWS", "LogFile", "LogPart", "ParquetLog"]
+__all__ = ["BATCH_ROWS", "LogFile", "LogPart", "ParquetLog", "opened_log"]
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
@@ -102,7 +102,7 @@ class ParquetLog(LoggedDomain):
                 check_schema(path, schema, self.columns, first, implied=columns is None)
             except UnusableFile as error:
                 if on_damaged == "refuse":
-                    raise DataError(f"{error}; on_damaged='skip' learns from the other files") from None
+                    raise DataError(f"{error}; on_damaged='skip' leaves it out") from None
                 self.damaged[str(path)] = str(error)
                 continue
             stat = path.stat()
@@ -272,3 +272,43 @@ class ParquetLog(LoggedDomain):
 
 def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
     return [rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities]
+
+
+def opened_log(
+    log: str | Path | Sequence[str | Path] | ParquetLog,
+    *,
+    n_arms: int,
+    context_shape: tuple[int, ...],
+    shared: bool,
+    columns: Columns | None,
+    table: TableTransform | None,
+    own_table: TableTransform | None,
+    on_damaged: str,
+) -> ParquetLog:
+    """The log that a policy of these sizes is given, by the names of its files or opened before.
+
+    ``own_table`` is the policy's, which reads files of raw rows where nothing else is said.
+    """
+    if not isinstance(log, ParquetLog):
+        if columns is None:
+            table = table or own_table
+        if columns is None and table is not None:
+            names = tuple(column.name for column in table.columns)
+            columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
+        return ParquetLog(
+            log,
+            n_arms=n_arms,
+            columns=columns,
+            transform=table,
+            context_shape=context_shape,
+            shared=shared,
+            on_damaged=on_damaged,
+        )
+    if columns is not None or table is not None:
+        raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
+    if (log.context_shape, log.n_arms, log.shared) != (context_shape, n_arms, shared):
+        raise InvalidInput(
+            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes {context_shape} "
+            f"and {n_arms}"
+        )
+    return log

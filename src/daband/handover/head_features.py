@@ -8,10 +8,10 @@ from daband.arrays import AnyArray, FloatArray, unit_scale
 from daband.handover.networks import Network
 from daband.handover.transforms import Step
 
-__all__ = ["Features"]
+__all__ = ["HeadFeatures"]
 
 
-class Features:
+class HeadFeatures:
     """Contexts (n, *C), or (n, K, *C) with one per arm, to features (n, d) or (n, K, d), float64."""
 
     def __init__(

@@ -1,0 +1,103 @@
+"""``daband evaluate-log`` as a user calls it."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import daband as library
+from daband.cli.main import main
+
+pl = pytest.importorskip("polars")
+
+
+@pytest.fixture
+def daband(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["daband", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=left.value.code or 0, stdout=said.out, stderr=said.err)
+
+    return call
+
+
+def frame(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    age, city = rng.normal(40, 10, n), rng.choice(["Oslo", "Bergen"], n)
+    arm = rng.integers(0, 2, n)
+    reward = (rng.random(n) < 0.3 + 0.4 * ((city == "Oslo") == (arm == 1))).astype(float)
+    return pl.DataFrame({"age": age, "city": city, "arm": arm, "reward": reward, "propensity": np.full(n, 0.5)})
+
+
+@pytest.fixture
+def policy(tmp_path):
+    """A policy for raw rows, its log, and its file."""
+    from daband.domains import TableTransform
+
+    table = TableTransform.fit(frame(), context=["age", "city"], categorical=["city"])
+    made = library.LinUCB(context_shape=(len(table.feature_names),), n_arms=2, alpha=0.0, seed=0)
+    made.table = table
+    rows = frame(seed=1)
+    made.update(table.apply(rows), rows["arm"].to_numpy(), rows["reward"].to_numpy())
+    made.save(tmp_path / "p.safetensors")
+    (tmp_path / "log").mkdir()
+    for number in range(3):
+        frame(seed=2 + number).write_parquet(tmp_path / "log" / f"{number}.parquet")
+    return made
+
+
+def test_a_policy_of_tables_reads_raw_rows(daband, policy, tmp_path):
+    done = daband("evaluate-log", "p.safetensors", "log", "--estimators", "dr, snips", "--out", "found.json")
+    assert done.returncode == 0, done.stderr
+    assert "dr: 0." in done.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [one["estimator"] for one in found["estimates"]] == ["dr", "snips"]
+    rows = pl.concat([frame(seed=2 + number) for number in range(3)])
+    log = (policy.table.apply(rows), *(rows[name].to_numpy() for name in ("arm", "reward", "propensity")))
+    assert found["estimates"][0]["value"] == pytest.approx(library.evaluate_log(policy, log).value, abs=1e-9)
+    assert 0.6 < found["estimates"][0]["value"] < 0.8  # it takes the arm that pays .7
+
+
+def test_a_run_and_its_folder(daband, tmp_path):
+    run = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true", "--out", "runs")
+    assert daband("run", "synthetic", "--method", "linucb", *run).returncode == 0
+    (place,) = (path.parent for path in tmp_path.glob("runs/*/done"))
+    saved = library.load(place / "policy.safetensors")
+    rng = np.random.default_rng(0)
+    columns = {f"x{i}": rng.normal(size=100) for i in range(saved.context_shape[0])}
+    columns |= {"arm": rng.integers(0, saved.n_arms, 100), "reward": rng.random(100)}
+    pl.DataFrame({**columns, "propensity": np.full(100, 1 / saved.n_arms)}).write_parquet("log.parquet")
+    done = daband("evaluate-log", "runs", "log.parquet", "--domain", "target")
+    assert done.returncode == 0, done.stderr
+    (estimate,) = json.loads((place / "log_estimates.json").read_text())["estimates"]
+    assert estimate["domain"] == "target"
+    assert "in the target" in done.stdout
+
+
+def test_errors_name_what_is_wrong(daband, policy, tmp_path):
+    for arguments, message in (
+        (["nothing.safetensors", "log"], "nothing.safetensors"),
+        (["p.safetensors", "logs"], "logs is not there"),
+        (["p.safetensors", "log", "--estimators", "best"], "'best'"),
+        (["p.safetensors", "log", "--context", "age"], "shape (3,)"),
+        (["p.safetensors", "log", "--confidence", "95"], "--confidence must"),
+    ):
+        done = daband("evaluate-log", *arguments)
+        assert done.returncode == 2
+        assert message in " ".join(done.stderr.split())
+    frame().rename({"age": "aeg"}).write_parquet("log/1.parquet")
+    done = daband("evaluate-log", "p.safetensors", "log")
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert "1.parquet has no column 'age'; did you mean 'aeg'?" in said
+    assert "--skip-damaged" in said
+    done = daband("evaluate-log", "p.safetensors", "log", "--skip-damaged")
+    assert done.returncode == 0, done.stderr
+    assert "the file was left out" in " ".join(done.stdout.split())
+    assert "800 rounds" in done.stdout
