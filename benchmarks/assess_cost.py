@@ -48,17 +48,17 @@ def measured(case: tuple[str, str, dict[str, Any], type[Policy], dict[str, Any]]
     """A row of the record."""
     label, name, options, kind, settings = case
     pair = daband.domains.load(name, **options)
-    committee = [kind.for_pair(pair, seed=seed, **settings) for seed in range(3)]  # type: ignore[attr-defined]
+    committee = [kind.for_pair(pair, seed=seed, **settings) for seed in range(3)]
     for policy in committee:
         daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
-    assert pair.source_test is not None
-    domains = {"source": pair.source_test, "target": pair.target}
-    score = fastest(lambda: scores_of(committee, **domains, contexts=CONTEXTS), repeats)
-    assess = fastest(lambda: daband.assess(committee, **domains, contexts=CONTEXTS), repeats)
+    held, target = pair.source_test, pair.target
+    assert held is not None
+    score = fastest(lambda: scores_of(committee, source=held, target=target, contexts=CONTEXTS), repeats)
+    assess = fastest(lambda: daband.assess(committee, source=held, target=target, contexts=CONTEXTS), repeats)
     return {
         "case": label,
         "policy": kind.__name__,
-        "contexts": min(len(pair.source_test), CONTEXTS) + min(len(pair.target), CONTEXTS),
+        "contexts": min(len(held), CONTEXTS) + min(len(target), CONTEXTS),
         "score_ms": round(1e3 * score, 2),
         "assess_ms": round(1e3 * assess, 2),
         "ratio": round(assess / score, 2),

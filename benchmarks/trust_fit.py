@@ -81,7 +81,7 @@ def conformal(table: Table, estimate: np.ndarray, rows: np.ndarray) -> float:
     ratio = np.where(error > noise, beyond / spread(estimate[rows], table.source[rows]), 0.0)
     order = np.argsort(ratio)
     reached = np.cumsum(even_weights(table.family[rows])[order])
-    return float(ratio[order][min(np.searchsorted(reached, LEVEL), len(order) - 1)])
+    return float(ratio[order][min(int(np.searchsorted(reached, LEVEL)), len(order) - 1)])
 
 
 def left_out(table: Table, shrinkage: float, judged: Table | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -195,9 +195,9 @@ def _others(rows: Sequence[Record]) -> list[str]:
         "",
         _paragraph(
             "The candidates of [`choose`](choose.md) on every pair, other settings and lengths of training with fewer",
-            f"held-out rounds: {int(counts.sum())} policies in committees of three, on which nothing was fitted, judged",
-            f"by weights and margins from the other data sets. The bound is true for {share:.1%} of them. Linear",
-            "policies on images are the weak spot: seeds agree on what all of them get wrong.",
+            f"held-out rounds: {int(counts.sum())} policies in committees of three, on which nothing was fitted,",
+            f"judged by weights and margins from the other data sets. The bound is true for {share:.1%} of them.",
+            "Linear policies on images are the weak spot: seeds agree on what all of them get wrong.",
         ),
         "",
         "| data set | policies | | error | bias | bound true | median distance |",

@@ -71,7 +71,7 @@ def estimate_target(scores: Scores, calibrated: CommitteeProbabilities | None = 
     )
 
 
-def sampling_error(rounds: float, source: float, contexts: int, accuracy: float) -> float:
+def sampling_error(rounds: float, source: float, contexts: float, accuracy: float) -> float:
     """The standard error of an estimate by the numbers of source rounds and target contexts alone.
 
     ``source`` is the accuracy in the source, ``accuracy`` the estimate.
