@@ -16,7 +16,7 @@ PRIOR = {COMMITTEE_FEATURES[0]: 1.0, SINGLE_FEATURES[0]: 1.0}
 """What weights are shrunk towards."""
 SHRINKAGE = 0.001
 NORMAL_95 = 1.645
-LEVEL = 0.955
+LEVEL = 0.96
 """Of the bound, a conformal quantile with data sets counting the same: a little above 95%, which estimates of data sets
 that were left out fall short of."""
 
@@ -127,18 +127,26 @@ def alternatives(table: Table, agreement: np.ndarray, shrinkage: float) -> dict[
     ``agreement`` is the log odds of agreement beyond chance, (N,), of which, with those of confidence, the first
     feature is the mean.
     """
-    first, concentration, product = table.features.T
-    change = np.divide(product, first, out=np.zeros_like(first), where=np.abs(first) > 1e-9)
+    first, concentration, product, linear = table.features.T
+    change, is_linear = (
+        np.divide(part, first, out=np.zeros_like(first), where=np.abs(first) > 1e-9) for part in (product, linear)
+    )
     confidence = 2.0 * first - agreement
     lower = np.minimum(agreement, confidence)
     columns = {
-        "as shipped": (first, concentration, product),
-        "agreement alone in place of the first": (agreement, concentration, agreement * change),
-        "confidence alone in place of the first": (confidence, concentration, confidence * change),
-        "the lower of the two in place of the first": (lower, concentration, lower * change),
-        "without concentration": (first, product),
-        "without the change of predictions": (first, concentration),
-        "the change of predictions by itself": (first, concentration, change),
+        "as shipped": (first, concentration, product, linear),
+        "agreement alone in place of the first": (agreement, concentration, agreement * change, agreement * is_linear),
+        "confidence alone in place of the first": (
+            confidence,
+            concentration,
+            confidence * change,
+            confidence * is_linear,
+        ),
+        "the lower of the two in place of the first": (lower, concentration, lower * change, lower * is_linear),
+        "without concentration": (first, product, linear),
+        "without the change of predictions": (first, concentration, linear),
+        "the change of predictions by itself": (first, concentration, change, linear),
+        "linear policies as all others": (first, concentration, product),
         "the first alone": (first,),
     }
     found = {}

@@ -36,7 +36,7 @@ from daband.trust.agreement import (
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.collapse import collapse_signs
 from daband.trust.committee_confidence import committee_probabilities
-from daband.trust.estimate import constant_value
+from daband.trust.estimate import constant_value, value_at
 from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, features_of, log_odds
 from daband.trust.single_policy import (
     average_thresholded_confidence,
@@ -67,6 +67,10 @@ COMMITTEE: dict[str, Callable[[Scores], np.ndarray]] = {
     "the same beyond chance": chance_corrected_agreement,
     "beyond chance as far as choices are spread": balanced_agreement,
 }
+
+
+SHARES = np.linspace(0.0, 1.0, 101)
+"""Accuracies at which the value of a policy is kept."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def candidates(path: Path, members: int = 3) -> Committee:
     scores = Scores(here, arm, paid, np.ones_like(paid), there, choice, arm_value=table.mean(axis=0))
     rows = np.arange(len(truth))[None, :]
     right, value = best_arms(truth)[rows, judged].mean(axis=1), truth[rows, judged].mean(axis=1)
-    about = {"family": about["pair"].split("/")[0], "problem": about["pair"], "method": about["method"]}
+    about = {"family": about["pair"].split("/")[0], "problem": about["pair"], "variant": about["method"]}
     return Committee(about, scores, right, value, float(truth.mean(axis=0).max()))
 
 
@@ -153,7 +157,7 @@ def others_of(paths: Sequence[Path], table: Table, shrinkage: float) -> list[dic
     found = [described(candidates(path)) for path in paths]
     judged = table_of(found, "committee")
     estimate, low = left_out(table, shrinkage, judged)
-    method = np.repeat([one["about"]["method"] for one in found], [len(one["accuracy"]) for one in found])
+    method = np.repeat([one["about"]["variant"] for one in found], [len(one["accuracy"]) for one in found])
     kind = np.where(np.char.startswith(method, "linucb"), "linear", "neural")
     rows = []
     for family in np.unique(judged.family):
@@ -181,7 +185,7 @@ def described(one: Committee) -> dict[str, Any]:
     signs = [len(collapse_signs(scores, member)) for member in range(scores.members)]
     calibrated = committee_probabilities(scores)
     alone = [features_of(scores.of([member])) for member in range(scores.members)]
-    together = features_of(scores, calibrated)
+    together = features_of(scores, calibrated, linear=str(one.about["variant"]).startswith("linucb"))
     return {
         "about": one.about,
         "chance": together.chance,
@@ -195,6 +199,9 @@ def described(one: Committee) -> dict[str, Any]:
         "value": one.value,
         "constant": one.constant,
         "signs": signs,
+        "value at": np.array(
+            [[value_at(scores, share, member) for share in SHARES] for member in range(scores.members)]
+        ),
         "required": constant_value(scores, expected_arm_frequencies(calibrated)[1]),
         "rounds": scores.effective_rounds(),
         "target_contexts": scores.target_arm.shape[1],
@@ -232,8 +239,9 @@ def rows_of(described_all: Sequence[dict[str, Any]], ours: dict[str, tuple[np.nd
             estimate, low = (float(part[at]) for part in ours["committee"])
             alone, alone_low = (float(part[at]) for part in ours["single"])
             required = float(one["required"])
+            value, value_low = np.interp([estimate, low], SHARES, one["value at"][member])
             verdict = verdict_of(
-                value=estimate, low=low, required=required, estimated=True, doubts=one["signs"][member]
+                value=value, low=value_low, required=required, estimated=True, doubts=one["signs"][member]
             )
             found.append(
                 {

@@ -56,7 +56,8 @@ def trust_page(record: Record, cost: Record) -> str:
     lines = [
         "# How well `assess` estimates",
         "",
-        "<!-- Written by benchmarks/results_pages.py from benchmarks/records/trust.json. Do not edit. -->",
+        "<!-- Written by benchmarks/results_pages.py from benchmarks/records/trust.json and assess-cost.json. "
+        "Do not edit. -->",
         "",
         _paragraph(
             f"{len(policies):,} policies of {len({one['problem'] for one in policies})} problems in {len(families)}",

@@ -71,6 +71,8 @@ def test_a_policy_that_uses_one_arm_in_the_target_shows_signs_of_collapse():
 
 def test_the_verdict_follows_from_bound_estimate_and_doubts():
     assert verdict_of(value=0.9, low=0.8, required=0.5).text == "hand over"
+    assert verdict_of(value=0.9, low=0.8, required=0.75).text == "hand over"
+    assert verdict_of(value=0.9, low=0.8, required=0.75, estimated=True).text == "hand over and audit"
     doubted = verdict_of(value=0.9, low=0.8, required=0.5, doubts=1)
     assert doubted.text == "hand over and audit"
     assert doubted.rewards >= 50

@@ -193,3 +193,10 @@ def test_a_value_is_no_higher_than_in_the_source_and_no_lower_than_as_far_below_
         in_source = float(one.source_value()[0])
         assert min(in_source, 1.04 - in_source) - 1e-9 <= found.value_low <= found.value
         assert found.value <= max(in_source, 1.04 - in_source) + 1e-9
+
+
+def test_agreement_of_linear_policies_promises_less():
+    scores = made_up_scores(members=3, right=0.8, seed=17)
+    assert estimate_target(scores, linear=True).accuracy < estimate_target(scores).accuracy
+    one = scores.of([0])  # alone it does not rest on agreement
+    assert estimate_target(one, linear=True).accuracy == estimate_target(one).accuracy

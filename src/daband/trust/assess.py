@@ -116,7 +116,7 @@ def assess_each(
         order = [index, *(other for other in range(len(members)) if other != index)]
         first, own = members[index], scores.of(order)
         _check_paid(own)
-        estimate = estimate_target(own, calibrated)
+        estimate = estimate_target(own, calibrated, linear=not first.learns_by_gradients)
         shift, outside = _shift_and_support(first, here, there)
         found.append(_written(members[0].reward_range, own, calibrated, estimate, shift, outside, required, names))
     return found

@@ -15,7 +15,7 @@ from daband.trust.committee_confidence import CommitteeProbabilities
 from daband.trust.features import features_of, source_accuracy
 from daband.trust.single_policy import probabilities
 
-__all__ = ["Estimate", "constant_value", "estimate_target", "sampling_error"]
+__all__ = ["Estimate", "constant_value", "estimate_target", "sampling_error", "value_at"]
 
 _NORMAL_95 = 1.645
 _ONE_PAYS = 0.1
@@ -37,29 +37,25 @@ class Estimate:
     """An estimated value for every target context, (L,), whose mean is ``value``."""
 
 
-def estimate_target(scores: Scores, calibrated: CommitteeProbabilities | None = None) -> Estimate:
+def estimate_target(
+    scores: Scores, calibrated: CommitteeProbabilities | None = None, *, linear: bool = False
+) -> Estimate:
     """Estimate accuracy and value of the first policy in the target.
 
     Where rewards are 0 or 1, the accuracy is the share of choices that pay, and the value is the same. Elsewhere the
     source tells no accuracy, and agreement there stands in for it; the value lies as far between that of a random arm
-    and that in the source as the accuracy does. ``calibrated`` are the committee's probabilities, where they are known.
+    and that in the source as the accuracy does. ``calibrated`` are the committee's probabilities, where they are known;
+    ``linear`` says that policies learn in closed form, not by gradients.
     """
     calibration = COMMITTEE if scores.members > 1 else SINGLE
-    features = features_of(scores, calibrated)
+    features = features_of(scores, calibrated, linear=linear)
     members = calibration.accuracy(features)
     accuracy = float(members[0])
     rounds, value = max(1.0, float(scores.effective_rounds()[0])), float(features.source[0])
     noise = sampling_error(rounds, value, scores.target_arm.shape[1], accuracy)
     margin = math.hypot(float(calibration.margin(features)[0]), _NORMAL_95 * noise)
     low = max(0.0, accuracy - margin)
-    if scores.binary:
-        value, value_low = accuracy, low
-    else:
-        at_chance, in_source, best_in_source = _anchors(scores)
-        value, value_low = (
-            float(np.clip(_between(share, scores.n_arms, at_chance, in_source, best_in_source), 0.0, 1.0))
-            for share in (accuracy, low)
-        )
+    value, value_low = (value_at(scores, share) for share in (accuracy, low))
     return Estimate(
         name=calibration.name,
         accuracy=accuracy,
@@ -94,17 +90,18 @@ def constant_value(scores: Scores, frequencies: FloatArray) -> float:
     return float(np.clip(np.nanmax(values), 0.0, 1.0))
 
 
-def _anchors(scores: Scores) -> tuple[float, float, float]:
-    """The value of a random arm in the source, of the policy there, and how often it is right, as far as is known."""
-    in_source = float(scores.source_value()[0])
-    return float(np.nanmean(scores.arm_value)), in_source, float(source_accuracy(scores)[0])
+def value_at(scores: Scores, accuracy: float, member: int = 0) -> float:
+    """The value of a policy at such an accuracy in the target, scaled to [0, 1].
 
-
-def _between(accuracy: float, n_arms: int, at_chance: float, in_source: float, best_in_source: float) -> float:
-    """A value as far from a random arm's as the accuracy is from chance, and no further than the source's."""
-    chance = 1.0 / n_arms
-    share = (accuracy - chance) / max(best_in_source - chance, 0.05)
-    return at_chance + min(max(share, -1.0), 1.0) * (in_source - at_chance)
+    Where rewards are 0 or 1 it is the accuracy. Elsewhere it lies as far from a random arm's value in the source as the
+    accuracy lies from chance, in units of the policy's own distance there, and no further than that.
+    """
+    if scores.binary:
+        return accuracy
+    chance, right = 1.0 / scores.n_arms, float(source_accuracy(scores)[member])
+    share = (accuracy - chance) / max(right - chance, 0.05)
+    at_chance, in_source = float(np.nanmean(scores.arm_value)), float(scores.source_value()[member])
+    return float(np.clip(at_chance + min(max(share, -1.0), 1.0) * (in_source - at_chance), 0.0, 1.0))
 
 
 def _by_context(scores: Scores, value: float) -> FloatArray:

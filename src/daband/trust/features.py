@@ -1,4 +1,4 @@
-"""What the estimate of target accuracy is calculated from: three numbers about each member, of a committee or alone.
+"""What the estimate of target accuracy is calculated from: a few numbers about each member, of a committee or alone.
 
 Nothing depends on the names of arms or on any reward of the target. There are few of them on purpose: weights that were
 fitted on some data sets have to be right on others.
@@ -23,7 +23,12 @@ _LEAST = 0.01
 _PRIOR_ROUNDS = 10.0
 """Source rounds at chance that are taken as seen beforehand: a few held-out rounds promise less than many."""
 
-COMMITTEE_FEATURES = ("agreement and confidence", "concentration", "the first x change of predictions")
+COMMITTEE_FEATURES = (
+    "agreement and confidence",
+    "concentration",
+    "the first x change of predictions",
+    "the first where policies are linear",
+)
 SINGLE_FEATURES = ("confidence", "concentration", "the first x change of predictions")
 
 
@@ -32,14 +37,14 @@ class Features:
     """Of M policies that were scored together."""
 
     values: FloatArray
-    """(M, 3), as ``COMMITTEE_FEATURES`` or ``SINGLE_FEATURES`` name them."""
+    """(M, 4) or (M, 3), as ``COMMITTEE_FEATURES`` or ``SINGLE_FEATURES`` name them."""
     chance: float
     """The log odds of a random arm, which the first feature is counted from."""
     source: FloatArray
     """The accuracy in the source, as far as it is known, (M,)."""
 
 
-def features_of(scores: Scores, calibrated: CommitteeProbabilities | None = None) -> Features:
+def features_of(scores: Scores, calibrated: CommitteeProbabilities | None = None, *, linear: bool = False) -> Features:
     """The features of every member; of a committee where there are several policies, else of one alone.
 
     The first is an estimate by itself: the mean of two, in log odds beyond those of a random arm. One is agreement
@@ -50,7 +55,8 @@ def features_of(scores: Scores, calibrated: CommitteeProbabilities | None = None
     The second feature is by how much more the top arm is chosen in the target: contexts that flow to one arm are the
     usual sign of a collapse. The third is the first times the change of the chosen arms' predicted rewards between
     domains. Predictions are calibrated in the source; where they are much lower or higher in the target, the policy is
-    somewhere else, and what the first promises beyond chance counts less.
+    somewhere else, and what the first promises beyond chance counts less. The fourth, of a committee alone, is the
+    first where policies are ``linear``: seeds of a closed form on the same rounds differ little, and agree on errors.
     """
     calibrated = committee_probabilities(scores) if calibrated is None else calibrated
     here, there = calibrated.of_choices(scores)
@@ -60,8 +66,10 @@ def features_of(scores: Scores, calibrated: CommitteeProbabilities | None = None
     beyond = log_odds(kept) - chance
     if scores.members > 1:
         beyond = 0.5 * (beyond + log_odds(balanced_agreement(scores, right)) - chance)
-    values = np.stack([beyond, _concentration(scores), beyond * _change(scores)], axis=1)
-    return Features(values, chance, right)
+    columns = [beyond, _concentration(scores), beyond * _change(scores)]
+    if scores.members > 1:
+        columns.append(beyond * float(linear))
+    return Features(np.stack(columns, axis=1), chance, right)
 
 
 def source_accuracy(scores: Scores) -> FloatArray:

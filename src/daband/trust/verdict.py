@@ -9,7 +9,7 @@ __all__ = ["Verdict", "rewards_to_audit", "verdict_of"]
 
 FEWEST_AUDITED, MOST_AUDITED = 50, 1000
 _NORMAL_95 = 1.645
-CLEARLY, CLEARLY_ESTIMATED = 0.01, 0.08
+CLEARLY, CLEARLY_ESTIMATED = 0.01, 0.1
 """How far a bound has to lie above what is required: given, and where it is an estimate itself."""
 
 
