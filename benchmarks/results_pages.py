@@ -47,7 +47,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
-    "trust": (trust_page, ("trust",)),
+    "trust": (trust_page, ("trust", "assess-cost")),
 }
 """By page, the function that writes it and the records that it is written from."""
 for _name in ("choose", "small-tables", "label-shift"):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+from trust_fit import LEVEL, SHRINKAGE, Table, alternatives, left_out, shipped
 
 from daband.evaluation.scores import Scores
 from daband.evaluation.zero_shot import best_arms
@@ -34,11 +34,10 @@ from daband.trust.agreement import (
     target_agreement,
 )
 from daband.trust.arm_frequencies import expected_arm_frequencies
-from daband.trust.calibration import spread
 from daband.trust.collapse import collapse_signs
 from daband.trust.committee_confidence import committee_probabilities
-from daband.trust.estimate import constant_value, sampling_error
-from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, features_of
+from daband.trust.estimate import constant_value
+from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, features_of, log_odds
 from daband.trust.single_policy import (
     average_thresholded_confidence,
     confidence,
@@ -68,13 +67,6 @@ COMMITTEE: dict[str, Callable[[Scores], np.ndarray]] = {
     "the same beyond chance": chance_corrected_agreement,
     "beyond chance as far as choices are spread": balanced_agreement,
 }
-PRIOR = {COMMITTEE_FEATURES[0]: 1.0, SINGLE_FEATURES[0]: 1.0}
-"""What weights are shrunk towards."""
-SHRINKAGE = 0.001
-NORMAL_95 = 1.645
-LEVEL = 0.955
-"""Of the bound, a conformal quantile with data sets counting the same: a little above 95%, which estimates of data sets
-that were left out fall short of."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,8 @@ def kept(path: Path) -> Committee:
     paid = table[np.arange(len(table))[None, :], arm]
     low, high = -0.25, 1.25
     here, there = (arrays[f"{name}_mean"] / 255.0 * (high - low) + low for name in ("source", "target"))
-    scores = Scores(here, arm, paid, np.ones_like(paid), there, arrays["target_arm"].astype(np.int64))
+    choice = arrays["target_arm"].astype(np.int64)
+    scores = Scores(here, arm, paid, np.ones_like(paid), there, choice, arm_value=table.mean(axis=0))
     rows = np.arange(len(truth))[None, :]
     return Committee(
         about,
@@ -130,8 +123,56 @@ def released(path: Path) -> Iterator[Committee]:
             "stage": 1.0,
             "seeds": arrays["seed"][members].tolist(),
         }
-        scores = Scores(here, arm, paid, np.ones_like(paid), there, choice)
+        frequencies = np.bincount(labels, minlength=here.shape[2]) / len(labels)
+        scores = Scores(here, arm, paid, np.ones_like(paid), there, choice, arm_value=frequencies)
         yield Committee(about, scores, right, right, constant)
+
+
+def candidates(path: Path, members: int = 3) -> Committee:
+    """The first seeds of a candidate that `choose.py` trained: policies that nothing was fitted on."""
+    with np.load(path) as packed:
+        arrays = dict(packed)
+    about = json.loads(str(arrays["about"]))
+    low, high = about["reward_range"]
+    table, truth = (
+        (arrays[name].astype(np.float64) - low) / (high - low) for name in ("source_expected", "test_expected")
+    )
+    arm, judged = (arrays[name][:members].astype(np.int64) for name in ("source_arm", "test_arm"))
+    paid = table[np.arange(len(table))[None, :], arm]
+    here, there = (arrays[name][:members].astype(np.float64) for name in ("source_mean", "target_mean"))
+    choice = arrays["target_arm"][:members].astype(np.int64)
+    scores = Scores(here, arm, paid, np.ones_like(paid), there, choice, arm_value=table.mean(axis=0))
+    rows = np.arange(len(truth))[None, :]
+    right, value = best_arms(truth)[rows, judged].mean(axis=1), truth[rows, judged].mean(axis=1)
+    about = {"family": about["pair"].split("/")[0], "problem": about["pair"], "method": about["method"]}
+    return Committee(about, scores, right, value, float(truth.mean(axis=0).max()))
+
+
+def others_of(paths: Sequence[Path], table: Table, shrinkage: float) -> list[dict[str, Any]]:
+    """A row per data set and kind of policy that `choose.py` trained, judged by what was fitted on other data sets."""
+    found = [described(candidates(path)) for path in paths]
+    judged = table_of(found, "committee")
+    estimate, low = left_out(table, shrinkage, judged)
+    method = np.repeat([one["about"]["method"] for one in found], [len(one["accuracy"]) for one in found])
+    kind = np.where(np.char.startswith(method, "linucb"), "linear", "neural")
+    rows = []
+    for family in np.unique(judged.family):
+        for name in ("linear", "neural"):
+            own = (judged.family == family) & (kind == name)
+            if own.any():
+                error = (estimate - judged.accuracy)[own]
+                rows.append(
+                    {
+                        "data": str(family),
+                        "kind": name,
+                        "policies": int(own.sum()),
+                        "error": _short(np.abs(error).mean()),
+                        "bias": _short(error.mean()),
+                        "holds": _short((low[own] <= judged.accuracy[own] + 1e-9).mean()),
+                        "distance": _short(np.median((estimate - low)[own])),
+                    }
+                )
+    return rows
 
 
 def described(one: Committee) -> dict[str, Any]:
@@ -140,11 +181,13 @@ def described(one: Committee) -> dict[str, Any]:
     signs = [len(collapse_signs(scores, member)) for member in range(scores.members)]
     calibrated = committee_probabilities(scores)
     alone = [features_of(scores.of([member])) for member in range(scores.members)]
+    together = features_of(scores, calibrated)
     return {
         "about": one.about,
-        "chance": alone[0].chance,
-        "committee": features_of(scores, calibrated).values,
-        "committee source": features_of(scores, calibrated).source,
+        "chance": together.chance,
+        "committee": together.values,
+        "committee source": together.source,
+        "agreement": log_odds(balanced_agreement(scores, together.source)) - together.chance,
         "single": np.concatenate([features.values for features in alone]),
         "single source": np.concatenate([features.source for features in alone]),
         "estimates": {name: own(scores) for name, own in {**SINGLE, **COMMITTEE}.items()},
@@ -155,106 +198,6 @@ def described(one: Committee) -> dict[str, Any]:
         "required": constant_value(scores, expected_arm_frequencies(calibrated)[1]),
         "rounds": scores.effective_rounds(),
         "target_contexts": scores.target_arm.shape[1],
-    }
-
-
-@dataclass(frozen=True)
-class Table:
-    """All policies in rows."""
-
-    family: np.ndarray
-    features: np.ndarray
-    names: tuple[str, ...]
-    chance: np.ndarray
-    """Log odds of a random arm."""
-    source: np.ndarray
-    """The accuracy in the source, as far as it is known."""
-    accuracy: np.ndarray
-    rounds: np.ndarray
-    contexts: np.ndarray
-
-    def estimate(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Estimates of some rows."""
-        return logistic(self.chance[rows] + self.features[rows] @ weights)
-
-    def noise(self, estimate: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """What sampling alone adds to the margin of some rows, at their estimates."""
-        parts = zip(self.rounds[rows], self.source[rows], self.contexts[rows], estimate, strict=True)
-        return np.array([NORMAL_95 * sampling_error(*map(float, part)) for part in parts])
-
-
-def logistic(odds: np.ndarray) -> np.ndarray:
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0))))
-
-
-def fitted(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
-    """Weights of least absolute error, every data set counting the same, shrunk towards `PRIOR`."""
-    x, y, chance = table.features[rows], table.accuracy[rows], table.chance[rows]
-    weight = even_weights(table.family[rows])
-    prior = np.array([PRIOR.get(name, 0.0) for name in table.names])
-
-    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
-        p = logistic(chance + x @ w)
-        error = p - y
-        size = np.sqrt(np.square(error) + 1e-3)
-        gradient = (weight * error / size * p * (1.0 - p)) @ x + 2.0 * shrinkage * (w - prior)
-        return float((weight * size).sum() + shrinkage * np.square(w - prior).sum()), gradient
-
-    found: np.ndarray = minimize(loss, prior, jac=True, method="L-BFGS-B").x
-    return found
-
-
-def even_weights(family: np.ndarray) -> np.ndarray:
-    """Weights of rows with which every data set counts the same; their sum is 1."""
-    counts = {name: int((family == name).sum()) for name in np.unique(family)}
-    return np.array([1.0 / counts[name] for name in family]) / len(counts)
-
-
-def conformal(table: Table, estimate: np.ndarray, rows: np.ndarray) -> float:
-    """The multiple of the spread that a bound needs beside sampling errors, every data set counting the same."""
-    error = (estimate - table.accuracy)[rows]
-    noise = table.noise(estimate[rows], rows)
-    beyond = np.sqrt(np.maximum(np.square(error) - np.square(noise), 0.0))
-    ratio = np.where(error > noise, beyond / spread(estimate[rows], table.source[rows]), 0.0)
-    order = np.argsort(ratio)
-    reached = np.cumsum(even_weights(table.family[rows])[order])
-    return float(ratio[order][min(np.searchsorted(reached, LEVEL), len(order) - 1)])
-
-
-def left_out(table: Table, shrinkage: float) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates and bounds of every policy, by what was fitted on the other data sets, (N,) each.
-
-    The margin of a judged data set comes from errors on the others, each estimated by weights that were fitted without
-    it and without the judged one.
-    """
-    families = np.unique(table.family)
-    estimate, low = np.zeros(len(table.accuracy)), np.zeros(len(table.accuracy))
-    for judged in families:
-        own = table.family == judged
-        quantile = conformal(table, held_out_estimates(table, ~own, shrinkage), ~own)
-        estimate[own] = table.estimate(fitted(table, ~own, shrinkage), own)
-        margin = quantile * spread(estimate[own], table.source[own])
-        low[own] = np.maximum(0.0, estimate[own] - np.hypot(margin, table.noise(estimate[own], own)))
-    return estimate, low
-
-
-def held_out_estimates(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
-    """Estimates of some rows, each data set by weights fitted on the others among them; 0 elsewhere, (N,)."""
-    found = np.zeros(len(table.accuracy))
-    for held in np.unique(table.family[rows]):
-        own = rows & (table.family == held)
-        found[own] = table.estimate(fitted(table, rows & ~own, shrinkage), own)
-    return found
-
-
-def shipped(table: Table, shrinkage: float) -> dict[str, Any]:
-    """What the library takes over: weights fitted on everything, and the margin from data sets left out in turn."""
-    everything = np.ones(len(table.accuracy), np.bool_)
-    quantile = conformal(table, held_out_estimates(table, everything, shrinkage), everything)
-    return {
-        "features": list(table.names),
-        "weights": [round(float(w), 4) for w in fitted(table, everything, shrinkage)],
-        "quantile": round(quantile, 4),
     }
 
 
@@ -344,6 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     parser.add_argument("--digit", type=Path)
+    parser.add_argument("--choose", type=Path, help="what `choose.py` wrote: policies to judge by what is fitted here")
     parser.add_argument("--out", type=Path, default=RECORD)
     parser.add_argument("--cache", type=Path, help="keep what was described here, to fit again without reading anew")
     parser.add_argument("--commit", default="")
@@ -352,6 +296,8 @@ def main() -> None:
     arguments = parser.parse_args()
     paths = [path for folder in arguments.scores for path in sorted(folder.glob("*--*--*.npz"))]
     digits = sorted(arguments.digit.glob("*.npz")) if arguments.digit else []
+    chosen = sorted(arguments.choose.glob("*--*.npz")) if arguments.choose else []
+    chosen = [path for path in chosen if not path.stem.endswith(("--constant", "--random"))]
     known: dict[str, Any] = {}
     if arguments.cache and arguments.cache.exists():
         known = pickle.loads(arguments.cache.read_bytes())
@@ -366,12 +312,16 @@ def main() -> None:
     ours = {kind: left_out(table, arguments.shrinkage) for kind, table in tables.items()}
     policies = rows_of(described_all, ours)
     record = {
-        "command": "python benchmarks/trust_study.py --scores SCORES --digit DIGIT_SCORES",
+        "command": "python benchmarks/trust_study.py --scores SCORES --digit DIGIT_SCORES --choose CHOOSE_SCORES",
         "commit": arguments.commit,
         "machine": arguments.machine,
         "shrinkage": arguments.shrinkage,
         "level": LEVEL,
         "fitted": {kind: shipped(table, arguments.shrinkage) for kind, table in tables.items()},
+        "alternatives": alternatives(
+            tables["committee"], np.concatenate([one["agreement"] for one in described_all]), arguments.shrinkage
+        ),
+        "others": others_of(chosen, tables["committee"], arguments.shrinkage),
         "relabelled": relabelled(paths, policies),
         "policies": policies,
     }

@@ -9,6 +9,7 @@ import daband
 from daband.domains.readers.arrays import ArrayEvaluation
 from daband.domains.readers.logs import ArrayLog
 from daband.errors import DataError, InvalidInput, NotFitted
+from daband.evaluation.scores import scores_of
 from daband.trust import Assessment, assess_each, read_assessment
 
 
@@ -89,6 +90,47 @@ def test_each_member_is_assessed_with_the_others_as_its_committee(assessment, co
     assert each[0] == assessment
     for index, one in enumerate(each):
         assert one.accuracy == pytest.approx(assessment.members[index])
+
+
+def skewed_pair(reward_range):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(1200, 3))
+    rewards = np.stack([40.0 * (x[:, 0] > 0), 40.0 * (x[:, 0] <= 0)], axis=1) + draw.exponential(5.0, (1200, 2))
+    return daband.domains.from_arrays(source=(x, rewards), target=x, reward_range=reward_range)
+
+
+def test_members_that_estimated_different_ranges_of_rewards_are_in_one_unit():
+    pair = skewed_pair("auto")
+    members = [daband.LinUCB.for_pair(pair, seed=seed) for seed in range(3)]
+    daband.train(members, source=pair.source, target=pair.target, episodes=10)
+    assert len({policy.reward_range for policy in members}) == 3
+    given = {"source": pair.source_test, "target": pair.target}
+    for index, found in enumerate(assess_each(members, **given)):
+        first = daband.assess([members[index], *members[:index], *members[index + 1 :]], **given)
+        assert found.source_value == pytest.approx(first.source_value)
+        assert found.required == pytest.approx(first.required)
+        assert found.value == pytest.approx(first.value, rel=0.05)
+
+
+def test_what_is_required_by_default_is_what_a_constant_arm_paid():
+    pair = skewed_pair((0.0, 100.0))
+    members = [daband.LinUCB.for_pair(pair, seed=seed) for seed in range(2)]
+    daband.train(members, source=pair.source, target=pair.target, episodes=10)
+    found = daband.assess(members, source=pair.source_test, target=pair.target)
+    paid = pair.source_test.read_expected(0, len(pair.source_test)).mean(axis=0).max()
+    assert found.required == pytest.approx(paid)
+
+
+def test_what_arms_pay_in_a_log_is_weighted_by_propensities():
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(2000, 3))
+    right = x[:, 0] > 0
+    first = draw.random(2000) < np.where(right, 0.9, 0.1)  # the log prefers the first arm where it pays
+    propensity = np.where(first == right, 0.9, 0.1)
+    log = ArrayLog(x, np.where(first, 0, 1), np.where(first, right, 0.0), propensity, n_arms=3)
+    scores, _, _ = scores_of([daband.Constant(context_shape=(3,), n_arms=3)], source=log, target=log, contexts=2000)
+    np.testing.assert_allclose(scores.arm_value[:2], [0.5, 0.0], atol=0.06)
+    assert np.isnan(scores.arm_value[2])  # never logged
 
 
 def test_held_out_rounds_may_be_listed_class_by_class():

@@ -17,7 +17,7 @@ from daband.trust.agreement import (
 )
 from daband.trust.calibration import COMMITTEE, SINGLE, spread
 from daband.trust.committee_confidence import committee_probabilities
-from daband.trust.estimate import estimate_target
+from daband.trust.estimate import constant_value, estimate_target
 from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, features_of, source_accuracy
 from daband.trust.single_policy import (
     average_thresholded_confidence,
@@ -148,7 +148,8 @@ def test_the_accuracy_of_real_valued_rewards_is_that_of_the_committee_s_mean():
     share = (real.source_arm == best).mean(axis=1)
     np.testing.assert_allclose(source_accuracy(real), (400 * share + 10 / 4) / 410)
     alone = source_accuracy(real.of([0]))
-    assert alone.shape == (1,) and 0.0 < alone[0] < 1.0
+    assert alone.shape == (1,)
+    assert 0.0 < alone[0] < 1.0
 
 
 def test_the_spread_grows_with_what_was_lost():
@@ -163,6 +164,32 @@ def test_probabilities_of_a_committee_are_calibrated_on_the_rewards_of_its_choic
     found = committee_probabilities(scores)
     np.testing.assert_allclose(found.source.sum(axis=1), 1.0)
     here, there = found.of_choices(scores)
-    assert here.shape == scores.source_arm.shape and there.shape == scores.target_arm.shape
+    assert here.shape == scores.source_arm.shape
+    assert there.shape == scores.target_arm.shape
     assert abs(here.mean() - scores.source_value().mean()) < 0.1
     np.testing.assert_array_equal(here[1], found.source[np.arange(400), scores.source_arm[1]])
+
+
+def test_a_constant_arm_is_worth_what_it_pays_where_several_arms_may_pay():
+    scores = made_up_scores(members=2, right=0.8, seed=15)
+    frequencies = np.array([0.7, 0.1, 0.1, 0.1])
+    assert constant_value(scores, frequencies) == pytest.approx(0.7)  # one arm pays
+    several = replace(scores, arm_value=np.array([0.5, 0.6, 0.2, 0.4]))
+    assert constant_value(several, frequencies) == pytest.approx(0.6)
+    real = replace(scores, reward=0.4 + 0.3 * scores.reward, target_mean=scores.target_mean + 0.5)
+    assert constant_value(real, frequencies) == pytest.approx(scores.arm_value.max())  # whatever is predicted
+    unseen = replace(several, arm_value=np.array([0.5, np.nan, 0.2, 0.4]))
+    assert constant_value(unseen, frequencies) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_value_is_no_higher_than_in_the_source_and_no_lower_than_as_far_below_a_random_arm(members):
+    scores = made_up_scores(members=members, right=0.3, seed=16)
+    better = made_up_scores(members=members, right=1.0, seed=16)
+    real = replace(scores, reward=0.5 + 0.2 * scores.reward, arm_value=np.full(4, 0.52))
+    risen = replace(real, target_mean=better.target_mean, target_arm=better.target_arm)
+    for one in (real, risen):
+        found = estimate_target(one)
+        in_source = float(one.source_value()[0])
+        assert min(in_source, 1.04 - in_source) - 1e-9 <= found.value_low <= found.value
+        assert found.value <= max(in_source, 1.04 - in_source) + 1e-9

@@ -76,6 +76,7 @@ def made_up_scores(*, members: int, right: float, seed: int, contexts: int = 400
         weight=np.ones_like(reward),
         target_mean=tables["target_mean"],
         target_arm=tables["target_arm"].astype(np.int64),
+        arm_value=np.bincount(tables["source_best"], minlength=n_arms) / contexts,
     )
 
 
@@ -97,6 +98,7 @@ def _arms_renamed(scores: Scores) -> Scores:
     back = np.argsort(new)
     return replace(
         scores,
+        arm_value=scores.arm_value[back],
         source_mean=scores.source_mean[..., back],
         source_arm=new[scores.source_arm],
         target_mean=scores.target_mean[..., back],

@@ -22,6 +22,9 @@ _BATCH = 1024
 _BLOCK = 50
 
 
+_PER_POLICY = ("source_mean", "source_arm", "reward", "weight", "target_mean", "target_arm")
+
+
 @dataclass(frozen=True)
 class Scores:
     """M policies on N held-out source contexts and L target contexts, with K arms; rewards scaled to [0, 1]."""
@@ -39,6 +42,9 @@ class Scores:
     """Predicted rewards, (M, L, K)."""
     target_arm: IntArray
     """Chosen arms, (M, L)."""
+    arm_value: FloatArray
+    """The mean reward of every arm on the held-out source contexts, (K,): what a constant policy would get. Of a log it
+    is the mean over rounds with that arm, weighted by inverse propensities; NaN where there is none."""
 
     @property
     def members(self) -> int:
@@ -70,7 +76,7 @@ class Scores:
     def of(self, members: Sequence[int]) -> Scores:
         """The same for some of the policies, in this order."""
         rows = np.asarray(members, np.int64)
-        return Scores(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        return replace(self, **{name: getattr(self, name)[rows] for name in _PER_POLICY})
 
     def rows(self, *, source: IntArray | None = None, target: IntArray | None = None) -> Scores:
         """The same for some of the contexts."""
@@ -97,7 +103,7 @@ def scores_of(
     unlabelled = target.batch(0, min(contexts, len(target)), seed=seed)
     low, high = policies[0].reward_range
     span = high - low if high > low else 1.0
-    columns: dict[str, list[AnyArray]] = {name: [] for name in Scores.__dataclass_fields__}
+    columns: dict[str, list[AnyArray]] = {name: [] for name in _PER_POLICY}
     for policy in policies:
         mean, arm = _decided(policy, rows, "source", rule)
         reward, weight = paid(arm)
@@ -108,10 +114,22 @@ def scores_of(
         mean, arm = _decided(policy, unlabelled, "target", rule)
         columns["target_mean"].append((mean - low) / span)
         columns["target_arm"].append(arm)
-    return Scores(**{name: np.stack(parts) for name, parts in columns.items()}), rows, unlabelled
+    scored = {name: np.stack(parts) for name, parts in columns.items()}
+    arm_value = (_arm_values(paid, len(rows), policies[0].n_arms) - low) / span
+    return Scores(**scored, arm_value=arm_value), rows, unlabelled
 
 
 _Paid = Callable[[IntArray], tuple[FloatArray, FloatArray]]
+
+
+def _arm_values(paid: _Paid, n: int, n_arms: int) -> FloatArray:
+    """What every arm pays on average over ``n`` rounds, (K,)."""
+    found = np.full(n_arms, np.nan)
+    for arm in range(n_arms):
+        reward, weight = paid(np.full(n, arm))
+        if weight.sum() > 0:
+            found[arm] = float((weight * reward).sum() / weight.sum())
+    return found
 
 
 def _source_rounds(

@@ -18,6 +18,7 @@ from daband.arrays import FloatArray, IntArray
 __all__ = ["arm_probabilities", "calibrated_scale", "label_shift"]
 
 _SCALES = np.exp(np.linspace(np.log(0.5), np.log(60.0), 25))
+_STEP = 4
 _ITERATIONS = 100
 _STRENGTH = 2.0
 """How much the source's frequencies count where predictions tell nothing, in times the target's contexts. Where
@@ -45,15 +46,17 @@ def calibrated_scale(mean: FloatArray, arm: IntArray, reward: FloatArray, weight
     below = np.swapaxes(mean.reshape(members, n, n_arms), 1, 2)
     below = np.ascontiguousarray(below - below.max(axis=1, keepdims=True))
     rows = np.arange(n)
-    best, found = -np.inf, float(_SCALES[0])
-    for scale in _SCALES:
-        raised = np.exp(scale * below)
+
+    def likelihood(index: int) -> float:
+        raised = np.exp(_SCALES[index] * below)
         probability = (raised / raised.sum(axis=1, keepdims=True)).mean(axis=0)
         chosen = np.clip(probability[arm, rows], 1e-6, 1.0 - 1e-6)
-        likelihood = float((weight * (reward * np.log(chosen) + (1.0 - reward) * np.log(1.0 - chosen))).sum())
-        if likelihood > best:
-            best, found = likelihood, float(scale)
-    return found
+        return float((weight * (reward * np.log(chosen) + (1.0 - reward) * np.log(1.0 - chosen))).sum())
+
+    # Every fourth scale, then those between the neighbours of the best one.
+    coarse = max(range(0, len(_SCALES), _STEP), key=likelihood)
+    nearby = range(max(0, coarse - _STEP + 1), min(len(_SCALES), coarse + _STEP))
+    return float(_SCALES[max(nearby, key=likelihood)])
 
 
 def label_shift(source: FloatArray, target: FloatArray) -> FloatArray:

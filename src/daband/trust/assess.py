@@ -29,6 +29,8 @@ FEWEST_ROUNDS = 100
 """With fewer held-out source rounds than this, the assessment says that its interval is wider for it."""
 _FEWEST_FOR_AN_ARM = 5
 _LATENTS = 400
+_SUPPORT = 300
+"""Contexts of each domain that the share outside the source's support is found from."""
 _FAR_OUTSIDE = 0.5
 
 
@@ -116,12 +118,12 @@ def assess_each(
         _check_paid(own)
         estimate = estimate_target(own, calibrated)
         shift, outside = _shift_and_support(first, here, there)
-        found.append(_written(first, own, calibrated, estimate, shift, outside, required, names))
+        found.append(_written(members[0].reward_range, own, calibrated, estimate, shift, outside, required, names))
     return found
 
 
 def _written(
-    first: Policy,
+    reward_range: tuple[float, float],
     scores: Scores,
     calibrated: CommitteeProbabilities,
     estimate: Estimate,
@@ -130,7 +132,7 @@ def _written(
     required: float | None,
     names: list[str],
 ) -> Assessment:
-    lowest, highest = first.reward_range
+    lowest, highest = reward_range  # what all scores are scaled by: members that estimate it have one each
     span = highest - lowest if highest > lowest else 1.0
     before, after = expected_arm_frequencies(calibrated)
     constant = constant_value(scores, after)
@@ -142,7 +144,7 @@ def _written(
     )
     per_arm = _per_arm(scores, estimate, before, after, lowest, span)
     reasons = [
-        *_reasons_of_estimate(scores, first),
+        *_reasons_of_estimate(scores, lowest, span),
         *_reasons_of_required(required, needed * span + lowest),
         *_reasons_of_shift(shift, outside),
         *_reasons_of_arms(per_arm, names),
@@ -208,18 +210,17 @@ def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)
     if latent is None:
-        return Shift(before, before_p, None, None), outside_support(*raw)
+        return Shift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in raw))
     latents = [
         np.asarray(latent(rows[:_LATENTS], domain), np.float64).reshape(min(_LATENTS, len(rows)), -1)
         for rows, domain in ((here, "source"), (there, "target"))
     ]
     after, after_p = classifier_two_sample(*(projected(rows) for rows in latents))
-    return Shift(before, before_p, after, after_p), outside_support(latents[0], latents[1])
+    return Shift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
 
 
-def _reasons_of_estimate(scores: Scores, first: Policy) -> list[str]:
-    lowest, highest = first.reward_range
-    value = float(scores.source_value()[0]) * (highest - lowest) + lowest
+def _reasons_of_estimate(scores: Scores, lowest: float, span: float) -> list[str]:
+    value = float(scores.source_value()[0]) * span + lowest
     rounds = f"{scores.source_arm.shape[1]:,}"
     if scores.members > 1:
         reasons = [

@@ -18,6 +18,8 @@ from daband.trust.single_policy import probabilities
 __all__ = ["Estimate", "constant_value", "estimate_target", "sampling_error"]
 
 _NORMAL_95 = 1.645
+_ONE_PAYS = 0.1
+"""How far from 1 the sum of what arms pay may lie where exactly one of them pays: a log tells it with an error."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def estimate_target(scores: Scores, calibrated: CommitteeProbabilities | None = 
     )
 
 
-def sampling_error(rounds: float, source: float, contexts: int, accuracy: float) -> float:
+def sampling_error(rounds: float, source: float, contexts: float, accuracy: float) -> float:
     """The standard error of an estimate by the numbers of source rounds and target contexts alone.
 
     ``source`` is the accuracy in the source, ``accuracy`` the estimate.
@@ -83,25 +85,26 @@ def sampling_error(rounds: float, source: float, contexts: int, accuracy: float)
 def constant_value(scores: Scores, frequencies: FloatArray) -> float:
     """What the best constant arm is worth in the target, scaled to [0, 1]; frequencies of best arms there are (K,).
 
-    Where rewards are 0 or 1 and the predictions for all arms add up to about 1, one arm pays: a constant arm is worth
-    as much as it is often the best one. Elsewhere it is worth what is predicted of it.
+    Where exactly one arm pays, a constant arm is worth as much as it is often the best one. Elsewhere it is worth what
+    it pays on the held-out source rounds: predictions of rewards err most for the arms that are seldom chosen.
     """
-    if scores.binary and 0.5 < float(scores.source_mean.sum(axis=2).mean()) < 1.5:
+    values = scores.arm_value
+    if scores.binary and not np.isnan(values).any() and abs(float(values.sum()) - 1.0) < _ONE_PAYS:
         return float(frequencies.max())
-    return float(np.clip(scores.target_mean.mean(axis=(0, 1)).max(), 0.0, 1.0))
+    return float(np.clip(np.nanmax(values), 0.0, 1.0))
 
 
 def _anchors(scores: Scores) -> tuple[float, float, float]:
     """The value of a random arm in the source, of the policy there, and how often it is right, as far as is known."""
-    at_chance = float(scores.source_mean[0].mean())
     in_source = float(scores.source_value()[0])
-    return at_chance, in_source, float(source_accuracy(scores)[0])
+    return float(np.nanmean(scores.arm_value)), in_source, float(source_accuracy(scores)[0])
 
 
 def _between(accuracy: float, n_arms: int, at_chance: float, in_source: float, best_in_source: float) -> float:
+    """A value as far from a random arm's as the accuracy is from chance, and no further than the source's."""
     chance = 1.0 / n_arms
     share = (accuracy - chance) / max(best_in_source - chance, 0.05)
-    return at_chance + share * (in_source - at_chance)
+    return at_chance + min(max(share, -1.0), 1.0) * (in_source - at_chance)
 
 
 def _by_context(scores: Scores, value: float) -> FloatArray:
@@ -115,14 +118,15 @@ def _by_context(scores: Scores, value: float) -> FloatArray:
 
 def rescaled(share: FloatArray, mean: float) -> FloatArray:
     """Shares in [0, 1], (N,), raised or lowered in their log odds until they have this mean."""
-    inner = np.clip(share, 0.02, 0.98)
-    odds = np.log(inner) - np.log1p(-inner)
+    values, place, counts = np.unique(np.clip(share, 0.02, 0.98), return_inverse=True, return_counts=True)
+    odds = np.log(values) - np.log1p(-values)
+    weight = counts / counts.sum()
     low, high = -20.0, 20.0
-    for _ in range(60):
+    for _ in range(40):
         middle = 0.5 * (low + high)
-        if float((1.0 / (1.0 + np.exp(-odds - middle))).mean()) < mean:
+        if float(weight @ (1.0 / (1.0 + np.exp(-odds - middle)))) < mean:
             low = middle
         else:
             high = middle
-    found: FloatArray = 1.0 / (1.0 + np.exp(-odds - 0.5 * (low + high)))
+    found: FloatArray = (1.0 / (1.0 + np.exp(-odds - 0.5 * (low + high))))[place]
     return found

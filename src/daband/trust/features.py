@@ -95,7 +95,8 @@ def _concentration(scores: Scores) -> FloatArray:
         [np.bincount(row, minlength=scores.n_arms).max() / len(row) for row in arms]
         for arms in (scores.source_arm, scores.target_arm)
     ]
-    return np.asarray(tops[1]) - np.asarray(tops[0])
+    more: FloatArray = np.asarray(tops[1]) - np.asarray(tops[0])
+    return more
 
 
 def _change(scores: Scores) -> FloatArray:
