@@ -247,6 +247,7 @@ def run_variant(
             "method": variant.method,
             "seed": seed,
             "recipe": variant.recipe,
+            "discriminator": _weight(policy, "adversarial"),
             "feedback": variant.feedback or pair.feedback,
             "target_accuracy": found.accuracy,
             "target_accuracy_macro": found.accuracy_macro,
@@ -264,6 +265,12 @@ def run_variant(
     if scores is not None and not variant.pair and not variant.labels:
         write_scores(scores, made, pair, f"{study} {variant.method} {variant.name}")
     return records
+
+
+def _weight(policy: daband.NeuralLinUCB, term: str) -> float:
+    """The weight of a term in a policy's recipe; 0 where it has none."""
+    weight = policy.recipe.weights.get(term)
+    return 0.0 if weight is None else float(weight.value)
 
 
 def bound_terms(run: Run) -> dict[str, list[float]]:

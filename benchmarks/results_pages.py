@@ -16,39 +16,43 @@ from typing import Any
 from pages import choice
 from pages.attribution import attribution
 from pages.audit import audit_page
-from pages.digit import digit
+from pages.bound import bound
+from pages.digit import digit, signs
 from pages.fit_log import fit_log_page
 from pages.front_door import front_door
 from pages.front_figure import front_figure
 from pages.latency import latency_page
 from pages.linear_readings import linear_readings
+from pages.methods import methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
 from pages.prior_trust import prior_trust_page
-from pages.stand_ins import stand_ins
-from pages.text import digit_runs
+from pages.text import methods_on
 from pages.trust import trust_figure, trust_page
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
 
-PAGE_OF: dict[str, Callable[[Any], str]] = {
-    "attribution": attribution,
-    "audit": audit_page,
-    "front-door": front_door,
-    "linear-readings": linear_readings,
-    "fit-log": fit_log_page,
-    "off-policy": off_policy,
-    "latency": latency_page,
-    "paper-digit": paper_digit,
-    "prior-trust": prior_trust_page,
-    "trust": trust_page,
-    "digit": lambda records: digit(records, _records("attribution")),
-    "stand-ins": lambda records: stand_ins(records, _records("signs")),
+PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
+    "attribution": (attribution, ("attribution",)),
+    "audit": (audit_page, ("audit",)),
+    "bound": (bound, ("attribution",)),
+    "digit": (digit, ("attribution", "linear-readings", "choose")),
+    "fit-log": (fit_log_page, ("fit-log",)),
+    "front-door": (front_door, ("front-door",)),
+    "latency": (latency_page, ("latency",)),
+    "linear-readings": (linear_readings, ("linear-readings",)),
+    "methods": (methods, ("choose",)),
+    "off-policy": (off_policy, ("off-policy",)),
+    "paper-digit": (paper_digit, ("paper-digit", "attribution")),
+    "prior-trust": (prior_trust_page, ("prior-trust",)),
+    "signs": (signs, ("attribution", "linear-readings", "choose")),
+    "trust": (trust_page, ("trust",)),
 }
+"""By page, the function that writes it and the records that it is written from."""
 for _name in ("choose", "small-tables", "label-shift"):
     if (RECORDS / f"{_name}.json").is_file():  # each is a study of its own; a page comes with its record
-        PAGE_OF[_name] = getattr(choice, _name.replace("-", "_"))
+        PAGE_OF[_name] = (getattr(choice, _name.replace("-", "_")), (_name,))
 IMAGES = ROOT / "docs" / "images"
 
 
@@ -60,9 +64,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    written = {PAGES / f"{name}.md": page(_records(name)) for name, page in PAGE_OF.items()}
+    written = {PAGES / f"{name}.md": page(*map(_records, names)) for name, (page, names) in PAGE_OF.items()}
     written[IMAGES / "front.svg"] = front_figure(
-        digit_runs(_records("digit"), _records("attribution")), IMAGES / "digits.png"
+        methods_on("digit", *map(_records, ("attribution", "linear-readings", "choose"))), IMAGES / "digits.png"
     )
     written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
     for path, text in written.items():

@@ -36,8 +36,9 @@ from daband.trust.agreement import (
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.calibration import spread
 from daband.trust.collapse import collapse_signs
+from daband.trust.committee_confidence import committee_probabilities
 from daband.trust.estimate import constant_value, sampling_error
-from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, committee_features, single_features
+from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, features_of
 from daband.trust.single_policy import (
     average_thresholded_confidence,
     confidence,
@@ -69,9 +70,11 @@ COMMITTEE: dict[str, Callable[[Scores], np.ndarray]] = {
 }
 PRIOR = {COMMITTEE_FEATURES[0]: 1.0, SINGLE_FEATURES[0]: 1.0}
 """What weights are shrunk towards."""
-SHRINKAGE = 0.002
-LEVEL = 0.95
-"""Of the bound: a conformal quantile, data sets counting the same."""
+SHRINKAGE = 0.001
+NORMAL_95 = 1.645
+LEVEL = 0.955
+"""Of the bound, a conformal quantile with data sets counting the same: a little above 95%, which estimates of data sets
+that were left out fall short of."""
 
 
 @dataclass(frozen=True)
@@ -135,20 +138,22 @@ def described(one: Committee) -> dict[str, Any]:
     """Everything that fits and tables need of a committee."""
     scores = one.scores
     signs = [len(collapse_signs(scores, member)) for member in range(scores.members)]
-    required = [constant_value(scores, expected_arm_frequencies(scores, member)[1]) for member in range(scores.members)]
+    calibrated = committee_probabilities(scores)
+    alone = [features_of(scores.of([member])) for member in range(scores.members)]
     return {
         "about": one.about,
-        "committee": committee_features(scores),
-        "single": single_features(scores),
+        "chance": alone[0].chance,
+        "committee": features_of(scores, calibrated).values,
+        "committee source": features_of(scores, calibrated).source,
+        "single": np.concatenate([features.values for features in alone]),
+        "single source": np.concatenate([features.source for features in alone]),
         "estimates": {name: own(scores) for name, own in {**SINGLE, **COMMITTEE}.items()},
         "accuracy": one.accuracy,
         "value": one.value,
         "constant": one.constant,
-        "binary": scores.binary,
         "signs": signs,
-        "required": required,
-        "source_rounds": scores.source_arm.shape[1],
-        "source_value": scores.source_value(),
+        "required": constant_value(scores, expected_arm_frequencies(calibrated)[1]),
+        "rounds": scores.effective_rounds(),
         "target_contexts": scores.target_arm.shape[1],
     }
 
@@ -160,9 +165,22 @@ class Table:
     family: np.ndarray
     features: np.ndarray
     names: tuple[str, ...]
+    chance: np.ndarray
+    """Log odds of a random arm."""
+    source: np.ndarray
+    """The accuracy in the source, as far as it is known."""
     accuracy: np.ndarray
-    extra: np.ndarray
-    """The sampling error of the estimate, as a share of it."""
+    rounds: np.ndarray
+    contexts: np.ndarray
+
+    def estimate(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Estimates of some rows."""
+        return logistic(self.chance[rows] + self.features[rows] @ weights)
+
+    def noise(self, estimate: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """What sampling alone adds to the margin of some rows, at their estimates."""
+        parts = zip(self.rounds[rows], self.source[rows], self.contexts[rows], estimate, strict=True)
+        return np.array([NORMAL_95 * sampling_error(*map(float, part)) for part in parts])
 
 
 def logistic(odds: np.ndarray) -> np.ndarray:
@@ -171,13 +189,12 @@ def logistic(odds: np.ndarray) -> np.ndarray:
 
 def fitted(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
     """Weights of least absolute error, every data set counting the same, shrunk towards `PRIOR`."""
-    x, y, family = table.features[rows], table.accuracy[rows], table.family[rows]
-    counts = {name: int((family == name).sum()) for name in np.unique(family)}
-    weight = np.array([1.0 / counts[name] for name in family]) / len(counts)
+    x, y, chance = table.features[rows], table.accuracy[rows], table.chance[rows]
+    weight = even_weights(table.family[rows])
     prior = np.array([PRIOR.get(name, 0.0) for name in table.names])
 
     def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
-        p = logistic(x @ w)
+        p = logistic(chance + x @ w)
         error = p - y
         size = np.sqrt(np.square(error) + 1e-3)
         gradient = (weight * error / size * p * (1.0 - p)) @ x + 2.0 * shrinkage * (w - prior)
@@ -187,14 +204,21 @@ def fitted(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
     return found
 
 
-def conformal(error: np.ndarray, scale: np.ndarray, family: np.ndarray) -> float:
-    """The quantile of ``error / scale`` that a bound needs, every data set counting the same."""
-    ratio = error / scale
+def even_weights(family: np.ndarray) -> np.ndarray:
+    """Weights of rows with which every data set counts the same; their sum is 1."""
     counts = {name: int((family == name).sum()) for name in np.unique(family)}
-    weight = np.array([1.0 / counts[name] for name in family]) / len(counts)
+    return np.array([1.0 / counts[name] for name in family]) / len(counts)
+
+
+def conformal(table: Table, estimate: np.ndarray, rows: np.ndarray) -> float:
+    """The multiple of the spread that a bound needs beside sampling errors, every data set counting the same."""
+    error = (estimate - table.accuracy)[rows]
+    noise = table.noise(estimate[rows], rows)
+    beyond = np.sqrt(np.maximum(np.square(error) - np.square(noise), 0.0))
+    ratio = np.where(error > noise, beyond / spread(estimate[rows], table.source[rows]), 0.0)
     order = np.argsort(ratio)
-    reached = np.cumsum(weight[order])
-    return max(0.0, float(ratio[order][min(np.searchsorted(reached, LEVEL), len(order) - 1)]))
+    reached = np.cumsum(even_weights(table.family[rows])[order])
+    return float(ratio[order][min(np.searchsorted(reached, LEVEL), len(order) - 1)])
 
 
 def left_out(table: Table, shrinkage: float) -> tuple[np.ndarray, np.ndarray]:
@@ -206,50 +230,52 @@ def left_out(table: Table, shrinkage: float) -> tuple[np.ndarray, np.ndarray]:
     families = np.unique(table.family)
     estimate, low = np.zeros(len(table.accuracy)), np.zeros(len(table.accuracy))
     for judged in families:
-        others = table.family != judged
-        inner = np.zeros(len(table.accuracy))
-        for held in families[families != judged]:
-            rows = others & (table.family == held)
-            inner[rows] = logistic(table.features[rows] @ fitted(table, others & ~rows, shrinkage))
-        scale = spread(inner, table.features)
-        quantile = conformal((inner - table.accuracy)[others], scale[others], table.family[others])
-        own = ~others
-        estimate[own] = logistic(table.features[own] @ fitted(table, others, shrinkage))
-        margin = np.hypot(quantile * spread(estimate[own], table.features[own]), 1.645 * table.extra[own])
-        low[own] = np.maximum(0.0, estimate[own] - margin)
+        own = table.family == judged
+        quantile = conformal(table, held_out_estimates(table, ~own, shrinkage), ~own)
+        estimate[own] = table.estimate(fitted(table, ~own, shrinkage), own)
+        margin = quantile * spread(estimate[own], table.source[own])
+        low[own] = np.maximum(0.0, estimate[own] - np.hypot(margin, table.noise(estimate[own], own)))
     return estimate, low
+
+
+def held_out_estimates(table: Table, rows: np.ndarray, shrinkage: float) -> np.ndarray:
+    """Estimates of some rows, each data set by weights fitted on the others among them; 0 elsewhere, (N,)."""
+    found = np.zeros(len(table.accuracy))
+    for held in np.unique(table.family[rows]):
+        own = rows & (table.family == held)
+        found[own] = table.estimate(fitted(table, rows & ~own, shrinkage), own)
+    return found
 
 
 def shipped(table: Table, shrinkage: float) -> dict[str, Any]:
     """What the library takes over: weights fitted on everything, and the margin from data sets left out in turn."""
     everything = np.ones(len(table.accuracy), np.bool_)
-    inner = np.zeros(len(table.accuracy))
-    for held in np.unique(table.family):
-        rows = table.family == held
-        inner[rows] = logistic(table.features[rows] @ fitted(table, ~rows, shrinkage))
+    quantile = conformal(table, held_out_estimates(table, everything, shrinkage), everything)
     return {
         "features": list(table.names),
         "weights": [round(float(w), 4) for w in fitted(table, everything, shrinkage)],
-        "quantile": round(conformal(inner - table.accuracy, spread(inner, table.features), table.family), 4),
+        "quantile": round(quantile, 4),
     }
 
 
 def table_of(described_all: Sequence[dict[str, Any]], kind: str) -> Table:
     """The features of a kind, "committee" or "single", with what is true."""
-    names = COMMITTEE_FEATURES if kind == "committee" else SINGLE_FEATURES
-    families, extra = [], []
-    for one in described_all:
-        families += [one["about"]["family"]] * len(one["accuracy"])
-        extra += [
-            sampling_error(one["source_rounds"], float(value), one["target_contexts"], float(right))
-            for value, right in zip(one["source_value"], one["accuracy"], strict=True)
-        ]
+    sizes = [len(one["accuracy"]) for one in described_all]
+    per_policy = {
+        name: np.concatenate([one[key] for one in described_all])
+        for name, key in (
+            ("features", kind),
+            ("source", f"{kind} source"),
+            ("accuracy", "accuracy"),
+            ("rounds", "rounds"),
+        )
+    }
     return Table(
-        np.array(families),
-        np.concatenate([one[kind] for one in described_all]),
-        names,
-        np.concatenate([one["accuracy"] for one in described_all]),
-        np.array(extra),
+        family=np.repeat([one["about"]["family"] for one in described_all], sizes),
+        names=COMMITTEE_FEATURES if kind == "committee" else SINGLE_FEATURES,
+        chance=np.repeat([one["chance"] for one in described_all], sizes),
+        contexts=np.repeat([one["target_contexts"] for one in described_all], sizes),
+        **per_policy,
     )
 
 
@@ -262,8 +288,10 @@ def rows_of(described_all: Sequence[dict[str, Any]], ours: dict[str, tuple[np.nd
         for member, right in enumerate(one["accuracy"]):
             estimate, low = (float(part[at]) for part in ours["committee"])
             alone, alone_low = (float(part[at]) for part in ours["single"])
-            required = float(one["required"][member])
-            verdict = verdict_of(value=estimate, low=low, required=required, doubts=one["signs"][member])
+            required = float(one["required"])
+            verdict = verdict_of(
+                value=estimate, low=low, required=required, estimated=True, doubts=one["signs"][member]
+            )
             found.append(
                 {
                     "family": about["family"],

@@ -1,13 +1,30 @@
-"""Pages of results are what their records say."""
+"""Pages of results are what their records say, and every record says which code made it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "benchmarks" / "records"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
+
+
+def read(name):
+    return json.loads((RECORDS / f"{name}.json").read_text())
+
+
+def without_commit(record):
+    """The runs of a record file that do not say which commit made them; one that is not clean counts as none."""
+    if isinstance(record, dict) and "commit" not in record:
+        record = record.get("runs") or [record]
+    runs = record if isinstance(record, list) else [record]
+    return [run for run in runs if not COMMIT.search(str(run.get("commit"))) or "dirty" in run["commit"]]
 
 
 def test_pages_are_what_their_records_say():
@@ -16,18 +33,55 @@ def test_pages_are_what_their_records_say():
     assert done.returncode == 0, done.stderr
 
 
-def test_what_the_readme_says_of_digit_is_what_the_records_say():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from pages.text import digit_runs
+@pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_record_names_its_commit_and_belongs_to_a_page(path):
+    from results_pages import PAGE_OF
 
-    digit, attribution, paper = (
-        json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())
-        for name in ("digit", "attribution", "paper-digit")
-    )
+    missing = without_commit(json.loads(path.read_text()))
+    assert not missing, f"{len(missing)} runs of {path.name} name no clean commit, as {str(missing[0])[:300]}"
+    pages = [page.read_text() for page in (ROOT / "docs" / "results").glob("*.md") if page.stem in PAGE_OF]
+    assert any(f"{path.name}" in text.partition("-->")[0] for text in pages), f"no page is written from {path.name}"
+
+
+def test_a_page_says_which_script_repeats_its_records():
+    from results_pages import PAGE_OF
+
+    for page in PAGE_OF:
+        text = (ROOT / "docs" / "results" / f"{page}.md").read_text()
+        scripts = re.findall(r"python (benchmarks/\w+\.py)", text)
+        assert scripts, f"{page}.md names no command"
+        for script in scripts:
+            assert (ROOT / script).is_file(), f"{page}.md names {script}, which is not there"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        [{"commit": ""}],
+        [{"seed": 0}],
+        [{"commit": "04bee4500850-dirty"}],
+        {"runs": [{"machine": "x"}]},
+        {"machine": "x"},
+    ],
+)
+def test_a_record_without_a_clean_commit_is_found(record):
+    assert without_commit(record)
+
+
+@pytest.mark.parametrize(
+    "record", [[{"commit": "04bee45"}], {"runs": [{"commit": "04bee45"}], "rounds": 3}, {"commit": "209d456, 119c986"}]
+)
+def test_a_record_with_a_commit_passes(record):
+    assert not without_commit(record)
+
+
+def test_what_the_readme_says_of_digit_is_what_the_records_say():
+    from pages.text import methods_on
+
     readme = " ".join((ROOT / "README.md").read_text().split())
-    runs = digit_runs(digit, attribution)
-    shown = {name: _mean([run for run in runs if run["method"] == name]) for name in ("daband", "nlinucb", "linucb")}
-    own = [run for run in paper if run["study"] == "ablation" and run["variant"] == "RPD"]
+    runs = methods_on("digit", read("attribution"), read("linear-readings"), read("choose"))
+    shown = {name: _mean(own) for name, own in runs.items()}
+    own = [run for run in read("paper-digit") if run["study"] == "ablation" and run["variant"] == "RPD"]
     for words in (
         f"DABand {shown['daband']}, Neural-LinUCB {shown['nlinucb']}, LinUCB {shown['linucb']}",
         f"target accuracy of {shown['daband']}",
@@ -35,6 +89,45 @@ def test_what_the_readme_says_of_digit_is_what_the_records_say():
         f"own settings reach {_mean(own)}",
     ):
         assert words in readme, words
+
+
+def test_linear_settings_are_chosen_by_source_regret():
+    """The reading with the lowest source regret is taken, though another has a higher target accuracy."""
+    from pages.text import lowest_source_regret
+
+    def run(alpha, seed, regret, accuracy):
+        settings = {"pixels": "unit", "ridge": 1.0, "components": 0, "alpha": alpha, "seed": seed}
+        return {**settings, "source_regret": regret, "target_accuracy": accuracy}
+
+    low = [run(0.1, 0, 10.0, 0.2), run(0.1, 1, 30.0, 0.3)]
+    high = [run(0.5, 0, 25.0, 0.9), run(0.5, 1, 25.0, 0.9)]
+    assert lowest_source_regret([*high, *low]) == low
+
+
+def test_the_table_of_methods_pairs_runs_and_has_the_baselines():
+    from pages.methods import methods, of_method
+
+    def record(pair, seed, daband):
+        return {
+            "pair": pair,
+            "seed": seed,
+            "target_accuracy": {"constant": 0.5, "linucb": 0.6, "nlinucb": 0.7, "daband": daband},
+            "baselines": {"random": 0.25},
+            "source_regret": {"nlinucb": 10.0, "daband": 12.0},
+            "rounds": 128,
+            "device": {"daband": "cpu"},
+            "commit": "04bee45",
+            "data": pair,
+        }
+
+    runs = [("made/a-b", 0, 0.8), ("made/a-b", 1, 0.9), ("made/b-a", 0, 0.7), ("made/b-a", 1, 0.8)]
+    records = [record(*run) for run in runs]
+    assert of_method(records, "random") == [0.25] * 4
+    assert of_method(records, "nlinucb-p") == []
+    text = methods(records)
+    assert "| made | 2 | .250 | .500 | .600 | .700 | .800 |" in text
+    assert "| made | 4 | +.100 (-.030 to +.230) | +.100 (-.535 to +.735) |" in text  # four runs, two pairs
+    assert "| 1.20 |" in text
 
 
 def _mean(records):

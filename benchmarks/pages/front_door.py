@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from front_door import ALPHAS, CHANGED, EARLIER, FACTORS, pair_names
 
+from pages.text import commits
+
 __all__ = ["front_door"]
 
 NEAR, UNMOVED = 0.02, 0.01
@@ -77,8 +79,8 @@ def front_door(records: Sequence[Record]) -> str:
         "## How this was run",
         "",
         _paragraph(
-            f"{len(records)} runs on {records[0]['machine']} (numpy {records[0]['numpy']}), commit",
-            f"`{records[0]['commit']}`. A run whose contexts, seed and alpha are those of another is not repeated.",
+            f"{len(records)} runs on {records[0]['machine']} (numpy {records[0]['numpy']}), commits",
+            f"{commits(records)}. A run whose contexts, seed and alpha are those of another is not repeated.",
         ),
         "",
         "```",

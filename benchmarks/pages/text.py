@@ -1,4 +1,4 @@
-"""What pages of results share: numbers and tables as Markdown, records by method and by variant."""
+"""What pages of results share: numbers and tables as Markdown, and the runs of each method."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "DISCRIMINATOR",
     "NAMES",
-    "by",
+    "accuracies",
+    "commits",
     "count",
-    "digit_runs",
+    "is_on",
+    "lowest_source_regret",
+    "methods_on",
     "number",
-    "of_method",
+    "p_value",
     "paragraph",
+    "runs_of_choose",
     "spread",
     "table",
     "written_from",
@@ -23,7 +28,7 @@ __all__ = [
 
 Record = Mapping[str, Any]
 NAMES = {
-    "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P (64 components)",
+    "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P",
     "nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "**DABand**",
 }  # fmt: skip
 
@@ -44,6 +49,11 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     return f"{value:{'+' if sign else ''}.{digits}f}".replace("0.", ".", 1)
 
 
+def p_value(value: float) -> str:
+    """A p-value: never 0."""
+    return "< .001" if value < 0.001 else number(value)
+
+
 def count(value: float) -> str:
     """A whole number with commas."""
     return f"{value:,.0f}"
@@ -61,25 +71,76 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: i
     return [f"| {' | '.join(cells)} |" for cells in (head, rules, *rows)]
 
 
-def by(records: Sequence[Record], key: str) -> dict[Any, list[Record]]:
-    """Records by a field, in the order of its values, each list by seed."""
-    found: dict[Any, list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record[key], record["seed"])):
-        found.setdefault(record[key], []).append(record)
-    return found
+DISCRIMINATOR = 0.3
+"""The weight of the discriminator in the default recipe for images; it was 1 until commit f4c5d2d."""
 
 
-def of_method(records: Sequence[Record], method: str) -> list[Record]:
-    """The records of a method, by pair and seed."""
-    found = [record for record in records if record["method"] == method]
-    return sorted(found, key=lambda record: (record["pair"], record["seed"]))
+def methods_on(
+    pair: str, attribution: Sequence[Record], linear: Sequence[Record], choose: Sequence[Record]
+) -> dict[str, list[Record]]:
+    """By method, its runs on "digit" or "signs": networks of the attribution study or of ``choose``, and linear ones.
+
+    Neural-LinUCB is the variant with the target's own statistics. Of LinUCB and LinUCB-P it is the reading and the
+    alpha of the lowest source regret, which needs no target label.
+    """
+    flat = [record for record in linear if is_on(pair, record)]
+    found = {
+        "random": [record for record in flat if record["method"] == "random"],
+        "constant": [record for record in flat if record["method"] == "constant"],
+        "linucb": lowest_source_regret([record for record in flat if record["method"] == "linucb"]),
+        "linucb-p": lowest_source_regret([record for record in flat if record["method"] == "linucb-p"]),
+    }
+    if pair == "signs":  # the attribution has it with the discriminator at weight 1 alone
+        found |= {method: runs_of_choose(choose, pair, method) for method in ("nlinucb", "nlinucb-p", "daband")}
+    else:
+        own = [record for record in attribution if is_on(pair, record)]
+        found["nlinucb"] = _variant(own, "baselines", "statistics of the target", 0.0)
+        found["nlinucb-p"] = _variant(own, "baselines", "principal components", 0.0)
+        found["daband"] = _variant(own, "leave-one-out", "default", DISCRIMINATOR)
+    return {name: sorted(found[name], key=lambda record: record["seed"]) for name in NAMES if found[name]}
 
 
-def digit_runs(bench: Sequence[Record], attribution: Sequence[Record]) -> list[Record]:
-    """DIGIT by method: Neural-LinUCB with the target's statistics and DABand's default are of the attribution study."""
-    studies = {"nlinucb": ("baselines", "statistics of the target"), "daband": ("leave-one-out", "default")}
-    found = [record for record in bench if record["method"] not in studies]
-    for method, study in studies.items():
-        own = [r for r in attribution if (r["study"], r["variant"]) == study and r["method"] == method]
-        found += [{**record, "pair": "digit"} for record in own if "signs" not in record["pair"]]
-    return found
+def _variant(records: Sequence[Record], study: str, variant: str, discriminator: float) -> list[Record]:
+    wanted = (study, variant, discriminator)
+    return [record for record in records if (record["study"], record["variant"], record["discriminator"]) == wanted]
+
+
+def runs_of_choose(records: Sequence[Record], pair: str, method: str) -> list[Record]:
+    """The runs of a method or candidate on a pair, of the record of ``choose``."""
+    return [
+        {
+            "method": method,
+            "seed": record["seed"],
+            "target_accuracy": {**record["target_accuracy"], **record["baselines"]}[method],
+            "source_regret": record["source_regret"][method],
+            "rounds": record["rounds"],
+            "commit": record["commit"],
+        }
+        for record in records
+        if record["pair"] == pair
+    ]
+
+
+def is_on(pair: str, record: Record) -> bool:
+    """Whether a run was on "signs", or on "digit" with its balanced target."""
+    return ("signs" in record["pair"]) == (pair == "signs") and "imbalanced" not in record["pair"]
+
+
+def lowest_source_regret(records: Sequence[Record]) -> list[Record]:
+    """The runs of that reading and alpha whose mean source regret is lowest."""
+    settings: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        key = tuple(record[name] for name in ("pixels", "ridge", "components", "alpha"))
+        settings.setdefault(key, []).append(record)
+    return min(settings.values(), key=lambda own: float(np.mean([record["source_regret"] for record in own])))
+
+
+def accuracies(records: Sequence[Record]) -> list[float]:
+    """The target accuracy of each run."""
+    return [record["target_accuracy"] for record in records]
+
+
+def commits(records: Sequence[Record]) -> str:
+    """The commits of the runs, as code."""
+    names = dict.fromkeys(name for record in records for name in record["commit"].split(", "))
+    return ", ".join(f"`{name}`" for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +12,65 @@ __all__ = ["numbers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
+METHODS = {
+    "constant": "constant",
+    "linucb": "linucb",
+    "linucb_p": "linucb-p",
+    "nlinucb": "nlinucb",
+    "daband": "daband",
+    "network": "daband, network alone",
+}
+"""By the name that pages use, the method of the record."""
 
 
 def numbers() -> dict[str, Any]:
-    """What pages may use: per data set the two methods' mean target accuracy, their difference and its interval."""
-    from pages.text import by, digit_runs, number, of_method
+    """What pages may use: per data set and per pair each method's mean target accuracy, and DABand's gain.
 
-    from daband.evaluation import compare_paired
+    ``gain`` is over Neural-LinUCB and ``gain_linucb`` over LinUCB, with their 95% intervals ``low`` and ``high``,
+    paired over runs; ``low_pairs`` and ``high_pairs`` are over the means of pairs, where there are several.
+    """
+    from pages.methods import families, of_method
+    from pages.text import accuracies, methods_on
 
     def read(name: str) -> Any:
         return json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())
 
-    def compared(records: list[dict[str, Any]]) -> dict[str, str]:
-        own, plain = of_method(records, "daband"), of_method(records, "nlinucb")
-        test = compare_paired(*([run["target_accuracy"] for run in side] for side in (own, plain)))
-        means = [sum(run["target_accuracy"] for run in side) / len(side) for side in (own, plain)]
-        return {
-            "daband": number(means[0]), "nlinucb": number(means[1]), "runs": str(test.n),
-            "gain": number(test.difference, sign=True), "low": number(test.low, sign=True),
-            "high": number(test.high, sign=True),
-        }  # fmt: skip
-
-    stand_ins = read("stand-ins")
-    found: dict[str, Any] = {
-        family: compared([run for run in stand_ins if run["pair"].partition("/")[0] == family])
-        for family in ("amazon", "office_caltech", "warfarin")
-    }
-    found["digit"], found["signs"] = compared(digit_runs(read("digit"), read("attribution"))), compared(read("signs"))
-    found["pairs"] = {
-        pair.replace("/", "_").replace("-", "_"): compared(own) for pair, own in by(stand_ins, "pair").items()
-    }
+    found: dict[str, Any] = {"pairs": {}}
+    for family, records in families(read("choose")).items():
+        pairs: dict[str, list[Any]] = {}
+        for record in records:
+            pairs.setdefault(record["pair"], []).append(record)
+        found[family] = _compared({name: of_method(records, method) for name, method in METHODS.items()})
+        if len(pairs) > 1:
+            means = {m: [_mean(of_method(own, m)) for own in pairs.values()] for m in ("nlinucb", "daband")}
+            over = _compared(means)
+            found[family] |= {"low_pairs": over["low"], "high_pairs": over["high"]}
+        for pair, own in pairs.items():
+            name = pair.replace("/", "_").replace("-", "_")
+            found["pairs"][name] = _compared({n: of_method(own, method) for n, method in METHODS.items()})
+    for pair in ("digit", "signs"):  # the released DIGIT, and LinUCB with chosen settings
+        runs = methods_on(pair, read("attribution"), read("linear-readings"), read("choose"))
+        found[pair] = _compared({method.replace("-", "_"): accuracies(own) for method, own in runs.items()})
     return found
+
+
+def _compared(values: dict[str, Sequence[float]]) -> dict[str, str]:
+    from pages.text import number
+
+    from daband.evaluation import compare_paired
+
+    told = {method: number(_mean(own)) for method, own in values.items() if own}
+    for name, other in (("", "nlinucb"), ("_linucb", "linucb")):
+        if len(values.get(other, ())) == len(values["daband"]) > 1:
+            test = compare_paired(values["daband"], values[other])
+            told |= {
+                f"gain{name}": number(test.difference, sign=True),
+                f"low{name}": number(test.low, sign=True),
+                f"high{name}": number(test.high, sign=True),
+                "runs": str(test.n),
+            }
+    return told
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -118,3 +118,12 @@ def test_feedback_is_one_hot_for_labels_alone():
     with_table = from_arrays(source=(x, labels), target=x, target_labelled=(x, np.full((20, 2), 0.3)))
     assert with_table.feedback == "bandit"
     assert from_arrays(source=(x, labels), target=x, reward_range=(0, 10)).feedback == "bandit"
+
+
+@pytest.mark.parametrize("labels", [["card", "loan"] * 20, np.array(["card", "loan"] * 20)])
+def test_names_in_the_place_of_labels_are_told_what_to_do(labels):
+    x = np.zeros((40, 2))
+    with pytest.raises(InvalidInput, match=r"source labels must be integers, got names such as 'card'.*numpy\.unique"):
+        from_arrays(source=(x, labels), target=x)
+    names, numbers = np.unique(labels, return_inverse=True)
+    assert from_arrays(source=(x, numbers), target=x, class_names=names).class_names == ("card", "loan")

@@ -5,6 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
+import daband
 from daband.domains import Columns, TableTransform, from_table, load
 from daband.domains.readers.tables import read_table
 from daband.errors import DataError, InvalidInput
@@ -238,7 +239,7 @@ def test_a_column_with_a_category_for_every_row_is_warned_about():
         from_table(source=many[0], target=many[1], columns=COLUMNS)
 
 
-def test_whole_numbers_are_the_same_categories_as_floats():
+def test_whole_numbers_are_the_same_categories_as_floats(tmp_path):
     plans = [1, 2, 2, None] * 10
     source = frame().with_columns(plan=pl.Series(plans, dtype=pl.Float64))  # as pandas has them where some are missing
     target = frame(seed=1).with_columns(plan=pl.Series([1, 2] * 20, dtype=pl.Int64))
@@ -248,6 +249,11 @@ def test_whole_numbers_are_the_same_categories_as_floats():
     rows = [{"income": 0.0, "plan": value} for value in (1, 1.0, np.float32(1), "1")]
     assert len(np.unique(pair.table.contexts(rows), axis=0)) == 1
     assert pair.table.contexts(rows)[0, pair.feature_names.index("plan = 1")] == 1.0
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=1, episode_length=16)
+    daband.export(policy, tmp_path / "p.daband", pair=pair, domain="target")
+    deployed = daband.load_deployed(tmp_path / "p.daband")
+    assert all(deployed.decide(row).warnings == () for row in rows)
 
 
 def test_arms_can_be_named_with_those_that_were_never_tried():

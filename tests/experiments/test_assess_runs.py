@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from daband.cli.assess import assessed_line
 from daband.cli.main import app
+from daband.domains import About, from_arrays
+from daband.domains.registry import PairEntry, pairs
 from daband.errors import InvalidInput
 from daband.experiments import assess_runs, bench, load_experiment, with_committees
 from daband.report.assemble import assemble
@@ -63,3 +66,33 @@ def test_the_command_prints_the_page_and_the_report_begins_with_it(folder):
     document = assemble(folder)
     assert document.sections[0].title == "May it be trusted in the target?"
     assert "Do not hand over" in document.sections[0].blocks[0].text
+
+
+@pytest.fixture
+def equal_arms():
+    """A pair whose arms all pay 0: nothing is to be learned, and linear policies of all seeds are one policy."""
+
+    def build(*, tiny=False):
+        contexts = np.random.default_rng(0).normal(size=(150, 3))
+        return from_arrays(source=(contexts, np.zeros((150, 2))), target=contexts, name="equal_arms")
+
+    entry = PairEntry("equal_arms", build, About(summary="all arms pay 0"))
+    with pairs.temporarily("equal_arms", entry):
+        yield
+
+
+@pytest.mark.usefixtures("equal_arms")
+def test_a_committee_that_cannot_be_assessed_costs_the_others_nothing(tmp_path):
+    budget = ["--set", "episodes=2", "--set", "episode_length=16"]
+    call = ["bench", "equal_arms", "--methods", "linucb", "--seeds", "0", "--committee", "2", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [*call, *budget])
+    assert done.exit_code == 0, done.output
+    assert "nothing could be assessed" in done.output
+    assert (tmp_path / "report.html").is_file()
+    with pytest.raises(InvalidInput, match="they are one policy"):
+        assess_runs(tmp_path)
+    bench(load_experiment("synthetic", ["episodes=2", "pair_options.tiny=true"]).runs(["linucb"], [0, 1]), tmp_path)
+    (tmp_path / "results.json").unlink()  # so that all finished runs of the folder count
+    with pytest.warns(UserWarning, match="equal_arms, linucb cannot be assessed"):
+        found = assess_runs(tmp_path)
+    assert [run.spec.pair for run in found] == ["synthetic", "synthetic"]

@@ -1,8 +1,10 @@
+import warnings
+
 import numpy as np
 import pytest
 
-from daband.report.figures_learning import _apart
-from daband.report.runs import common_curve
+from daband.report.figures_learning import _apart, bound_figure, regret_figure
+from daband.report.runs import Curve, common_curve
 from daband.report.statistics import growth_exponent, mixing, role_of
 from daband.report.style import css_variables, style_of, themed
 from daband.report.tables import Cell, Table, latex_text
@@ -104,3 +106,11 @@ def test_latex_escapes_what_it_must():
 def test_latex_has_minus_signs_where_numbers_are_negative_and_hyphens_elsewhere():
     table = Table("t", "c", ("pair", "95% interval"), [(Cell("black-asian"), Cell("-0.2 to -.1, seeds 0-4"))])
     assert r"black-asian & $-$0.2 to $-$.1, seeds 0-4 \\" in table.latex()
+
+
+def test_figures_of_runs_without_any_regret():
+    nothing = Curve(np.array([1, 10, 20]), np.zeros((2, 3)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert regret_figure({("linucb", "default"): nothing}, where="source").axes[0].get_ylim() == (0.0, 1.0)
+        bound_figure({"source_regret": nothing}, {})

@@ -7,8 +7,9 @@ import pytest
 
 from daband.checks import made_up_scores
 from daband.linear.arm_frequencies import calibrated_scale
-from daband.trust.arm_frequencies import expected_arm_frequencies, label_shift
+from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.collapse import collapse_signs
+from daband.trust.committee_confidence import committee_probabilities
 from daband.trust.shift import classifier_two_sample, projected
 from daband.trust.support import outside_support
 from daband.trust.verdict import rewards_to_audit, verdict_of
@@ -44,21 +45,6 @@ def test_support_counts_what_lies_far_away():
     assert outside_support(source, half) == pytest.approx(0.5, abs=0.05)
 
 
-def test_label_shift_is_found_from_calibrated_probabilities():
-    draw = np.random.default_rng(6)
-    centres = np.eye(3) * 2.0
-
-    def posterior(prior, n):
-        best = draw.choice(3, size=n, p=prior)
-        x = centres[best] + draw.standard_normal((n, 3))
-        raised = np.exp(x @ centres.T)  # equal priors and equal norms
-        return raised / raised.sum(axis=1, keepdims=True)
-
-    source, target = posterior([1 / 3] * 3, 4000), posterior([0.7, 0.2, 0.1], 4000)
-    np.testing.assert_allclose(label_shift(source, target), [0.7, 0.2, 0.1], atol=0.04)
-    assert abs(target.mean(axis=0)[0] - 0.7) > 0.06  # what predictions say by themselves is further off
-
-
 def test_the_scale_is_higher_where_choices_are_right_more_often():
     good, poor = (made_up_scores(members=1, right=right, seed=7) for right in (0.95, 0.5))
     scales = [
@@ -68,7 +54,7 @@ def test_the_scale_is_higher_where_choices_are_right_more_often():
 
 
 def test_arm_frequencies_add_up_to_one():
-    before, after = expected_arm_frequencies(made_up_scores(members=2, right=0.8, seed=8))
+    before, after = expected_arm_frequencies(committee_probabilities(made_up_scores(members=2, right=0.8, seed=8)))
     assert before.sum() == pytest.approx(1.0)
     assert after.sum() == pytest.approx(1.0)
 

@@ -15,9 +15,10 @@ from daband.trust.agreement import (
     pairwise_agreement,
     target_agreement,
 )
-from daband.trust.calibration import COMMITTEE, SINGLE
+from daband.trust.calibration import COMMITTEE, SINGLE, spread
+from daband.trust.committee_confidence import committee_probabilities
 from daband.trust.estimate import estimate_target
-from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, committee_features, single_features
+from daband.trust.features import COMMITTEE_FEATURES, SINGLE_FEATURES, features_of, source_accuracy
 from daband.trust.single_policy import (
     average_thresholded_confidence,
     confidence,
@@ -129,5 +130,39 @@ def test_every_fitted_weight_has_its_feature():
     scores = made_up_scores(members=2, right=0.8, seed=11)
     assert COMMITTEE.features == COMMITTEE_FEATURES
     assert SINGLE.features == SINGLE_FEATURES
-    assert committee_features(scores).shape == (2, len(COMMITTEE.weights))
-    assert single_features(scores).shape == (2, len(SINGLE.weights))
+    assert features_of(scores).values.shape == (2, len(COMMITTEE.weights))
+    assert features_of(scores.of([1])).values.shape == (1, len(SINGLE.weights))
+
+
+def test_a_few_held_out_rounds_promise_less_than_many():
+    scores = made_up_scores(members=2, right=0.9, seed=12)
+    few = scores.rows(source=np.arange(20))
+    assert (scores.source_value() - source_accuracy(scores) < 0.03).all()
+    np.testing.assert_allclose(source_accuracy(few), (20 * few.source_value() + 10 / 4) / 30)
+
+
+def test_the_accuracy_of_real_valued_rewards_is_that_of_the_committee_s_mean():
+    scores = made_up_scores(members=3, right=0.9, seed=13)
+    real = replace(scores, reward=0.4 + 0.3 * scores.reward)
+    best = real.source_mean.mean(axis=0).argmax(axis=1)
+    share = (real.source_arm == best).mean(axis=1)
+    np.testing.assert_allclose(source_accuracy(real), (400 * share + 10 / 4) / 410)
+    alone = source_accuracy(real.of([0]))
+    assert alone.shape == (1,) and 0.0 < alone[0] < 1.0
+
+
+def test_the_spread_grows_with_what_was_lost():
+    kept, lost = spread(np.array([0.6]), np.array([0.6])), spread(np.array([0.6]), np.array([0.9]))
+    assert lost > 2 * kept
+    assert spread(np.array([0.95]), np.array([0.95])) < kept
+    np.testing.assert_allclose(spread(np.array([0.6]), np.array([0.3])), kept)  # above the source: nothing lost
+
+
+def test_probabilities_of_a_committee_are_calibrated_on_the_rewards_of_its_choices():
+    scores = made_up_scores(members=3, right=0.7, seed=14)
+    found = committee_probabilities(scores)
+    np.testing.assert_allclose(found.source.sum(axis=1), 1.0)
+    here, there = found.of_choices(scores)
+    assert here.shape == scores.source_arm.shape and there.shape == scores.target_arm.shape
+    assert abs(here.mean() - scores.source_value().mean()) < 0.1
+    np.testing.assert_array_equal(here[1], found.source[np.arange(400), scores.source_arm[1]])

@@ -28,11 +28,12 @@ from daband.cli.lines import say
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
-from daband.cli.running import run_all
+from daband.cli.running import run_all, warnings_on
 from daband.cli.sweep import sweep
 from daband.cli.tables import comparison_table
 from daband.errors import DabandError
 from daband.experiments import (
+    AssessedRun,
     Experiment,
     RunSpec,
     assess_runs,
@@ -226,8 +227,7 @@ def _compare(
     show([record for record in records if record["folder"] in asked])
     lines = []
     if committee is not None:
-        with console.status("Assessing without labels ..."):
-            assessed = assess_runs(out, methods=of)
+        assessed = _assessed(out, of)
         lines = [assessed_line(run) for run in assessed if run.spec.folder_name in asked]
         for run in assessed if not of else ():
             if run.spec.folder_name in asked:
@@ -238,6 +238,16 @@ def _compare(
     else:
         say(console, f"Run: {out / records[0]['folder']}")
     return lines
+
+
+def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
+    """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
+    with warnings_on(console), console.status("Assessing without labels ..."):
+        try:
+            return assess_runs(out, methods=methods)
+        except DabandError as error:
+            say(console, f"warning   nothing could be assessed: {error}", style="yellow")
+            return []
 
 
 def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:

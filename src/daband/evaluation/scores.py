@@ -126,6 +126,8 @@ def _source_rounds(
         rounds = source.rounds(0, n, seed=seed)
         return rounds.contexts, lambda arms: (rounds.pay(arms), np.ones(n))
     contexts, table = spread_rows(source, n)
+    order = np.random.default_rng(seed).permutation(len(contexts))  # what looks at the first rows must see all classes
+    contexts, table = contexts[order], table[order]
     return contexts, lambda arms: (table[np.arange(len(table)), arms], np.ones(len(table)))
 
 

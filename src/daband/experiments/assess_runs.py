@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from daband.domains import load
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, NotFitted
 from daband.experiments.continued import finished_runs
 from daband.experiments.records import Record
 from daband.experiments.run import read_spec
@@ -63,7 +64,8 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
 
     Runs that differ in their seed alone are a committee. A single run is assessed with its siblings, the runs of other
     seeds beside it; where there are none, by itself. Methods that do not look at contexts are left out, and where
-    ``methods`` are given, all others.
+    ``methods`` are given, all others. Where some committees cannot be assessed, a warning says why; where none can, an
+    error does.
     """
     folder = Path(folder)
     asked = finished_runs(folder)
@@ -74,13 +76,22 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
         spec = read_spec(path)
         if spec.method not in _WITHOUT_CONTEXTS and (not methods or spec.method in methods):
             groups.setdefault(spec.model_dump_json(exclude={"seed"}), []).append((path, spec))
-    found = []
+    found: list[AssessedRun] = []
+    refused: dict[str, InvalidInput | NotFitted] = {}
     for members in groups.values():
         wanted = [index for index, (path, _) in enumerate(members) if not alone or path.resolve() == folder.resolve()]
-        if wanted:
+        if not wanted:
+            continue
+        try:
             found += _assessed(members, wanted, required)
+        except (InvalidInput, NotFitted) as error:
+            refused[f"{members[0][1].pair}, {members[0][1].method}"] = error
     if not found:
+        for first_reason in refused.values():
+            raise first_reason
         raise InvalidInput(f"{folder} holds no run of a method that looks at contexts; there is nothing to assess")
+    for name, reason in refused.items():
+        warnings.warn(f"{name} cannot be assessed: {reason}", stacklevel=2)
     return found
 
 

@@ -25,10 +25,9 @@ predictions are certain they count as nothing, in between by the square of the p
 
 
 def arm_probabilities(mean: FloatArray, scale: float) -> FloatArray:
-    """The softmax (N, K) of ``scale`` times predicted rewards (N, K)."""
-    logits = scale * (mean - mean.max(axis=1, keepdims=True))
-    weights = np.exp(logits)
-    shares: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+    """The softmax over arms, the last axis, of ``scale`` times predicted rewards (..., K)."""
+    raised = np.exp(scale * (mean - mean.max(axis=-1, keepdims=True)))
+    shares: FloatArray = raised / raised.sum(axis=-1, keepdims=True)
     return shares
 
 
@@ -36,12 +35,21 @@ def calibrated_scale(mean: FloatArray, arm: IntArray, reward: FloatArray, weight
     """The factor before the softmax under which the chosen arms' rewards are likeliest.
 
     Predicted rewards are (N, K), chosen arms, their rewards in [0, 1] and weights (N,); all weights are 1 by default.
+    With an axis more in front, (M, N, K) and (M, N), there are several policies: the mean of their probabilities says
+    how likely the reward of each one's choice is.
     """
-    rows = np.arange(len(mean))
-    weight = np.ones(len(mean)) if weight is None else weight
+    members, n, n_arms = (1, *mean.shape) if mean.ndim == 2 else mean.shape
+    arm, reward = arm.reshape(members, n), reward.reshape(members, n)
+    weight = np.ones((members, n)) if weight is None else weight.reshape(members, n)
+    # Arms before rounds: sums over a few arms are then sums of long rows, which numpy adds up quickly.
+    below = np.swapaxes(mean.reshape(members, n, n_arms), 1, 2)
+    below = np.ascontiguousarray(below - below.max(axis=1, keepdims=True))
+    rows = np.arange(n)
     best, found = -np.inf, float(_SCALES[0])
     for scale in _SCALES:
-        chosen = np.clip(arm_probabilities(mean, float(scale))[rows, arm], 1e-6, 1.0 - 1e-6)
+        raised = np.exp(scale * below)
+        probability = (raised / raised.sum(axis=1, keepdims=True)).mean(axis=0)
+        chosen = np.clip(probability[arm, rows], 1e-6, 1.0 - 1e-6)
         likelihood = float((weight * (reward * np.log(chosen) + (1.0 - reward) * np.log(1.0 - chosen))).sum())
         if likelihood > best:
             best, found = likelihood, float(scale)
@@ -61,10 +69,11 @@ def label_shift(source: FloatArray, target: FloatArray) -> FloatArray:
     beforehand = max(_STRENGTH * entropy**2 * len(target), 1.0)
     counts = len(target) + beforehand
     after: FloatArray = before
+    columns = np.ascontiguousarray(target.T)
     for _ in range(_ITERATIONS):
-        weighted = target * (after / np.maximum(before, 1e-12))
-        responsibility = weighted / np.maximum(weighted.sum(axis=1, keepdims=True), 1e-12)
-        new = (responsibility.sum(axis=0) + beforehand * before) / counts
+        ratio = after / np.maximum(before, 1e-12)
+        total = np.maximum(ratio @ columns, 1e-12)
+        new = (ratio * (columns @ (1.0 / total)) + beforehand * before) / counts
         new = new / new.sum()
         if np.abs(new - after).max() < 1e-6:
             return np.asarray(new)

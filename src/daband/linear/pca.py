@@ -54,7 +54,9 @@ class PCA:
     def axes(self) -> FloatArray:
         """The directions, (n_components, d), orthonormal, the widest first."""
         if self._axes is None:
-            raise NotFitted(f"{self!r} is not fitted: give unlabelled contexts to policy.prepare(...) or PCA.fit(...)")
+            raise NotFitted(
+                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
+            )
         return self._axes
 
     def fit(self, *contexts: ArrayLike) -> PCA:

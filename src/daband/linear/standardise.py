@@ -93,7 +93,9 @@ class Standardise:
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Features (n, d + 1) of contexts (n, *C)."""
         if self._mean is None or self._deviation is None:
-            raise NotFitted("Standardise is not fitted: give unlabelled contexts to policy.prepare(...)")
+            raise NotFitted(
+                "Standardise is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
+            )
         values = unit_scale(contexts.reshape(-1, len(self._mean)))
         inner = _standardised(values, self._mean, self._deviation, warn=True)
         if self._axes is not None:

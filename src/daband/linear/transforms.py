@@ -123,7 +123,9 @@ class CustomTransform:
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Features (n, d) of contexts (n, *C)."""
         if not self.fitted:
-            raise NotFitted(f"{self.name} is not fitted: give unlabelled contexts to policy.prepare(...), or fit it")
+            raise NotFitted(
+                f"{self.name} is not fitted: train the policy, call policy.prepare(...), or fit it yourself"
+            )
         out = np.asarray(self.inner.transform(_flat(contexts)), dtype=np.float64)
         if not np.isfinite(out).all():
             raise InvalidInput(f"{self.name} made a NaN or infinite value of a context")

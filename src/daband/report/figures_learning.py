@@ -32,7 +32,7 @@ def regret_figure(curves: Mapping[Key, Curve], *, where: str) -> Figure:
     learned = [curve for (method, _), curve in curves.items() if method not in ("random", "constant")] or list(
         curves.values()
     )
-    top = 1.08 * max(float(curve.values[:, -1].max()) for curve in learned)
+    top = 1.08 * max(float(curve.values[:, -1].max()) for curve in learned) or 1.0  # nobody has any regret
     last = max(int(curve.rounds[-1]) for curve in curves.values())
     axes.set_xlim(0, last)
     axes.set_ylim(0, top)
@@ -75,7 +75,7 @@ def bound_figure(terms: Mapping[str, Curve], exponents: Mapping[str, float]) -> 
         ends.append((float(mean[-1]), f"{text}{grows}", colour))
     axes.set_xlim(first, max(last, 2 * first))  # a single episode has a width too
     positive = [curve.values.mean(axis=0) for curve in terms.values()]
-    lowest = min(float(values[values > 0].min()) for values in positive if (values > 0).any())
+    lowest = min((float(values[values > 0].min()) for values in positive if (values > 0).any()), default=1.0)
     axes.set_ylim(max(lowest, 0.3 * first / 10), None)
     _label_ends(axes, [end for end in ends if end[0] > 0], size=7.8)
     axes.grid(which="major")

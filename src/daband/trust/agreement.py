@@ -61,41 +61,47 @@ def target_agreement(scores: Scores) -> FloatArray:
     return agreement(scores.target_arm)
 
 
-def corrected_agreement(scores: Scores) -> FloatArray:
-    """Target agreement times source accuracy over source agreement, (M,)."""
+def corrected_agreement(scores: Scores, right: FloatArray | None = None) -> FloatArray:
+    """Target agreement times source accuracy over source agreement, (M,); the accuracy (M,) is the mean reward."""
+    right = scores.source_value() if right is None else right
     here = np.maximum(source_agreement(scores), 1e-9)
-    estimate: FloatArray = np.clip(target_agreement(scores) * scores.source_value() / here, 0.0, 1.0)
+    estimate: FloatArray = np.clip(target_agreement(scores) * right / here, 0.0, 1.0)
     return estimate
 
 
-def chance_corrected_agreement(scores: Scores) -> FloatArray:
+def chance_corrected_agreement(scores: Scores, right: FloatArray | None = None) -> FloatArray:
     """``corrected_agreement`` of what is not chance: Cohen's kappa in place of agreement, (M,).
 
     Members that send most contexts to one arm agree whether they are right or not: what they would agree on if each
     drew its arms at random, as often as it chooses them, is taken off. Accuracy beyond chance falls as kappa does;
     chance is how often a random draw from the policy's choices would be right if arms were best as often as in the
-    source. Where rewards are not 0 or 1, agreement stands in for the source's accuracy.
+    source. ``right`` is the accuracy in the source, (M,): the mean reward, or agreement where rewards are not 0 or 1.
     """
+    right = _right(scores) if right is None else right
     frequencies = source_frequencies(scores)
     here, there = _kappa(scores.source_arm, scores.n_arms), _kappa(scores.target_arm, scores.n_arms)
     before, after = (_shares(arms, scores.n_arms) @ frequencies for arms in (scores.source_arm, scores.target_arm))
-    right = scores.source_value() if scores.binary else source_agreement(scores)
     kept = np.clip(there / np.maximum(here, 0.05), 0.0, 1.2)
     estimate: FloatArray = np.clip(after + np.maximum(right - before, 0.0) * kept, 0.0, 1.0)
     return estimate
 
 
-def balanced_agreement(scores: Scores) -> FloatArray:
+def balanced_agreement(scores: Scores, right: FloatArray | None = None) -> FloatArray:
     """Agreement beyond chance as far as choices are spread over arms in the source, plain corrected agreement else.
 
     Where a policy rightly sends nearly every source context to one arm, chance cannot be told from accuracy, and the
     plain ratio is the better of the two, (M,).
     """
+    right = _right(scores) if right is None else right
     top = _shares(scores.source_arm, scores.n_arms).max(axis=1)
     spread = np.clip((1.0 - top) / (1.0 - 1.0 / scores.n_arms), 0.0, 1.0)
-    plain = corrected_agreement(scores) if scores.binary else target_agreement(scores)
-    mixed: FloatArray = spread * chance_corrected_agreement(scores) + (1.0 - spread) * plain
+    mixed: FloatArray = spread * chance_corrected_agreement(scores, right)
+    mixed += (1.0 - spread) * corrected_agreement(scores, right)
     return mixed
+
+
+def _right(scores: Scores) -> FloatArray:
+    return scores.source_value() if scores.binary else source_agreement(scores)
 
 
 def source_frequencies(scores: Scores) -> FloatArray:

@@ -17,6 +17,7 @@ from daband.trust.agreement import agreement
 from daband.trust.arm_frequencies import expected_arm_frequencies
 from daband.trust.assessment import ArmAssessment, Assessment
 from daband.trust.collapse import collapse_signs
+from daband.trust.committee_confidence import CommitteeProbabilities, committee_probabilities
 from daband.trust.estimate import Estimate, constant_value, estimate_target
 from daband.trust.shift import Shift, classifier_two_sample, projected
 from daband.trust.support import outside_support
@@ -107,20 +108,22 @@ def assess_each(
         members, source=source, target=unlabelled, contexts=contexts, rule=rule, seed=whole("seed", seed, least=0)
     )
     _check_different(scores)
+    calibrated = committee_probabilities(scores)
     found = []
     for index in range(len(members)) if wanted is None else wanted:
         order = [index, *(other for other in range(len(members)) if other != index)]
         first, own = members[index], scores.of(order)
         _check_paid(own)
-        estimate = estimate_target(own)
+        estimate = estimate_target(own, calibrated)
         shift, outside = _shift_and_support(first, here, there)
-        found.append(_written(first, own, estimate, shift, outside, required, names))
+        found.append(_written(first, own, calibrated, estimate, shift, outside, required, names))
     return found
 
 
 def _written(
     first: Policy,
     scores: Scores,
+    calibrated: CommitteeProbabilities,
     estimate: Estimate,
     shift: Shift,
     outside: float,
@@ -129,12 +132,14 @@ def _written(
 ) -> Assessment:
     lowest, highest = first.reward_range
     span = highest - lowest if highest > lowest else 1.0
-    before, after = expected_arm_frequencies(scores)
+    before, after = expected_arm_frequencies(calibrated)
     constant = constant_value(scores, after)
     needed = constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     doubts = len(signs) + (outside > _FAR_OUTSIDE)
-    verdict = verdict_of(value=estimate.value, low=estimate.value_low, required=needed, doubts=doubts)
+    verdict = verdict_of(
+        value=estimate.value, low=estimate.value_low, required=needed, estimated=required is None, doubts=doubts
+    )
     per_arm = _per_arm(scores, estimate, before, after, lowest, span)
     reasons = [
         *_reasons_of_estimate(scores, first),

@@ -11,7 +11,8 @@ from daband.arrays import FloatArray
 from daband.evaluation.scores import Scores
 from daband.trust.agreement import agreement_by_context
 from daband.trust.calibration import COMMITTEE, SINGLE
-from daband.trust.features import committee_features, single_features
+from daband.trust.committee_confidence import CommitteeProbabilities
+from daband.trust.features import features_of, source_accuracy
 from daband.trust.single_policy import probabilities
 
 __all__ = ["Estimate", "constant_value", "estimate_target", "sampling_error"]
@@ -34,19 +35,18 @@ class Estimate:
     """An estimated value for every target context, (L,), whose mean is ``value``."""
 
 
-def estimate_target(scores: Scores) -> Estimate:
+def estimate_target(scores: Scores, calibrated: CommitteeProbabilities | None = None) -> Estimate:
     """Estimate accuracy and value of the first policy in the target.
 
     Where rewards are 0 or 1, the accuracy is the share of choices that pay, and the value is the same. Elsewhere the
     source tells no accuracy, and agreement there stands in for it; the value lies as far between that of a random arm
-    and that in the source as the accuracy does.
+    and that in the source as the accuracy does. ``calibrated`` are the committee's probabilities, where they are known.
     """
-    committee = scores.members > 1
-    calibration = COMMITTEE if committee else SINGLE
-    features = committee_features(scores) if committee else single_features(scores)
+    calibration = COMMITTEE if scores.members > 1 else SINGLE
+    features = features_of(scores, calibrated)
     members = calibration.accuracy(features)
     accuracy = float(members[0])
-    rounds, value = max(1.0, float(scores.effective_rounds()[0])), float(scores.source_value()[0])
+    rounds, value = max(1.0, float(scores.effective_rounds()[0])), float(features.source[0])
     noise = sampling_error(rounds, value, scores.target_arm.shape[1], accuracy)
     margin = math.hypot(float(calibration.margin(features)[0]), _NORMAL_95 * noise)
     low = max(0.0, accuracy - margin)
@@ -69,9 +69,12 @@ def estimate_target(scores: Scores) -> Estimate:
     )
 
 
-def sampling_error(rounds: float, source_value: float, contexts: int, accuracy: float) -> float:
-    """The standard error of an estimate by the numbers of source rounds and target contexts alone."""
-    value = (source_value * rounds + 1.0) / (rounds + 2.0)
+def sampling_error(rounds: float, source: float, contexts: int, accuracy: float) -> float:
+    """The standard error of an estimate by the numbers of source rounds and target contexts alone.
+
+    ``source`` is the accuracy in the source, ``accuracy`` the estimate.
+    """
+    value = (source * rounds + 1.0) / (rounds + 2.0)
     relative = math.sqrt((1.0 - value) / (value * rounds))
     there = math.sqrt(max(accuracy * (1.0 - accuracy), 0.01) / contexts)
     return math.hypot(accuracy * relative, there)
@@ -92,11 +95,7 @@ def _anchors(scores: Scores) -> tuple[float, float, float]:
     """The value of a random arm in the source, of the policy there, and how often it is right, as far as is known."""
     at_chance = float(scores.source_mean[0].mean())
     in_source = float(scores.source_value()[0])
-    if scores.members > 1:
-        right = float(agreement_by_context(scores.source_arm).mean())
-    else:
-        right = float(probabilities(scores.source_mean[0]).max(axis=1).mean())
-    return at_chance, in_source, right
+    return at_chance, in_source, float(source_accuracy(scores)[0])
 
 
 def _between(accuracy: float, n_arms: int, at_chance: float, in_source: float, best_in_source: float) -> float:

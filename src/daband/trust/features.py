@@ -1,63 +1,108 @@
-"""What the estimate of target accuracy is calculated from: numbers about a committee, or about one policy alone.
+"""What the estimate of target accuracy is calculated from: three numbers about each member, of a committee or alone.
 
-Each function takes ``Scores`` and returns a row of numbers per member, (M, F). Nothing depends on the names of arms, on
-the order of contexts, or on any reward of the target. There are few of them on purpose: weights that were fitted on
-some data sets have to be right on others.
+Nothing depends on the names of arms or on any reward of the target. There are few of them on purpose: weights that were
+fitted on some data sets have to be right on others.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation.scores import Scores
 from daband.trust.agreement import balanced_agreement
-from daband.trust.single_policy import difference_of_confidences, optimal_transport
+from daband.trust.committee_confidence import CommitteeProbabilities, committee_probabilities
+from daband.trust.single_policy import probabilities
 
-__all__ = ["COMMITTEE_FEATURES", "SINGLE_FEATURES", "committee_features", "single_features"]
+__all__ = ["COMMITTEE_FEATURES", "SINGLE_FEATURES", "Features", "features_of", "log_odds", "source_accuracy"]
 
-_TRANSPORTED = 300
 _LEAST = 0.01
 """Shares are kept this far from 0 and 1 before their log odds are taken."""
+_PRIOR_ROUNDS = 10.0
+"""Source rounds at chance that are taken as seen beforehand: a few held-out rounds promise less than many."""
 
-COMMITTEE_FEATURES = ("lower of agreement and confidence", "change of predictions", "concentration")
-SINGLE_FEATURES = ("lower of confidence and transport", "change of predictions", "concentration")
+COMMITTEE_FEATURES = ("agreement and confidence", "concentration", "the first x change of predictions")
+SINGLE_FEATURES = ("confidence", "concentration", "the first x change of predictions")
 
 
-def committee_features(scores: Scores) -> FloatArray:
-    """``COMMITTEE_FEATURES`` of every member, (M, 3); M is at least 2.
+@dataclass(frozen=True)
+class Features:
+    """Of M policies that were scored together."""
 
-    Agreement errs upwards where members share errors, and confidence where a policy is sure of them: of the two
-    estimates the lower one is taken.
+    values: FloatArray
+    """(M, 3), as ``COMMITTEE_FEATURES`` or ``SINGLE_FEATURES`` name them."""
+    chance: float
+    """The log odds of a random arm, which the first feature is counted from."""
+    source: FloatArray
+    """The accuracy in the source, as far as it is known, (M,)."""
+
+
+def features_of(scores: Scores, calibrated: CommitteeProbabilities | None = None) -> Features:
+    """The features of every member; of a committee where there are several policies, else of one alone.
+
+    The first is an estimate by itself: the mean of two, in log odds beyond those of a random arm. One is agreement
+    beyond chance; the other is the source's accuracy less the fall in the committee's calibrated probability of the
+    member's choices. Members that share errors agree too much, and are too confident where few rounds calibrated them:
+    the two fail in different places. One policy alone has the second only.
+
+    The second feature is by how much more the top arm is chosen in the target: contexts that flow to one arm are the
+    usual sign of a collapse. The third is the first times the change of the chosen arms' predicted rewards between
+    domains. Predictions are calibrated in the source; where they are much lower or higher in the target, the policy is
+    somewhere else, and what the first promises beyond chance counts less.
     """
-    lower = np.minimum(balanced_agreement(scores), difference_of_confidences(scores))
-    return np.stack([_log_odds(lower), *_changes(scores)], axis=1)
+    calibrated = committee_probabilities(scores) if calibrated is None else calibrated
+    here, there = calibrated.of_choices(scores)
+    right = source_accuracy(scores)
+    kept = np.clip(right + there.mean(axis=1) - here.mean(axis=1), 0.0, 1.0)
+    chance = float(log_odds(np.asarray(1.0 / scores.n_arms)))
+    beyond = log_odds(kept) - chance
+    if scores.members > 1:
+        beyond = 0.5 * (beyond + log_odds(balanced_agreement(scores, right)) - chance)
+    values = np.stack([beyond, _concentration(scores), beyond * _change(scores)], axis=1)
+    return Features(values, chance, right)
 
 
-def single_features(scores: Scores) -> FloatArray:
-    """``SINGLE_FEATURES`` of every member by itself, (M, 3): the lower of the two best estimates for one policy."""
-    lower = np.minimum(difference_of_confidences(scores), optimal_transport(scores, most=_TRANSPORTED))
-    return np.stack([_log_odds(lower), *_changes(scores)], axis=1)
+def source_accuracy(scores: Scores) -> FloatArray:
+    """How often each member is right in the source, as far as is known, (M,); a little towards chance.
+
+    Where rewards are 0 or 1 it is the mean reward. Elsewhere no reward tells whether another arm would have paid more:
+    how often the choice is the best arm by the mean of the committee's predictions stands in for it. For one policy
+    alone it is its confidence.
+    """
+    if scores.binary:
+        known = scores.source_value()
+    elif scores.members > 1:
+        known = (scores.source_arm == scores.source_mean.mean(axis=0).argmax(axis=1)).mean(axis=1)
+    else:
+        known = probabilities(scores.source_mean).max(axis=2).mean(axis=1)
+    rounds = scores.effective_rounds()
+    shrunk: FloatArray = (known * rounds + _PRIOR_ROUNDS / scores.n_arms) / (rounds + _PRIOR_ROUNDS)
+    return shrunk
 
 
-def _log_odds(share: FloatArray) -> FloatArray:
+def log_odds(share: FloatArray) -> FloatArray:
+    """Log odds of shares, which are kept .01 from 0 and 1."""
     inner = np.clip(share, _LEAST, 1.0 - _LEAST)
     odds: FloatArray = np.log(inner) - np.log1p(-inner)
     return odds
 
 
-def _changes(scores: Scores) -> tuple[FloatArray, FloatArray]:
-    """By how much the chosen arms' predicted rewards change between domains, and how much more the top arm is chosen.
+def _concentration(scores: Scores) -> FloatArray:
+    """The share of the most chosen arm in the target less that in the source, (M,)."""
+    tops = [
+        [np.bincount(row, minlength=scores.n_arms).max() / len(row) for row in arms]
+        for arms in (scores.source_arm, scores.target_arm)
+    ]
+    return np.asarray(tops[1]) - np.asarray(tops[0])
 
-    Both are (M,) and not negative. Predictions of rewards are calibrated in the source; where they are much lower or
-    higher in the target, the policy is somewhere else. Contexts that flow to one arm are the usual sign of a collapse.
-    """
-    rows, others = np.arange(scores.source_arm.shape[1]), np.arange(scores.target_arm.shape[1])
-    changed, concentrated = [], []
-    for member in range(scores.members):
-        here, there = scores.source_arm[member], scores.target_arm[member]
-        before, after = scores.source_mean[member][rows, here].mean(), scores.target_mean[member][others, there].mean()
-        changed.append(abs(float(after - before)))
-        tops = [np.bincount(arms, minlength=scores.n_arms).max() / len(arms) for arms in (here, there)]
-        concentrated.append(max(0.0, float(tops[1] - tops[0])))
-    return np.asarray(changed), np.asarray(concentrated)
+
+def _change(scores: Scores) -> FloatArray:
+    """By how much the mean predicted reward of the chosen arms differs between domains, (M,)."""
+    here, there = (
+        np.take_along_axis(mean, arms[:, :, None], axis=2).mean(axis=(1, 2))
+        for mean, arms in ((scores.source_mean, scores.source_arm), (scores.target_mean, scores.target_arm))
+    )
+    change: FloatArray = np.abs(there - here)
+    return change

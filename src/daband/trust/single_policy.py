@@ -22,6 +22,7 @@ import numpy as np
 
 from daband.arrays import FloatArray, IntArray
 from daband.evaluation.scores import Scores
+from daband.linear.arm_frequencies import arm_probabilities
 
 __all__ = [
     "average_thresholded_confidence",
@@ -39,9 +40,7 @@ _NEIGHBOURS = 10
 
 def probabilities(mean: FloatArray, scale: float = SCALE) -> FloatArray:
     """A softmax over arms, the last axis, of predicted rewards times ``scale``."""
-    raised = np.exp(scale * (mean - mean.max(axis=-1, keepdims=True)))
-    shares: FloatArray = raised / raised.sum(axis=-1, keepdims=True)
-    return shares
+    return arm_probabilities(mean, scale)
 
 
 def source_accuracy(scores: Scores) -> FloatArray:

@@ -9,8 +9,8 @@ __all__ = ["Verdict", "rewards_to_audit", "verdict_of"]
 
 FEWEST_AUDITED, MOST_AUDITED = 50, 1000
 _NORMAL_95 = 1.645
-_CLEARLY = 0.01
-"""A bound has to lie this much above what is required, which may be an estimate too."""
+CLEARLY, CLEARLY_ESTIMATED = 0.01, 0.08
+"""How far a bound has to lie above what is required: given, and where it is an estimate itself."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,14 @@ def rewards_to_audit(value: float, required: float) -> int:
     return max(FEWEST_AUDITED, 10 * math.ceil(needed / 10))
 
 
-def verdict_of(*, value: float, low: float, required: float, doubts: int = 0) -> Verdict:
+def verdict_of(*, value: float, low: float, required: float, estimated: bool = False, doubts: int = 0) -> Verdict:
     """The verdict for values scaled to [0, 1].
 
     "hand over" needs a bound clearly above what is required and no doubt (sign of collapse, target outside the source's
-    support); "hand over and audit" an estimate above it, by enough that at most 1,000 rewards could show it.
+    support); "hand over and audit" an estimate above it, by enough that at most 1,000 rewards could show it. Where what
+    is required was ``estimated``, its own error is allowed for.
     """
-    if low >= required + _CLEARLY and not doubts:
+    if low >= required + (CLEARLY_ESTIMATED if estimated else CLEARLY) and not doubts:
         return Verdict("hand over")
     rewards = rewards_to_audit(value, required)
     if value <= required or rewards > MOST_AUDITED:

@@ -163,7 +163,7 @@ def from_arrays(
         if (value is not None or argument == "source") and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
     target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
-    pays = as_numpy(source[1], "source rewards")
+    pays = _numbers_or_labels(source[1], "source")
     if n_arms is not None:
         n_arms = whole("n_arms", n_arms, least=1)
     elif pays.ndim == 2:
@@ -299,11 +299,22 @@ def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
     return array
 
 
+def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
+    """What arms pay, or labels, as numbers; names of arms are refused with a hint."""
+    first = next(iter(pays), None) if isinstance(pays, Sequence) or getattr(pays, "ndim", 0) == 1 else None
+    if isinstance(first, str):
+        raise InvalidInput(
+            f"{name} labels must be integers, got names such as {str(first)!r}: names, labels = numpy.unique(labels, "
+            "return_inverse=True), and class_names=names; from_table takes names as they are"
+        )
+    return as_numpy(pays, f"{name} rewards")
+
+
 def _checked_rewards(
     rewards: ArrayLike, n: int, n_arms: int | None, name: str
 ) -> tuple[FloatArray | None, IntArray | None]:
     """Either a table (n, K) or labels (n,), whichever was given."""
-    array = as_numpy(rewards, f"{name} rewards")
+    array = _numbers_or_labels(rewards, name)
     if array.ndim == 2:
         return _checked_table(array, n, f"{name} rewards"), None
     if array.shape != (n,):
