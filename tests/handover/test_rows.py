@@ -222,8 +222,8 @@ class TestWrong:
         assert len(same.decide([str(tmp_path / "a.png")] * 2).arm) == 2
         with pytest.raises(daband.InvalidInput, match=r"nothing\.png cannot be read"):
             same.decide("nothing.png")
-        with pytest.raises(daband.InvalidInput, match="bytes or path"):
-            same.decide(Image.open(tmp_path / "a.png"))
+        with Image.open(tmp_path / "a.png") as opened, pytest.raises(daband.InvalidInput, match="bytes or path"):
+            same.decide(opened)
 
     def test_floating_point_pixels_of_bytes_are_warned_of(self, on_images):
         _, same = on_images
