@@ -89,7 +89,8 @@ class LinearPart:
         """Count contexts of a domain that were learned from, each once however often it comes."""
         own = self._counted[domain]
         if len(own) < _MOST_COUNTED:
-            rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
+            some = contexts[:_MOST_COUNTED]
+            rows = np.ascontiguousarray(some, None if some.dtype == np.uint8 else np.float32)
             own.update(dict.fromkeys(zlib.crc32(row.tobytes()) for row in rows))
 
     def reweigh(self, prior_trust: float) -> None:
