@@ -197,7 +197,7 @@ def _others(rows: Sequence[Record]) -> list[str]:
         _paragraph(
             "The candidates of [`choose`](choose.md) on every pair, other settings and lengths of training with fewer",
             f"held-out rounds: {int(counts.sum())} policies in committees of three, judged by weights and margins from",
-            f"the other data sets. The bound is true for {share:.1%} of them: expect that, rather than the numbers above,",
+            f"the other data sets. The bound is true for {share:.1%} of them: expect that, not the numbers above,",
             "on pairs of your own. No number was fitted on them, but the feature of linear committees was added after",
             "their errors had been seen. Linear policies on images are the weak spot: seeds agree on what all of them",
             "get wrong.",
