@@ -37,6 +37,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
     "bound": (bound, ("attribution",)),
+    "choose": (choice.choose, ("choose",)),
     "digit": (digit, ("attribution", "linear-readings", "choose")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
@@ -47,12 +48,10 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
+    "small-tables": (choice.small_tables, ("small-tables",)),
     "trust": (trust_page, ("trust", "assess-cost")),
 }
 """By page, the function that writes it and the records that it is written from."""
-for _name in ("choose", "small-tables", "label-shift"):
-    if (RECORDS / f"{_name}.json").is_file():  # each is a study of its own; a page comes with its record
-        PAGE_OF[_name] = (getattr(choice, _name.replace("-", "_")), (_name,))
 IMAGES = ROOT / "docs" / "images"
 
 

@@ -1,4 +1,4 @@
-"""Pages of the studies of small tables, label shift and ``choose``; ``results_pages.py`` writes them."""
+"""Pages of the studies of small tables and ``choose``; ``results_pages.py`` writes them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 
 from daband.evaluation import compare_paired
 
-__all__ = ["choose", "label_shift", "small_tables"]
+__all__ = ["choose", "small_tables"]
 
 Record = dict[str, Any]
 
 
 def small_tables(records: Sequence[Record]) -> str:
     """DABand against LinUCB on small tables."""
-    methods = list(dict.fromkeys(record["method"] for record in records))
+    trained = {record["method"] for record in records}
+    methods = [method for method in _METHODS if method in trained]
     groups = {
         "warfarin, whole, 2 passes": [
             r for r in records if r["table"].startswith("warfarin") and "," not in r["table"]
@@ -72,49 +73,6 @@ def small_tables(records: Sequence[Record]) -> str:
         "python benchmarks/choose.py --export-tables tables.npz",
         "python benchmarks/small_tables.py --out small --tables tables.npz",
         "python benchmarks/small_tables.py --out small --record benchmarks/records/small-tables.json",
-        "```",
-        "",
-        _commits(records),
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def label_shift(records: Sequence[Record]) -> str:
-    """The diversity term by where its prior comes from."""
-    variants = list(dict.fromkeys(record["variant"] for record in records))
-    lines = [
-        *_head("Arms that are not evenly frequent in the target", "label-shift"),
-        _paragraph(
-            "The term `target_diversity` asks that arms be chosen as often as they are expected to be the best ones in",
-            'the target. With `prior="uniform"` that is evenly, with `prior="estimated"` as often as label shift',
-            "estimation says: predictions are calibrated on source rewards, and the EM iteration of Saerens, Latinne",
-            "and Decaestecker (2002) gives the frequencies of highest likelihood in the target. Vectors are run with",
-            "the network alone and the gate of the target's terms open.",
-        ),
-        "",
-        "| pair | seeds | " + " | ".join(variants) + " | estimated less uniform, 95% interval |",
-        "| --- | ---: |" + " ---: |" * (len(variants) + 1),
-    ]
-    pairs = list(dict.fromkeys(record["pair"] for record in records))
-    groups = {pair: [record for record in records if record["pair"] == pair] for pair in pairs}
-    warfarin = [record for record in records if record["pair"].startswith("warfarin")]
-    if warfarin:
-        groups["**warfarin, all pairs**"] = warfarin
-    for name, own in groups.items():
-        cells = [_number(float(np.mean([r["target_accuracy"] for r in own if r["variant"] == v]))) for v in variants]
-        keyed = {(r["pair"], r["seed"], r["variant"]): r["target_accuracy"] for r in own}
-        rows = [key[:2] for key in keyed if key[2] == "estimated" and (*key[:2], "uniform") in keyed]
-        test = compare_paired([keyed[*row, "estimated"] for row in rows], [keyed[*row, "uniform"] for row in rows])
-        interval = f"{_signed(test.difference)} ({_signed(test.low)} to {_signed(test.high)})"
-        seeds = len({record["seed"] for record in own})
-        lines.append(f"| {name} | {seeds} | {' | '.join(cells)} | {interval} |")
-    lines += [
-        "",
-        "```",
-        "python benchmarks/label_shift.py --out shift --pairs vectors --tables tables.npz --device cpu",
-        "python benchmarks/label_shift.py --out shift --pairs images",
-        "python benchmarks/label_shift.py --out shift --record benchmarks/records/label-shift.json",
         "```",
         "",
         _commits(records),
@@ -205,6 +163,7 @@ def _missing(records: Sequence[Record]) -> list[str]:
 
 
 ROWS = 300
+_METHODS = ("constant", "linucb", "nlinucb", "daband, network alone", "daband")
 
 
 def _head(title: str, name: str) -> list[str]:
