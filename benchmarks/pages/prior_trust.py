@@ -64,7 +64,7 @@ def prior_trust_page(records: Sequence[Record]) -> str:
             "Means and standard errors over seeds; the ratio is that to a policy that was never in the source, of",
             "means in the relabelled target. DABand has the recipe `default` and all of its budget. `none`",
             "keeps the encoder and the transform, and forgets the rewards; on LinUCB it differs from a policy that was",
-            "never in the source by the luck of ties alone. In the version that was measured on amazon and synthetic,",
+            "never in the source by the luck of ties alone. In the version that was measured on amazon with DABand,",
             "contexts of the target did not count for the share of the network: a DABand that was never in the source",
             "is its LinUCB alone there.",
         ),
