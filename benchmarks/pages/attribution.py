@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from daband.evaluation import compare_paired, holm
-from pages.text import DISCRIMINATOR, is_on, p_value
+from pages.text import DISCRIMINATOR, accuracies, accuracy, is_on, number, p_value, paragraph, regret
 
 __all__ = ["attribution"]
 
@@ -24,7 +23,7 @@ def attribution(records: Sequence[Record]) -> str:
     digit, signs = ([record for record in records if is_on(pair, record)] for pair in ("digit", "signs"))
     now, default = (_runs(some, "leave-one-out", "default") for some in (today, digit))
     fair = _runs(digit, "baselines", "statistics of the target")
-    gain = compare_paired(_accuracies(now), _accuracies(fair))
+    gain = compare_paired(accuracies(now), accuracies(fair))
     alone = _runs(digit, "leave-one-out", "no discriminator")
     ceiling = _runs(digit, "ceilings", "target labels")
     lines = [
@@ -32,21 +31,21 @@ def attribution(records: Sequence[Record]) -> str:
         "",
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/attribution.json. Do not edit. -->",
         "",
-        _paragraph(
-            f"On DIGIT the default recipe of DABand reaches **{_mean(now)}**; Neural-LinUCB with the same network,",
-            f"which normalises the target by the target's own statistics as DABand does, reaches {_mean(fair)}: a",
+        paragraph(
+            f"On DIGIT the default recipe of DABand reaches **{accuracy(now)}**; Neural-LinUCB with the same network,",
+            f"which normalises the target by the target's own statistics as DABand does, reaches {accuracy(fair)}: a",
             f"difference of {gain.difference:+.3f} (95% interval {gain.low:+.3f} to {gain.high:+.3f}, paired by seed).",
             "The default is domain adaptation on bandit feedback; of the terms that it adds, the discriminator is the",
-            f"largest: without it {_mean(alone)} is left. The same network trained on target labels reaches",
-            f"{_mean(ceiling)}.",
+            f"largest: without it {accuracy(alone)} is left. The same network trained on target labels reaches",
+            f"{accuracy(ceiling)}.",
         ),
         "",
-        _paragraph(
+        paragraph(
             "**The discriminator's weight.** Today it is .3. Until commit f4c5d2d the default had it at 1, with which",
-            f"it reached {_mean(default)}; .3 was better in the targets of eight pairs of images, a generated twin of",
-            "this one among them (an `oracle` choice, here `oracle on a twin`). Source regret, looked at afterwards,",
-            f"agrees ({_regret(now)} against {_regret(default)}). What is below was run with weight 1, except for",
-            'rows of "today\'s default". Rows without the discriminator are the same either way.',
+            f"it reached {accuracy(default)}; .3 was better in the targets of eight pairs of images, a generated twin",
+            "of this one among them (an `oracle` choice, here `oracle on a twin`). Source regret, looked at",
+            f"afterwards, agrees ({regret(now)} against {regret(default)}). What is below was run with weight 1,",
+            'except for rows of "today\'s default". Rows without the discriminator are the same either way.',
         ),
         "",
         "## Leave one out",
@@ -56,19 +55,19 @@ def attribution(records: Sequence[Record]) -> str:
     ]
     for name, own in _variants(digit, "leave-one-out").items():
         label = "the default then" if own == default else name
-        lines.append(_compared(label, own, default, _regret(own), str(len(own))))
+        lines.append(_compared(label, own, default, regret(own), str(len(own))))
         if own == default:
-            lines.append(_compared("**today's default**", now, default, _regret(now), str(len(now))))
+            lines.append(_compared("**today's default**", now, default, regret(now), str(len(now))))
     lines += [
         "",
-        _paragraph(
+        paragraph(
             '"No statistics per domain" normalises the target by the source\'s statistics. "No replay" takes steps on',
             "the last 64 rounds. R and P are no part of the default: the ablation below has them.",
         ),
         "",
         "## Add one in",
         "",
-        _paragraph(
+        paragraph(
             "The other way round: the same network and steps with every ingredient off, and one of them on. The gate",
             "acts on the weights of other terms, so it is shown beside the discriminator, whose weight is 1.",
         ),
@@ -78,11 +77,11 @@ def attribution(records: Sequence[Record]) -> str:
     ]
     bare = _runs(digit, "add-one-in", "none")
     for name, own in _variants(digit, "add-one-in").items():
-        difference = "" if own == bare else f"{np.mean(_accuracies(own)) - np.mean(_accuracies(bare)):+.3f}"
-        lines.append(_row(name, _mean(own), difference, _regret(own), str(len(own))))
+        difference = "" if own == bare else f"{np.mean(accuracies(own)) - np.mean(accuracies(bare)):+.3f}"
+        lines.append(_row(name, accuracy(own), difference, regret(own), str(len(own))))
     lines += [
         "",
-        _paragraph(
+        paragraph(
             "No ingredient does it alone. Pseudo-labels, or P, without alignment make the target worse: they repeat",
             "what the policy already gets wrong there.",
         ),
@@ -95,23 +94,23 @@ def attribution(records: Sequence[Record]) -> str:
     names = {"nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "DABand"}
     for name, own in _variants(digit, "baselines").items():
         if own[0]["method"] != "daband":
-            lines.append(_row(f"{names[own[0]['method']]}: {name}", _mean(own), _regret(own), str(len(own))))
-    lines.append(_row("DABand: today's default", f"**{_mean(now)}**", _regret(now), str(len(now))))
+            lines.append(_row(f"{names[own[0]['method']]}: {name}", accuracy(own), regret(own), str(len(own))))
+    lines.append(_row("DABand: today's default", f"**{accuracy(now)}**", regret(now), str(len(now))))
     for name, own in _variants(today, "baselines").items():
-        lines.append(_row(f"DABand: today's default, {name}", _mean(own), _regret(own), str(len(own))))
+        lines.append(_row(f"DABand: today's default, {name}", accuracy(own), regret(own), str(len(own))))
     for name, own in _variants(digit, "ceilings").items():
         then = " (discriminator at 1)" if own[0]["discriminator"] else ""
-        lines.append(_row(f"ceiling: {name}{then}", _mean(own), "", str(len(own))))
+        lines.append(_row(f"ceiling: {name}{then}", accuracy(own), "", str(len(own))))
     lines += [
         "",
-        _paragraph(
+        paragraph(
             '"Statistics of the target" is the baseline of every table: it has the advantage that DABand has. Bandit',
             "feedback drops the assumption that exactly one arm pays: a reward tells of the pulled arm alone.",
         ),
         "",
         "## R, P and D",
         "",
-        _paragraph(
+        paragraph(
             "The recipe `default-rpd` (R at .5, P at the paper's weight of 1) with some of its terms. D stands for all",
             "of the default's target terms: discriminator (at weight 1), pseudo-labels, entropy and diversity. p is of",
             "a two-sided",
@@ -126,7 +125,7 @@ def attribution(records: Sequence[Record]) -> str:
     lines += [
         "## Label shift",
         "",
-        _paragraph(
+        paragraph(
             "DIGIT with a target in which 0 to 4 are four times as frequent as 5 to 9, in training and in the test",
             f"({_runs(records, 'label shift', 'default')[0]['pair']}); the discriminator at weight 1.",
         ),
@@ -136,13 +135,13 @@ def attribution(records: Sequence[Record]) -> str:
     ]
     for name, own in _variants(records, "label shift").items():
         macro = np.mean([record["target_accuracy_macro"] for record in own])
-        lines.append(_row(name, _mean(own), _number(float(macro)), str(len(own))))
+        lines.append(_row(name, accuracy(own), number(float(macro)), str(len(own))))
     lines += [
         "",
         *_balanced(today),
         "## Continued training",
         "",
-        _paragraph(
+        paragraph(
             "Regret over 1,920 rounds once target rewards arrive: on contexts that the policy adapted to without",
             "rewards, and on fresh ones.",
         ),
@@ -159,7 +158,7 @@ def attribution(records: Sequence[Record]) -> str:
 def _alone(records: Sequence[Record]) -> str:
     """D against R, P and D: the difference and its interval."""
     found = _combinations(records)
-    test = compare_paired(_accuracies(found["D"]), _accuracies(found["RPD"]))
+    test = compare_paired(accuracies(found["D"]), accuracies(found["RPD"]))
     return f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f})"
 
 
@@ -169,12 +168,12 @@ def _balanced(records: Sequence[Record]) -> list[str]:
     if "prior of the arms estimated" not in found:
         return []
     default, estimated = found["default"], found["prior of the arms estimated"]
-    test = compare_paired(_accuracies(estimated), _accuracies(default))
+    test = compare_paired(accuracies(estimated), accuracies(default))
     return [
-        _paragraph(
+        paragraph(
             "On the balanced target of the other tables (released MNIST-M, today's default), where a uniform prior is",
-            f"right, estimating it gives {_mean(estimated)} against {_mean(default)}: {test.difference:+.3f} (95%",
-            f"interval {test.low:+.3f} to {test.high:+.3f}, {test.n} seeds).",
+            f"right, estimating it gives {accuracy(estimated)} against {accuracy(default)}: {test.difference:+.3f}",
+            f"(95% interval {test.low:+.3f} to {test.high:+.3f}, {test.n} seeds).",
         ),
         "",
     ]
@@ -184,7 +183,7 @@ def _ablation(title: str, found: dict[str, list[Record]]) -> list[str]:
     if "RPD" not in found:
         return []
     full = found["RPD"]
-    tests = {name: compare_paired(_accuracies(own), _accuracies(full)) for name, own in found.items() if name != "RPD"}
+    tests = {name: compare_paired(accuracies(own), accuracies(full)) for name, own in found.items() if name != "RPD"}
     corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
     lines = [
         f"### {title}, {full[0]['rounds']:,} rounds",
@@ -197,7 +196,7 @@ def _ablation(title: str, found: dict[str, list[Record]]) -> list[str]:
         cells = ["", "", ""]
         if test is not None:
             cells = [f"{test.difference:+.3f}", f"{test.low:+.3f} to {test.high:+.3f}", p_value(corrected[name])]
-        lines.append(_row(name, _mean(own), *cells, _regret(own)))
+        lines.append(_row(name, accuracy(own), *cells, regret(own)))
     return [*lines, ""]
 
 
@@ -217,7 +216,7 @@ def _how(records: Sequence[Record]) -> list[str]:
     return [
         "## How this was run",
         "",
-        _paragraph(
+        paragraph(
             f"{len(records)} runs on an {devices}, commits {commits}; means and sample standard deviations over seeds.",
             "DIGIT: released MNIST-M, 19,200 rounds; the first 19,200 images of MNIST and of MNIST-M's training set,",
             "and the first 8,200 of its test set. signs: five passes over the rendered images.",
@@ -248,35 +247,14 @@ def _runs(records: Sequence[Record], study: str, variant: str) -> list[Record]:
 
 def _compared(name: str, own: list[Record], base: list[Record], *more: str) -> str:
     if own == base:
-        return _row(name, f"**{_mean(own)}**", "", "", *more)
-    test = compare_paired(_accuracies(own), _accuracies(base))
-    return _row(name, _mean(own), f"{test.difference:+.3f}", f"{test.low:+.3f} to {test.high:+.3f}", *more)
+        return _row(name, f"**{accuracy(own)}**", "", "", *more)
+    test = compare_paired(accuracies(own), accuracies(base))
+    return _row(name, accuracy(own), f"{test.difference:+.3f}", f"{test.low:+.3f} to {test.high:+.3f}", *more)
 
 
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
-
-
-def _accuracies(records: Sequence[Record]) -> list[float]:
-    return [record["target_accuracy"] for record in records]
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}".replace("0.", ".", 1)
-
-
-def _mean(records: Sequence[Record]) -> str:
-    values = np.array(_accuracies(records))
-    return f"{_number(values.mean())} ± {_number(values.std(ddof=1))}"
-
-
 def _spread(values: Sequence[float]) -> str:
     return f"{np.mean(values):.0f} ± {np.std(values, ddof=1):.0f}"
-
-
-def _regret(records: Sequence[Record]) -> str:
-    return f"{np.mean([record['source_regret'] for record in records]):,.0f}"

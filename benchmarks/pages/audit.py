@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from pages.text import paragraph
 
 __all__ = ["audit_page"]
 
@@ -34,27 +35,27 @@ def audit_page(content: Record) -> str:
         "",
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/audit.json. Do not edit. -->",
         "",
-        _paragraph(
+        paragraph(
             f"{simulations} simulated audits of each of {len(records) // 2} policies with budgets of 100 and 200",
             "rewards. *Coverage* is how often the 95% interval holds the policy's true accuracy, over the target's",
             "contexts and, in brackets, over the domain, with the target's contexts drawn anew each time.",
             "*Width* is the mean width beside that of Wilson's interval from as many evenly drawn rewards.",
         ),
         "",
-        _paragraph(_summary(records, simulations)),
+        paragraph(_summary(records, simulations)),
         "",
     ]
     for data in dict.fromkeys(record["data"] for record in records):
         lines += _table(data, [record for record in records if record["data"] == data])
     lines += [
-        _paragraph(
+        paragraph(
             "The made-up policies are there because no data set here has one that is nearly always right: their",
             "mistakes are drawn with the probabilities that they predict.",
         ),
         "",
         "## What else was tried",
         "",
-        _paragraph(
+        paragraph(
             "Other intervals from as many rewards, over all policies above. The lowest coverage counts: an interval",
             "that fails for some policies cannot be relied on for any.",
         ),
@@ -71,7 +72,7 @@ def audit_page(content: Record) -> str:
     )
     lines += [
         "",
-        _paragraph(
+        paragraph(
             "Normal intervals fail where rewards are mostly alike: with few mistakes among the answers, or none in a",
             "stratum, the estimated variance is too small. The confidence sequence pays for the right to stop at any",
             "time.",
@@ -79,7 +80,7 @@ def audit_page(content: Record) -> str:
         "",
         "## How this was run",
         "",
-        _paragraph(
+        paragraph(
             "LinUCB, Neural-LinUCB and DABand (the recipe `small`), seed 0, kept at several stages of training so that",
             "accuracies differ. The policy's own predicted rewards guide the draw; nothing is calibrated.",
             f"{simulations} simulations, a fifth of it for the confidence sequence; commit `{content['commit'][:12]}`,",
@@ -157,7 +158,3 @@ def _is_good(record: Record) -> bool:
 
 def _number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}f}".replace("0.", ".", 1) if value < 1 else f"{value:.{digits}f}"
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)

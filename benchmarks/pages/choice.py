@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from daband.evaluation import compare_paired
+from pages.text import number, paragraph
 
 __all__ = ["choose", "small_tables"]
 
@@ -30,22 +30,22 @@ def small_tables(records: Sequence[Record]) -> str:
     }
     lines = [
         *_head("DABand on small tables", "small-tables"),
-        _paragraph(
+        paragraph(
             "A network overfits a few hundred rows, and LinUCB does not. So for vectors Neural-LinUCB and DABand learn",
             "a LinUCB beside their network, and predict a weighted mean of both; LinUCB counts the more, the fewer",
             "different source contexts there were. That is an `oracle` choice: gates by held-out source rounds, which",
             "let one of the two act, were dropped after the target accuracy of both parts and of their mean had been",
             "compared on these tables, amazon, office_caltech, synthetic and made-up tables; a mean with equal weights",
-            "was .034 below LinUCB over these tables, so that the weight now depends on the number of contexts; its",
-            "scale, 600, was set by hand with a few of these tables in view. Contexts of more than 128 numbers are",
-            "reduced to 64 components because that was better in the targets of amazon.",
+            "was .034 below LinUCB over these tables, so that the weight now depends on the number of contexts (no",
+            "record of either was kept); its scale, 600, was set by hand with a few of these tables in view. Contexts",
+            "of more than 128 numbers are reduced to 64 components because that was better in the targets of amazon.",
         ),
         "",
         "| tables | " + " | ".join(methods) + " | DABand less LinUCB, 95% interval |",
         "| --- |" + " ---: |" * (len(methods) + 1),
     ]
     for name, own in groups.items():
-        cells = [_number(_mean_of(own, method)) for method in methods]
+        cells = [number(_mean_of(own, method)) for method in methods]
         lines.append(f"| {name} | {' | '.join(cells)} | {_difference(own)} |")
     lines += [
         "",
@@ -58,12 +58,12 @@ def small_tables(records: Sequence[Record]) -> str:
         own = [record for record in records if (record["table"], record["passes"]) == (table, passes)]
         cells = []
         for method in methods:
-            cells.append(_number(_mean_of(own, method)))
+            cells.append(number(_mean_of(own, method)))
         rounds = f"{np.mean([record['rounds'] for record in own]):,.0f}"
         lines.append(f"| {table} | {passes} | {rounds} | {' | '.join(cells)} |")
     lines += [
         "",
-        _paragraph(
+        paragraph(
             "Tables of 300 rows are subsamples of each source of warfarin; wine and breast cancer of scikit-learn are",
             "split by a feature's median, the seed being the feature's number. The interval pairs runs by table and",
             f"seed ({len({record['seed'] for record in records})} seeds).",
@@ -88,7 +88,7 @@ def choose(records: Sequence[Record]) -> str:
         families.setdefault(record["pair"].split("/", maxsplit=1)[0], []).append(record)
     lines = [
         *_head("What `daband.choose` chooses", "choose"),
-        _paragraph(
+        paragraph(
             "`daband.choose` trains every candidate with two seeds, estimates each one's accuracy in the target",
             f"without a target reward, and takes one of them. The rule of these records: *{records[0]['rule']}*. It",
             "is an `oracle` choice: some 140 variants of the rule (nine estimates, margins from 0 to .08, ways to",
@@ -109,8 +109,13 @@ def choose(records: Sequence[Record]) -> str:
         means = _means(own)
         single = max(means, key=lambda name: means[name])
         ceiling = float(np.mean([max(_means(_of(own, pair)).values()) for pair in pairs]))
-        cells = [str(len(pairs)), _number(got), f"{_number(means[single])} ({single})", _signed(got - means[single])]
-        lines.append(f"| {family} | {' | '.join(cells)} | {_number(ceiling)} |")
+        cells = [
+            str(len(pairs)),
+            number(got),
+            f"{number(means[single])} ({single})",
+            number(got - means[single], sign=True),
+        ]
+        lines.append(f"| {family} | {' | '.join(cells)} | {number(ceiling)} |")
     lines += [
         "",
         "By pair: the difference to the pair's best candidate, which nobody knows beforehand, is paired by seed, with",
@@ -124,11 +129,13 @@ def choose(records: Sequence[Record]) -> str:
         means = _means(own)
         best = max(means, key=lambda name: means[name])
         test = compare_paired([_taken(r) for r in own], [r["target_accuracy"][best] for r in own])
-        difference = f"{_signed(test.difference)} ({_signed(test.low)} to {_signed(test.high)})"
+        difference = (
+            f"{number(test.difference, sign=True)} ({number(test.low, sign=True)} to {number(test.high, sign=True)})"
+        )
         names = [record["chosen"] for record in own]
         taken = "; ".join(f"{name} {names.count(name)}" for name in dict.fromkeys(names))
-        mean = _number(float(np.mean([_taken(record) for record in own])))
-        lines.append(f"| {pair} | {mean} | {_number(means[best])} ({best}) | {difference} | {taken} |")
+        mean = number(float(np.mean([_taken(record) for record in own])))
+        lines.append(f"| {pair} | {mean} | {number(means[best])} ({best}) | {difference} | {taken} |")
     lines += [
         "",
         "Every candidate, mean over pairs and seeds:",
@@ -137,7 +144,7 @@ def choose(records: Sequence[Record]) -> str:
         "| --- |" + " ---: |" * len(families),
     ]
     for name in dict.fromkeys(name for record in records for name in record["target_accuracy"]):
-        cells = [_number(_means(own)[name]) if name in _means(own) else "" for own in families.values()]
+        cells = [number(_means(own)[name]) if name in _means(own) else "" for own in families.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += [
         "",
@@ -171,18 +178,6 @@ def _head(title: str, name: str) -> list[str]:
     return [f"# {title}", "", written, ""]
 
 
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
-
-
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("0.", ".", 1)
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("0.", ".", 1)
-
-
 def _commits(records: Sequence[Record]) -> str:
     names = sorted({name for record in records for name in record["commit"].split(", ")})
     return f"Commits: {', '.join(names)}."
@@ -205,7 +200,7 @@ def _difference(records: Sequence[Record]) -> str:
     keyed = {(r["table"], r["passes"], r["seed"], r["method"]): r["target_accuracy"] for r in records}
     rows = [key[:3] for key in keyed if key[3] == "daband"]
     test = compare_paired([keyed[*row, "daband"] for row in rows], [keyed[*row, "linucb"] for row in rows])
-    return f"{_signed(test.difference)} ({_signed(test.low)} to {_signed(test.high)})"
+    return f"{number(test.difference, sign=True)} ({number(test.low, sign=True)} to {number(test.high, sign=True)})"
 
 
 def _of(records: Sequence[Record], pair: str) -> list[Record]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from pages.text import paragraph
 
 __all__ = ["fit_log_page"]
 
@@ -28,7 +29,7 @@ def fit_log_page(records: Sequence[Record]) -> str:
         "",
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/fit-log.json. Do not edit. -->",
         "",
-        _paragraph(
+        paragraph(
             "`daband.fit_log` fits LinUCB with ten arms to a log of 32 float32 features in 64 Parquet files,",
             "weights and",
             "all checks included. Beside it stands what reading the same files and one matrix product, X'X of all",
@@ -45,7 +46,7 @@ def fit_log_page(records: Sequence[Record]) -> str:
         lines += [
             f"## {record['rows']:,} rounds",
             "",
-            _paragraph(
+            paragraph(
                 f"{record['bytes'] / 1e9:.1f} GB. One process has a peak memory of",
                 f"**{results['fit_log']['peak_bytes'] / 1e9:.2f} GB**, and reads and learns {own / 1e6:.2f} million",
                 "rows a",
@@ -73,7 +74,7 @@ def fit_log_page(records: Sequence[Record]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
         lines += [
             "",
-            _paragraph(
+            paragraph(
                 f"{_of(len(results['fit_log']['seconds']))} ({record['machine']}, other work kept",
                 f"it busy: a load of {record['load_average']:.0f}). Rates depend on that; the ratio is within one run.",
                 "Ray's rate includes the start of the cluster, and the time to find that a worker is lost.",
@@ -99,7 +100,3 @@ def _rate(found: Record) -> float:
 
 def _cpu(found: Record) -> float:
     return float(np.median(found["cpu_seconds"]))
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120, break_on_hyphens=False)

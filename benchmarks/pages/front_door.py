@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from front_door import ALPHAS, CHANGED, EARLIER, FACTORS, pair_names
 
-from pages.text import commits
+from pages.text import commits, number, paragraph
 
 __all__ = ["front_door"]
 
@@ -35,7 +34,7 @@ def front_door(records: Sequence[Record]) -> str:
         "",
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/front-door.json. Do not edit. -->",
         "",
-        _paragraph(
+        paragraph(
             "`LinUCB.for_pair(pair)` puts `Standardise` in front and chooses `alpha` by the number d of features: .3",
             "up to 16 of them, 4.8 / d beyond, never less than .1. How far is that from the best of alpha .05,",
             f".3 and 1? Shared pairs of vectors, means of {seeds} seeds, presets' budgets, evaluated with the bonus",
@@ -43,10 +42,10 @@ def front_door(records: Sequence[Record]) -> str:
             _not_run(pairs),
         ),
         "",
-        _paragraph(
-            f"**Within {_number(NEAR, 2)} of the best of the three on {len(pairs) - len(misses)} of {len(pairs)}",
+        paragraph(
+            f"**Within {number(NEAR, 2)} of the best of the three on {len(pairs) - len(misses)} of {len(pairs)}",
             f"pairs.**{_misses(misses)} Contexts multiplied by 1,000, or shifted by ten deviations, move no mean of",
-            f"{len(changed)} pairs by more than {_number(moved)} (allowed: {_number(UNMOVED, 2)}; {changed_seeds}",
+            f"{len(changed)} pairs by more than {number(moved)} (allowed: {number(UNMOVED, 2)}; {changed_seeds}",
             "a pair).",
         ),
         "",
@@ -57,16 +56,16 @@ def front_door(records: Sequence[Record]) -> str:
         gap, error = shortfalls[name]
         cells = [
             name,
-            _number(runs["default"][0]["alpha"]),
+            number(runs["default"][0]["alpha"]),
             _spread(runs["default"]),
-            *(_number(_mean(runs[one])) for one in fixed),
+            *(number(_mean(runs[one])) for one in fixed),
             f"**{gap:+.3f} ± {error:.3f}**" if gap > NEAR else f"{gap:+.3f} ± {error:.3f}",
             *(f"{_moved(runs, change):+.3f}" if change in runs else "" for change in CHANGED),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        _paragraph(
+        paragraph(
             "Target accuracy. Below the best: the best of the three columns minus the default, with the standard error",
             "of the paired difference over seeds. A target's test part may be small (77 contexts in `dslr`, where one",
             "context is .013), so a mean of five seeds is uncertain by about .01 to .03 itself.",
@@ -78,7 +77,7 @@ def front_door(records: Sequence[Record]) -> str:
         "",
         "## How this was run",
         "",
-        _paragraph(
+        paragraph(
             f"{len(records)} runs on {records[0]['machine']} (numpy {records[0]['numpy']}), commits",
             f"{commits(records)}. A run whose contexts, seed and alpha are those of another is not repeated.",
         ),
@@ -104,17 +103,17 @@ def _choice(pairs: dict[str, Runs]) -> list[str]:
     fixed = [f"alpha {alpha:g}" for alpha in ALPHAS]
     worst = sum(_shortfall(runs, earlier, fixed)[0] > NEAR for runs in with_earlier.values())
     lines = [
-        _paragraph(
+        paragraph(
             "After n pulls of an arm the width of a typical context of d features is about sqrt(d / n), so with more",
             "features a smaller `alpha` does. How small is an `oracle` choice, made with target accuracies of these",
             "pairs in view: .3 and .1, the 16 and 48 features between which it falls, and the scale of `Standardise`,",
             "a quarter of a deviation. Two rules were tried before on some of the pairs: 1.2 / sqrt(d) with a floor of",
             ".05 and of .1. They missed four pairs and one. Earlier alpha was .15 in every dimension, also with target",
             f"accuracies in view; of the {len(with_earlier)} pairs it was run on here it misses {worst} by more than",
-            f"{_number(NEAR, 2)}.",
+            f"{number(NEAR, 2)}.",
         ),
         "",
-        _paragraph(
+        paragraph(
             "What the source alone says: its regret with half the default alpha, the default, and twice, relative to",
             "the least of the three and averaged over the pairs of a family.",
         ),
@@ -148,7 +147,7 @@ def _not_run(pairs: dict[str, Runs]) -> str:
 def _misses(misses: dict[str, tuple[float, float]]) -> str:
     if not misses:
         return ""
-    told = "; ".join(f"`{name}` by {_number(gap)} ± {_number(error)}" for name, (gap, error) in misses.items())
+    told = "; ".join(f"`{name}` by {number(gap)} ± {number(error)}" for name, (gap, error) in misses.items())
     return f" It misses {told}."
 
 
@@ -190,12 +189,4 @@ def _mean(runs: Sequence[Record]) -> float:
 
 
 def _spread(runs: Sequence[Record]) -> str:
-    return f"{_number(_mean(runs))} ± {_number(float(np.std(_accuracies(runs), ddof=1)))}"
-
-
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("0.", ".", 1)
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(part for part in parts if part), 120, break_on_hyphens=False)
+    return f"{number(_mean(runs))} ± {number(float(np.std(_accuracies(runs), ddof=1)))}"

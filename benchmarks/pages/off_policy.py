@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pages.text import number, paragraph
 
 __all__ = ["off_policy"]
 
@@ -28,7 +29,7 @@ def off_policy(record: Record) -> str:
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/off-policy.json and log-learning.json. "
         "Do not edit. -->",
         "",
-        _paragraph(
+        paragraph(
             "What `daband.evaluate_log` says of a policy from another policy's log, and what a policy learns from one.",
             "[Logs](../guide/logs.md) explains the calls.",
         ),
@@ -42,7 +43,7 @@ def off_policy(record: Record) -> str:
         *[run["command"] for run in (*record["runs"], *learning["runs"])],
         "```",
         "",
-        _paragraph(
+        paragraph(
             f"One core ({record['runs'][0]['machine']}), numpy {record['runs'][0]['numpy']}. Logs are drawn by the",
             "seeds 0, 1, ...; every script takes `--part I/N`. Of the first run, the rows of the log's own domain and",
             "those beside obp are shown.",
@@ -60,18 +61,18 @@ def _coverage(record: Record) -> list[str]:
     return [
         "## Coverage of intervals",
         "",
-        _paragraph(
+        paragraph(
             f"{logs} logs of {record['rounds']:,} rounds with 5 arms, 6 features and propensities of at least",
             f"{record['smallest_propensity']:g}; Bernoulli rewards. The policy that is valued is a LinUCB with",
             "`epsilon=0.1`. A cell is the share of 95% intervals that hold the true value, and behind it the root mean",
             f"squared error of the estimate. Shares of {logs} logs have a standard error of about",
-            f"{_number(float(np.sqrt(0.95 * 0.05 / logs)))}. Nonlinear rewards are none that the reward model of `dr`",
+            f"{number(float(np.sqrt(0.95 * 0.05 / logs)))}. Nonlinear rewards are none that the reward model of `dr`",
             "and `dm`, a ridge regression, can represent.",
         ),
         "",
         *_coverage_table(source),
         "",
-        _paragraph(
+        paragraph(
             "`dm` trusts its model, and its interval is short of the model's bias; it says so in `.warnings`. In these",
             f"logs `snips` and `dr` have a coverage of at least {_lowest(source, ('snips', 'dr'))}.",
         ),
@@ -80,7 +81,7 @@ def _coverage(record: Record) -> list[str]:
         "",
         *_coverage_table(target),
         "",
-        _paragraph(
+        paragraph(
             "A normal shift moves the mean and the variance of contexts; in a shift of a product, contexts whose first",
             "two features agree in sign are more frequent. The logistic regression of the ratio can represent both,",
             "and every estimator but `dm` covers at least",
@@ -108,7 +109,7 @@ def _coverage_table(rows: Sequence[Record]) -> list[str]:
     ]
     for row in rows:
         found = row["estimators"]
-        cells = [f"{found[name]['coverage']:.1%} ({_number(found[name]['rmse'])})" for name in ESTIMATORS]
+        cells = [f"{found[name]['coverage']:.1%} ({number(found[name]['rmse'])})" for name in ESTIMATORS]
         lines.append(f"| {row['problem']} | {' | '.join(cells)} | {found['dr']['effective_sample_size']:,.0f} |")
     return lines
 
@@ -122,7 +123,7 @@ def _beside_obp(rows: Sequence[Record]) -> list[str]:
     lines = [
         "## Beside obp",
         "",
-        _paragraph(
+        paragraph(
             f"obp {rows[0]['obp_version']} ships with a sample of the Open Bandit Dataset: 10,000 rounds of each",
             "campaign and logging policy. A LinUCB that learned the first half is valued on the second, by both",
             f"libraries with the same predicted rewards; `switch-dr` has a threshold of {rows[0]['threshold']:g}.",
@@ -145,7 +146,7 @@ def _learning(records: Sequence[Record]) -> list[str]:
     lines = [
         "## Learning with propensities",
         "",
-        _paragraph(
+        paragraph(
             "A policy learns from a simulated log of 5 arms and 6 features, and its greedy choices are valued on fresh",
             "contexts: 0 is choosing evenly, 1 the best arm of every context. Logs are even, or skewed (a softmax with",
             "propensities down to .01): towards good arms, towards bad ones, or by the context alone. Rewards are",
@@ -179,7 +180,7 @@ def _learning(records: Sequence[Record]) -> list[str]:
     return [
         *lines,
         "",
-        _paragraph(
+        paragraph(
             "Weights in full cost a regression that can represent the rewards, and gain only where it cannot and the",
             "log is large. `flattened` loses little in the first case and gains in the second: it is the default of",
             "LinUCB and the neural policies. A constant arm represents nothing, and `importance`, its default, is best",
@@ -199,10 +200,10 @@ def _gains(records: Sequence[Record]) -> list[str]:
         if not own:
             cells.append("-")
             continue
-        mean = _number(float(np.mean(list(own.values()))))
+        mean = number(float(np.mean(list(own.values()))))
         differences = np.array([own[key] - plain[key] for key in own])
         error = differences.std(ddof=1) / np.sqrt(len(differences))
-        cells.append(mean if weighting == "none" or not error else f"{mean} ± {_number(float(error))}")
+        cells.append(mean if weighting == "none" or not error else f"{mean} ± {number(float(error))}")
     return cells
 
 
@@ -213,11 +214,3 @@ def _by_key(records: Sequence[Record], weighting: str) -> dict[tuple[Any, ...], 
         for r in records
         if weighting in r["values"]
     }
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
-
-
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("0.", ".", 1)

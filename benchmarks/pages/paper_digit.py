@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from daband.evaluation import compare_paired, holm
 from daband.evaluation.model_selection import CRITERIA
-from pages.text import commits, is_on, p_value, written_from
+from pages.text import accuracies, accuracy, commits, is_on, number, p_value, paragraph, regret, written_from
 
 __all__ = ["paper_digit"]
 
@@ -41,17 +40,17 @@ def paper_digit(records: Sequence[Record], attribution: Sequence[Record]) -> str
     """The page of the study of the paper's recipe on DIGIT; ``attribution`` has it on signs."""
     ablation = _by_variant(records, "ablation")
     full, plain = ablation["RPD"], ablation["none"]
-    gain = compare_paired(_accuracies(full), _accuracies(plain))
-    tests = {name: compare_paired(_accuracies(own), _accuracies(full)) for name, own in ablation.items() if own != full}
+    gain = compare_paired(accuracies(full), accuracies(plain))
+    tests = {name: compare_paired(accuracies(own), accuracies(full)) for name, own in ablation.items() if own != full}
     corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
-    with_d = min(float(np.mean(_accuracies(own))) for name, own in ablation.items() if "D" in name)
-    without = max(float(np.mean(_accuracies(own))) for name, own in ablation.items() if "D" not in name)
+    with_d = min(float(np.mean(accuracies(own))) for name, own in ablation.items() if "D" in name)
+    without = max(float(np.mean(accuracies(own))) for name, own in ablation.items() if "D" not in name)
     lines = [
         "# The paper's recipe on DIGIT",
         "",
         written_from("paper-digit", "attribution"),
         "",
-        _paragraph(
+        paragraph(
             "How far does Algorithm 1 get with the paper's own settings? The recipe `paper` has them: the last",
             "64 rounds",
             "of an episode, Adam at 1e-5, alpha .05, weights 1, 2, 1 and lambda, unit-norm theta and latents.",
@@ -60,14 +59,14 @@ def paper_digit(records: Sequence[Record], attribution: Sequence[Record]) -> str
             "two hidden layers.",
         ),
         "",
-        _paragraph(
-            f"**{_mean(full)} over {len(full)} seeds, where the paper reports .6002** and its Neural-LinUCB has",
-            f"{_mean(plain)}: a gain of {_number(gain.difference)} (95% interval {_number(gain.low)} to",
-            f"{_number(gain.high)}). The lowest row with D has {_number(with_d)}, the highest without it",
-            f"{_number(without)}.",
+        paragraph(
+            f"**{accuracy(full)} over {len(full)} seeds, where the paper reports .6002** and its Neural-LinUCB has",
+            f"{accuracy(plain)}: a gain of {number(gain.difference)} (95% interval {number(gain.low)} to",
+            f"{number(gain.high)}). The lowest row with D has {number(with_d)}, the highest without it",
+            f"{number(without)}.",
         ),
         "",
-        _paragraph(
+        paragraph(
             "An earlier version of this recipe reached .185. It misread the paper twice: images were not",
             "normalised, and",
             "P took the policy's own choice in the target where the formula has the source round's action. Both",
@@ -84,7 +83,7 @@ def paper_digit(records: Sequence[Record], attribution: Sequence[Record]) -> str
         test = tests.get(name)
         difference = "" if test is None else f"{test.difference:+.3f}"
         p = "" if test is None else p_value(corrected[name])
-        cells = [name, _mean(own), difference, p, _regret(own), _number(PAPERS_ABLATION[name], 4)]
+        cells = [name, accuracy(own), difference, p, regret(own), number(PAPERS_ABLATION[name], 4)]
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
@@ -115,26 +114,26 @@ def paper_digit(records: Sequence[Record], attribution: Sequence[Record]) -> str
         cells = [
             f"**{values[name][value]:.3f}**" if picks[name] == value else f"{values[name][value]:.3f}" for name in shown
         ]
-        lines.append(f"| {value} | {_mean(own)} | {' | '.join(cells)} |")
-    best = max(by_lambda, key=lambda value: float(np.mean(_accuracies(by_lambda[value]))))
+        lines.append(f"| {value} | {accuracy(own)} | {' | '.join(cells)} |")
+    best = max(by_lambda, key=lambda value: float(np.mean(accuracies(by_lambda[value]))))
     chosen = picks["mutual-information"]
     lines += [
         "",
-        _paragraph(
-            f"Mutual information, a rule that needs no label, picks lambda {chosen} ({_mean(by_lambda[chosen])}). The",
-            f"`oracle`, which looks at target accuracy, picks {best} ({_mean(by_lambda[best])}).",
+        paragraph(
+            f"Mutual information, a rule that needs no label, picks lambda {chosen} ({accuracy(by_lambda[chosen])}).",
+            f"The `oracle`, which looks at target accuracy, picks {best} ({accuracy(by_lambda[best])}).",
             f"Which criterion to trust was not fixed beforehand: {_others(picks, by_lambda)}.",
         ),
         "",
         "## Readings",
         "",
-        f"What the paper leaves open, one change of the recipe at a time. As it is: {_mean(full)}.",
+        f"What the paper leaves open, one change of the recipe at a time. As it is: {accuracy(full)}.",
         "",
         "| reading | target accuracy | seeds | source regret |",
         "| --- | ---: | ---: | ---: |",
     ]
     for name, own in _by_variant(records, "readings").items():
-        lines.append(f"| {READINGS[name]} | {_mean(own)} | {len(own)} | {_regret(own)} |")
+        lines.append(f"| {READINGS[name]} | {accuracy(own)} | {len(own)} | {regret(own)} |")
     first = records[0]
     signs = [record for record in attribution if record["study"] == "paper ablation" and is_on("signs", record)]
     lines += [
@@ -142,7 +141,7 @@ def paper_digit(records: Sequence[Record], attribution: Sequence[Record]) -> str
         *_on_signs(signs),
         "## How this was run",
         "",
-        _paragraph(
+        paragraph(
             f"Released MNIST-M, {first['rounds']:,} rounds, judged by its 9,001 test images; {len(records)} runs on an",
             f"{first['device']} (torch",
             f"{first['torch']}), commit `{first['commit']}`. Means and sample standard deviations over seeds.",
@@ -168,16 +167,16 @@ def _on_signs(records: Sequence[Record]) -> list[str]:
         own = [record for record in records if record["variant"] == name]
         found[name] = sorted(own, key=lambda record: int(record["seed"]))
     full, plain = found["RPD"], found["none"]
-    tests = {name: compare_paired(_accuracies(own), _accuracies(full)) for name, own in found.items() if own != full}
+    tests = {name: compare_paired(accuracies(own), accuracies(full)) for name, own in found.items() if own != full}
     corrected = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
-    gain = compare_paired(_accuracies(full), _accuracies(plain))
+    gain = compare_paired(accuracies(full), accuracies(plain))
     rounds = full[0]["rounds"]
     lines = [
         f"## signs, {rounds:,} rounds",
         "",
-        _paragraph(
+        paragraph(
             "The same recipe, lambda 1, on [signs](signs.md), which the paper does not have: 43 arms, 1,784 rendered",
-            f"images. It does not carry over: R, P and D reach {_mean(full)}, {abs(gain.difference):.3f}",
+            f"images. It does not carry over: R, P and D reach {accuracy(full)}, {abs(gain.difference):.3f}",
             f"{'above' if gain.difference > 0 else 'below'} none of them (95% interval of the difference",
             f"{gain.low:+.3f} to {gain.high:+.3f}), and every row has a source regret of more than",
             f"{min(np.mean([r['source_regret'] for r in own]) for own in found.values()) / rounds:.0%} of the rounds:",
@@ -193,7 +192,7 @@ def _on_signs(records: Sequence[Record]) -> list[str]:
         cells = ["", "", ""]
         if test is not None:
             cells = [f"{test.difference:+.3f}", f"{test.low:+.3f} to {test.high:+.3f}", p_value(corrected[name])]
-        lines.append(f"| {' | '.join([name, _mean(own), *cells, _regret(own)])} |")
+        lines.append(f"| {' | '.join([name, accuracy(own), *cells, regret(own)])} |")
     return [*lines, ""]
 
 
@@ -210,25 +209,4 @@ def _by_variant(records: Sequence[Record], study: str) -> dict[str, list[Record]
 def _others(picks: dict[str, str], by_lambda: dict[str, list[Record]]) -> str:
     """What the criteria other than mutual information pick."""
     others = {name: value for name, value in picks.items() if name != "mutual-information"}
-    return ", ".join(f"{name} picks {value} ({_mean(by_lambda[value])})" for name, value in others.items())
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)
-
-
-def _accuracies(records: Sequence[Record]) -> list[float]:
-    return [record["target_accuracy"] for record in records]
-
-
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("0.", ".", 1)
-
-
-def _mean(records: Sequence[Record]) -> str:
-    values = np.array(_accuracies(records))
-    return f"{_number(values.mean())} ± {_number(values.std(ddof=1))}"
-
-
-def _regret(records: Sequence[Record]) -> str:
-    return f"{np.mean([record['source_regret'] for record in records]):,.0f}"
+    return ", ".join(f"{name} picks {value} ({accuracy(by_lambda[value])})" for name, value in others.items())

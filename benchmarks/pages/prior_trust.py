@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from pages.text import paragraph
 
 __all__ = ["prior_trust_page"]
 
@@ -30,7 +31,7 @@ def prior_trust_page(records: Sequence[Record]) -> str:
         "",
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/prior-trust.json. Do not edit. -->",
         "",
-        _paragraph(
+        paragraph(
             "A policy that learned in the source is handed over, and target rewards begin to arrive. How much",
             "should the",
             "source count? Regret of the next rounds, in the target as it is, and in a target where every",
@@ -60,7 +61,7 @@ def prior_trust_page(records: Sequence[Record]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        _paragraph(
+        paragraph(
             "Means and standard errors over seeds; the ratio is that to a policy that was never in the source, of",
             "means in the relabelled target. DABand has the recipe `default` and all of its budget. `none`",
             "keeps the encoder and the transform, and forgets the rewards; on LinUCB it differs from a policy that was",
@@ -87,7 +88,3 @@ def _mean(values: Any) -> str:
         return ""
     error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
     return f"{values.mean():,.0f}" + (f" ± {error:,.0f}" if len(values) > 1 else "")
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120, break_on_hyphens=False)

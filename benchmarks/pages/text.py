@@ -12,6 +12,7 @@ __all__ = [
     "DISCRIMINATOR",
     "NAMES",
     "accuracies",
+    "accuracy",
     "commits",
     "count",
     "is_on",
@@ -20,6 +21,7 @@ __all__ = [
     "number",
     "p_value",
     "paragraph",
+    "regret",
     "runs_of_choose",
     "spread",
     "table",
@@ -63,6 +65,16 @@ def spread(records: Sequence[Record], key: str, show: Callable[[float], str]) ->
     """Mean and sample standard deviation of a field."""
     values = np.array([record[key] for record in records], np.float64)
     return f"{show(float(values.mean()))} ± {show(float(values.std(ddof=1)))}"
+
+
+def accuracy(records: Sequence[Record]) -> str:
+    """Mean and sample standard deviation of the target accuracy."""
+    return spread(records, "target_accuracy", number)
+
+
+def regret(records: Sequence[Record]) -> str:
+    """The mean source regret."""
+    return count(float(np.mean([record["source_regret"] for record in records])))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> list[str]:

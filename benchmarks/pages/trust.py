@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from pages.text import paragraph
 
 __all__ = ["trust_figure", "trust_page"]
 
@@ -59,7 +60,7 @@ def trust_page(record: Record, cost: Record) -> str:
         "<!-- Written by benchmarks/results_pages.py from benchmarks/records/trust.json and assess-cost.json. "
         "Do not edit. -->",
         "",
-        _paragraph(
+        paragraph(
             f"{len(policies):,} policies of {len({one['problem'] for one in policies})} problems in {len(families)}",
             "data sets: DABand, Neural-LinUCB and linear policies; trained to the end, half-trained and collapsed.",
             "Every policy was assessed with the other seeds of its committee, from source rounds held out and target",
@@ -126,7 +127,7 @@ def trust_page(record: Record, cost: Record) -> str:
         )
     lines += [
         "",
-        _paragraph(
+        paragraph(
             "The same by true accuracy: errors are largest where a policy is poor, because members share errors there."
         ),
         "",
@@ -144,7 +145,7 @@ def trust_page(record: Record, cost: Record) -> str:
     moved = record["relabelled"]
     lines += [
         "",
-        _paragraph(
+        paragraph(
             "Relabelled targets are not in these numbers. With the arms of the target renamed, the true accuracy of",
             f"{moved['policies']} of the policies is {_n(moved['true'])} on average, the estimate stays at",
             f"{_n(moved['estimated'])}, and {moved['handed_over']} would still be handed over: without rewards from",
@@ -155,7 +156,7 @@ def trust_page(record: Record, cost: Record) -> str:
         "",
         "## What was fitted",
         "",
-        _paragraph(
+        paragraph(
             "A logistic function of these features, its weights shrunk towards the first alone, which is an estimate",
             f"by itself. Margin of the bound: {record['fitted']['committee']['quantile']} times the usual",
             f"spread for a committee, {record['fitted']['single']['quantile']} for one policy, beside the error of",
@@ -178,7 +179,7 @@ def trust_page(record: Record, cost: Record) -> str:
         "",
         *_cost(cost),
         "",
-        _paragraph(
+        paragraph(
             f"Policies: `python benchmarks/trust_policies.py`; study: `{record['command']}`. Commit",
             f"{record['commit']}; {record['machine']}. Seeds 0 to 2 of every variant, 0 to 4 for the released MNIST-M.",
         ),
@@ -194,7 +195,7 @@ def _others(rows: Sequence[Record]) -> list[str]:
     return [
         "## Other policies",
         "",
-        _paragraph(
+        paragraph(
             "The candidates of [`choose`](choose.md) on every pair, other settings and lengths of training with fewer",
             f"held-out rounds: {int(counts.sum())} policies in committees of three, judged by weights and margins from",
             f"the other data sets. The bound is true for {share:.1%} of them: expect that, not the numbers above,",
@@ -230,7 +231,7 @@ def _cost(record: Record) -> list[str]:
     return [
         "## Cost",
         "",
-        _paragraph(
+        paragraph(
             "`assess` of a committee of three beside the time to score its contexts alone. What it adds is about 10 ms",
             "for linear policies, whatever the contexts, and latents of 400 contexts for the others.",
         ),
@@ -243,7 +244,7 @@ def _cost(record: Record) -> list[str]:
             for row in record["rows"]
         ),
         "",
-        _paragraph(f"`{record['command']}`, commit {record['commit']}; {record['machine']}."),
+        paragraph(f"`{record['command']}`, commit {record['commit']}; {record['machine']}."),
     ]
 
 
@@ -304,7 +305,3 @@ def _macro(values: np.ndarray, family: np.ndarray, families: Sequence[str]) -> f
 def _n(value: float, digits: int = 3) -> str:
     text = f"{value:.{digits}f}"
     return text.replace("0.", ".", 1) if text.startswith("0.") else text
-
-
-def _paragraph(*parts: str) -> str:
-    return textwrap.fill(" ".join(parts), 120)

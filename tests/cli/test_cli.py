@@ -4,30 +4,12 @@ import io
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from daband.cli.main import main
 from daband.cli.tables import comparison_table
 from daband.report import summarise
-
-
-@pytest.fixture
-def daband(tmp_path, monkeypatch, capsys):
-    """Call the command line in a folder of its own; what it returned and said."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["daband", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return SimpleNamespace(returncode=left.value.code or 0, stdout=said.out, stderr=said.err)
-
-    return call
-
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
 

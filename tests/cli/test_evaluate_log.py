@@ -1,30 +1,13 @@
 """``daband evaluate-log`` as a user calls it."""
 
 import json
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import daband as library
-from daband.cli.main import main
 
 pl = pytest.importorskip("polars")
-
-
-@pytest.fixture
-def daband(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["daband", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return SimpleNamespace(returncode=left.value.code or 0, stdout=said.out, stderr=said.err)
-
-    return call
 
 
 def frame(n=400, seed=0):
