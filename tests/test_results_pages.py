@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
 sys.path.insert(0, str(ROOT / "benchmarks"))
+SPLIT = {RECORDS / "split.json"}  # which data sets may be looked at; no run made it
 COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 
 
@@ -33,7 +34,7 @@ def test_pages_are_what_their_records_say():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(set(RECORDS.glob("*.json")) - SPLIT), ids=lambda path: path.stem)
 def test_a_record_names_its_commit_and_belongs_to_a_page(path):
     from results_pages import PAGE_OF
 
@@ -84,7 +85,8 @@ def test_what_the_readme_says_of_digit_is_what_the_records_say():
     shown = {name: _mean(own) for name, own in runs.items()}
     second = [run for run in read("paper-digit") if run["variant"] == "P on the policy's own choice"]
     for words in (
-        f"default recipe {shown['daband']}, Neural-LinUCB {shown['nlinucb']}; DABand as the paper prints it {shown['paper']}",
+        f"default recipe {shown['daband']}, Neural-LinUCB {shown['nlinucb']}; DABand",
+        f"as the paper prints it {shown['paper']}]",
         f'`recipe="paper"`: {shown["paper"]} ±',
         f"second reading, with which it reaches {_mean(second)}",
         f"is what you get: {shown['daband']} ±",

@@ -76,7 +76,8 @@ def trust_page(record: Record, cost: Record) -> str:
             "contexts without rewards; then its true accuracy was looked up.",
         ),
         "",
-        f"- A committee of three or more: mean absolute error of the estimated accuracy, mean over data sets: **{_n(macro)}** (largest: "
+        "- A committee of three or more: mean absolute error of the estimated accuracy, mean over data sets: "
+        f"**{_n(macro)}** (largest: "
         f"{_n(float(np.abs(ours - true)[family == worst].mean()))}, {worst}). Best estimator of the literature for one "
         f"policy: {_n(best_single[1])} ({best_single[0]}).",
         f"- The bound is true for **{holds.mean():.1%}** of the policies "
@@ -209,8 +210,8 @@ def _others_summary(rows: Sequence[Record]) -> list[str]:
     return [
         paragraph(
             f"**Expect an error of {_n(float(np.mean(errors)))} (mean over data sets) and a bound that is true for",
-            f"{share:.1%}**: that is what {int(counts.sum())} policies have that took no part in the fit (committees of",
-            "three; [below](#other-policies)), on pairs that did. On tables nobody had looked at the bound held less",
+            f"{share:.1%}**: that is what {int(counts.sum())} policies have that took no part in the fit (committees",
+            "of three; [below](#other-policies)), on pairs that did. On tables nobody had looked at the bound held less",
             "often still: see [when not to use this](../concepts/when-not.md).",
         )
     ]
