@@ -9,7 +9,8 @@ def test_one_source_and_one_target_are_the_default():
     assert names.names == ("source", "target")
     assert [names.index(name) for name in names.names] == [0, 1]
     assert [names.is_target(index) for index in (0, 1)] == [False, True]
-    assert names.first_target == 1 and len(names) == 2
+    assert names.first_target == 1
+    assert len(names) == 2
 
 
 def test_sources_come_before_targets():
