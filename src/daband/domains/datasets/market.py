@@ -76,7 +76,7 @@ def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000
     if kind == "inverted":
         new = new.with_columns(11.0 - new["satisfaction"], 11.0 - new["price_score"])
     columns = Columns(
-        context=new.columns,
+        context=tuple(new.columns),
         categorical=("channel",),
         rewards=_OFFERS,
         arm="offer",
@@ -109,11 +109,13 @@ class _World:
     def habits(self, draw: np.random.Generator, n: int, frequencies: FloatArray) -> FloatArray:
         """Customers (n, 6): the centre of a segment and what is their own."""
         segments: IntArray = draw.choice(len(_OFFERS), size=n, p=frequencies)
-        return self.centres[segments] + 0.8 * draw.standard_normal((n, _HABITS))
+        habits: FloatArray = self.centres[segments] + 0.8 * draw.standard_normal((n, _HABITS))
+        return habits
 
     def expected(self, habits: FloatArray) -> FloatArray:
         """What each offer earns on average, (n, 5), in euros."""
-        return self.offset + self.scale * self._raw(habits)
+        euros: FloatArray = self.offset + self.scale * self._raw(habits)
+        return euros
 
     def _raw(self, habits: FloatArray) -> FloatArray:
         raw: FloatArray = habits @ self.slopes.T + self.base

@@ -75,10 +75,9 @@ def _read(*, table: str = "wages-region") -> Parts:
 def _parts(frame: pl.DataFrame) -> Parts:
     import polars as pl
 
-    context = [name for name in frame.columns if name not in ("domain", "arm")]
-    columns = Columns(
-        context=context, categorical=[name for name in context if frame[name].dtype == pl.String], label="arm"
-    )
+    context = tuple(name for name in frame.columns if name not in ("domain", "arm"))
+    texts = tuple(name for name in context if frame[name].dtype == pl.String)
+    columns = Columns(context=context, categorical=texts, label="arm")
     source, target = (frame.filter(pl.col("domain") == domain) for domain in ("source", "target"))
     return Parts({"source": source, "target": target, "columns": columns}, reader=from_table)
 

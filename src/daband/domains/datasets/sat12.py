@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray
+from daband.arrays import FloatArray
 from daband.domains.contract import About
 from daband.domains.data_paths import need
 from daband.domains.datasets.builder import Parts, by_hand, declare, load_packed, ordered
@@ -48,7 +50,7 @@ def _tiny(*, source: str = "hand", target: str = "indu") -> Parts:
     return _parts(*made)
 
 
-def _domain(domain: str) -> tuple[AnyArray, ...]:
+def _domain(domain: str) -> tuple[Any, ...]:
     path = need([f"sat12/sat12-{domain}.npz"], pair="sat12")
     x, seconds, cutoff, features, arms = load_packed(path, ("x", "seconds", "cutoff", "features", "arms"))
     if seconds.shape != (len(x), len(arms)) or x.shape[1] != len(features) or not (seconds >= 0).all():
@@ -56,13 +58,13 @@ def _domain(domain: str) -> tuple[AnyArray, ...]:
     return x, seconds, cutoff, features, arms
 
 
-def _parts(*domains: tuple[AnyArray, ...]) -> Parts:
+def _parts(*domains: tuple[Any, ...]) -> Parts:
     import polars as pl
 
     arms = [str(arm) for arm in domains[0][4]]
     both = np.concatenate([x for x, *_ in domains]).astype(np.float64)
-    absent, first = np.unique(np.isnan(both), axis=1, return_index=True)
-    flags = [place for column, place in sorted(zip(absent.T.any(axis=1), first, strict=True)) if column]
+    groups, first = np.unique(np.isnan(both), axis=1, return_index=True)
+    flags = [int(place) for group, place in zip(groups.T, first, strict=True) if group.any()]
     median = np.nanmedian(both, axis=0)
     frames = []
     for x, seconds, cutoff, features, _ in domains:
@@ -71,9 +73,9 @@ def _parts(*domains: tuple[AnyArray, ...]) -> Parts:
         columns |= {f"{features[place]} is missing": np.isnan(x[:, place]).astype(np.float64) for place in flags}
         rewards = 1.0 - np.log1p(np.minimum(seconds, cutoff)) / np.log1p(cutoff)
         frames.append(pl.DataFrame(columns | dict(zip(arms, rewards.astype(np.float64).T, strict=True))))
-    context = [name for name in frames[0].columns if name not in arms]
-    columns = Columns(context=context, rewards=arms)
-    return Parts({"source": frames[0], "target": frames[1], "columns": columns}, reader=from_table)
+    context = tuple(name for name in frames[0].columns if name not in arms)
+    meaning = Columns(context=context, rewards=tuple(arms))
+    return Parts({"source": frames[0], "target": frames[1], "columns": meaning}, reader=from_table)
 
 
 declare(
