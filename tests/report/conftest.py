@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from daband.experiments import Experiment, bench, continue_run
+from daband.experiments.run import RUN_FILES
+from daband.files import finish_folder
 
 
 def copied(folder, record, out, *, accuracy=None, **changes):
@@ -19,6 +21,7 @@ def copied(folder, record, out, *, accuracy=None, **changes):
     new["config_hash"] = new["folder"]
     shutil.copytree(folder / record["folder"], out / new["folder"])
     (out / new["folder"] / "result.json").write_text(json.dumps(new))
+    finish_folder(out / new["folder"], RUN_FILES)
     return new
 
 
