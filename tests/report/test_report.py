@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from daband.errors import DataError, InvalidInput
-from daband.files import finish_folder
 from daband.report import compare, markdown_table, read_records, summarise, write_report
 from daband.report.tables import markdown_text
 from tests.report.conftest import copied, write_results
@@ -345,7 +344,6 @@ def test_the_shortest_runs_give_a_report(images, tmp_path, n):
         folder = tmp_path / record["folder"]
         lines = (folder / "episodes.jsonl").read_text().splitlines()[:n]
         (folder / "episodes.jsonl").write_text("\n".join(lines))
-        finish_folder(folder, ())
         rounds = dict(np.load(folder / "rounds.npz"))
         np.savez(folder / "rounds.npz", **{name: column[:n] for name, column in rounds.items()})
     write_results(tmp_path, new)
@@ -359,7 +357,6 @@ def test_what_went_wrong_is_told(images, tmp_path):
     collapsed = next(r for r in new if r["method"] == "daband")
     lines = [json.dumps({"episode": n, "regret": 1.0, "reward": 0.0, "target_top_share": 1.0}) for n in range(1, 12)]
     (tmp_path / collapsed["folder"] / "episodes.jsonl").write_text("\n".join(lines))
-    finish_folder(tmp_path / collapsed["folder"], ())
     (tmp_path / collapsed["folder"] / "environment.json").write_text(json.dumps({"artifacts_error": "RuntimeError: x"}))
     write_results(tmp_path, new)
     page = write_report(tmp_path, formats=()).read_text()
@@ -398,7 +395,7 @@ def test_what_cannot_be_reported(images, tmp_path):
 )
 def test_a_damaged_file_is_named(images, tmp_path, name, content, message):
     record = next(r for r in read_records(images) if r["method"] == "daband")
-    new = copied(images, record, tmp_path)
+    new = copied(images, record, tmp_path, digests=True)
     (tmp_path / new["folder"] / name).write_bytes(content)
     write_results(tmp_path, [new])
     with pytest.raises(DataError, match=f"{name} is damaged: its content does not match its digest"):
@@ -413,7 +410,7 @@ def test_a_damaged_file_is_named(images, tmp_path, name, content, message):
 )
 def test_one_changed_bit_is_an_error_and_never_another_number(images, tmp_path, name):
     record = next(r for r in read_records(images) if r["method"] == "daband")
-    new = copied(images, record, tmp_path)
+    new = copied(images, record, tmp_path, digests=True)
     write_results(tmp_path, [new])
     path = tmp_path / new["folder"] / name
     whole = path.read_bytes()
@@ -431,7 +428,7 @@ def test_one_changed_bit_is_an_error_and_never_another_number(images, tmp_path, 
 
 def test_results_that_differ_from_a_run_are_refused(images, tmp_path):
     record = next(r for r in read_records(images) if r["method"] == "daband")
-    new = copied(images, record, tmp_path)
+    new = copied(images, record, tmp_path, digests=True)
     write_results(tmp_path, [{**new, "target_accuracy": 0.999}])
     with pytest.raises(DataError, match=r"results\.json is damaged: it differs from"):
         write_report(tmp_path, formats=())
