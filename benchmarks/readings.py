@@ -39,7 +39,7 @@ def ablated(letters: str, **changes: Any) -> dict[str, Any]:
 def studies() -> dict[str, dict[str, dict[str, Any]]]:
     """By study and variant, the policy's settings."""
     network = {"options": {"pixels": "imagenet"}}
-    own_choice = {"predicted_reward": 0.0, "predicted_reward_own_choice": 1.0}
+    own_choice = {"predicted_reward": 0.0, "predicted_reward_target_choice": 1.0}
     readings: dict[str, dict[str, Any]] = {
         "pixels by ImageNet": {"recipe": ablated("RPD", encoder=network)},
         "pixels by ImageNet, none": {"recipe": ablated("none", encoder=network)},

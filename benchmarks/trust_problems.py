@@ -101,7 +101,7 @@ def variants(image: bool, base: str) -> list[Variant]:
         "weights": {"adversarial": 3.0, "target_entropy": 0.3, "target_diversity": 0.1},
         "learning": {"gate_exponent": 0.0},
     }
-    collapse = {"base": base, "weights": {"predicted_reward_own_choice": 3.0}, "learning": {"gate_exponent": 0.0}}
+    collapse = {"base": base, "weights": {"predicted_reward_target_choice": 3.0}, "learning": {"gate_exponent": 0.0}}
     neural = [
         Variant("daband", "daband", {"recipe": base}),
         Variant("daband-collapsed", "daband", {"recipe": collapse}),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
+from daband.linear.steps import StandardiseStep
 
 __all__ = ["CLIP", "OutlierWarning", "Standardise", "feature_scale"]
 
@@ -39,6 +42,11 @@ class Standardise:
     count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
     a row is clipped like any other, with an ``OutlierWarning``.
 
+    All domains have one mean and one deviation of a number, so that it means the same in each. ``by_domain=True`` is for
+    domains with units of their own (``shift="units"``) or a style of their own: each is standardised by itself.
+    ``by_domain=[0, 3]`` does so for the numbers in these places alone. Batches of ``fit`` are then the domains in their
+    order, and a domain without contexts borrows the statistics of the first.
+
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
@@ -47,14 +55,17 @@ class Standardise:
     (3,)
     """
 
-    def __init__(self, *, components: int | None = None) -> None:
+    def __init__(self, *, components: int | None = None, by_domain: bool | Sequence[int] = False) -> None:
         self.components = None if components is None else whole("components", components, least=1)
+        places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
+        self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
         self._mean: FloatArray | None = None
         self._deviation: FloatArray | None = None
         self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
-        return "Standardise()" if self.components is None else f"Standardise(components={self.components})"
+        given = [f"{name}={value!r}" for name, value in self.settings().items() if value is not None]
+        return f"Standardise({', '.join(given)})"
 
     @property
     def fitted(self) -> bool:
@@ -66,81 +77,104 @@ class Standardise:
         return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
-        """Fit on batches of contexts (n_i, *C), all together."""
+        """Fit on batches of contexts (n_i, *C): of each domain in turn, or with ``by_domain=False`` all together."""
         batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
         if any(batch.ndim < 2 for batch in batches):
             raise InvalidInput("contexts must have shape (n, *C)")
-        flat = [batch.reshape(len(batch), -1) for batch in batches if len(batch)]
-        if not flat:
+        flat = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+        filled = [batch for batch in flat if len(batch)]
+        if not filled:
             raise InvalidInput("Standardise needs at least one context")
-        dims = {batch.shape[1] for batch in flat}
+        dims = {batch.shape[1] for batch in filled}
         if len(dims) != 1:
             raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
         dim = dims.pop()
-        mean, deviation = np.empty(dim), np.empty(dim)
+        own = np.full(dim, self.by_domain is True)
+        if not isinstance(self.by_domain, bool):
+            if max(self.by_domain, default=0) >= dim:
+                raise InvalidInput(f"by_domain has {max(self.by_domain)}, and a context has the numbers 0..{dim - 1}")
+            own[list(self.by_domain)] = True
+        domains = len(flat) if own.any() else 1
+        mean, deviation = np.empty((domains, dim)), np.empty((domains, dim))
         for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
             part = slice(start, start + _COLUMNS)
-            columns = np.concatenate([unit_scale(batch[:, part]) for batch in flat])
-            if not np.isfinite(columns).all():
+            columns = [unit_scale(batch[:, part]) for batch in flat]
+            if not all(np.isfinite(batch).all() for batch in columns):
                 raise InvalidInput("contexts have a NaN or infinite value")
-            mean[part], deviation[part] = _robust_moments(columns)
+            mean[:, part], deviation[:, part] = _robust_moments(np.concatenate(columns))
+            if own[part].any():
+                first = next(batch for batch in columns if len(batch))
+                for domain, batch in enumerate(columns):
+                    moments = _robust_moments(batch if len(batch) else first)
+                    for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
+                        all_domains[domain, part][own[part]] = of_domain[own[part]]
         axes = None
         if self.components is not None:
-            axes = PCA(self.components).fit(*[_standardised(unit_scale(batch), mean, deviation) for batch in flat]).axes
+            steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
+            pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
+            standardised = [step.clipped(step.in_deviations(unit_scale(batch))) for step, batch in pairs]
+            axes = PCA(self.components).fit(*standardised).axes
         self._mean, self._deviation, self._axes = mean, deviation, axes
         return self
 
-    def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Features (n, d + 1) of contexts (n, *C)."""
+    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
+        """Features (n, d + 1) of contexts (n, *C) of a domain."""
+        step = self.frozen(domain)
+        values = unit_scale(contexts.reshape(-1, step.n_inputs))
+        deviations = step.in_deviations(values)
+        if max(deviations.max(), -deviations.min()) > _OUTLIER:
+            _warn_of_outlier(values, deviations, step.mean)
+        return step.with_constant(step.clipped(deviations))
+
+    def frozen(self, domain: int = 0) -> StandardiseStep:
+        """What it does to contexts of a domain, as fitted."""
         if self._mean is None or self._deviation is None:
             raise NotFitted(
-                "Standardise is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
+                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
             )
-        values = unit_scale(contexts.reshape(-1, len(self._mean)))
-        inner = _standardised(values, self._mean, self._deviation, warn=True)
-        if self._axes is not None:
-            inner = inner @ self._axes.T
-        return np.concatenate([inner, np.ones((len(inner), 1))], axis=1)
+        row = min(domain, len(self._mean) - 1)
+        return _step(self._mean[row], self._deviation[row], self._axes)
 
-    def settings(self) -> dict[str, int | None]:
+    def settings(self) -> dict[str, Any]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
-        return {"components": self.components}
+        by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
+        return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
 
     def state(self) -> dict[str, AnyArray]:
         """The fitted arrays; empty before ``fit``."""
         if self._mean is None or self._deviation is None:
             return {}
-        fitted = {"mean": self._mean, "deviation": self._deviation}
+        one = len(self._mean) == 1  # a file of one domain's statistics has vectors
+        fitted = {
+            name: rows[0] if one else rows for name, rows in (("mean", self._mean), ("deviation", self._deviation))
+        }
         return fitted if self._axes is None else {**fitted, "axes": self._axes}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
         if state:
-            mean = restored_array(state, "mean", np.zeros(state["mean"].shape))
-            deviation = restored_array(state, "deviation", np.zeros(mean.shape))
+            mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
+            deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
             if not (deviation > 0).all():
                 raise ValueError("deviation must be positive")
             axes = None
             if self.components is not None:
-                axes = restored_array(state, "axes", np.zeros((self.components, len(mean))))
+                axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
             self._mean, self._deviation, self._axes = mean, deviation, axes
 
 
-def _standardised(values: FloatArray, mean: FloatArray, deviation: FloatArray, *, warn: bool = False) -> FloatArray:
-    """Values (n, d), centred, divided by deviations, clipped and scaled."""
-    with np.errstate(over="ignore"):  # what overflows is clipped
-        out: FloatArray = (values - mean) / deviation
-    if warn and max(out.max(), -out.min()) > _OUTLIER:
-        row, column = np.unravel_index(np.abs(out).argmax(), out.shape)
-        warnings.warn(
-            f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from "
-            f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
-            OutlierWarning,
-            stacklevel=5,
-        )
-    np.clip(out, -CLIP, CLIP, out=out)
-    out *= feature_scale(len(mean))
-    return out
+def _warn_of_outlier(values: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
+    row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
+    warnings.warn(
+        f"a context has {values[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations "
+        f"from the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
+        OutlierWarning,
+        stacklevel=5,
+    )
+
+
+def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:
+    return StandardiseStep(mean, deviation, axes, clip=CLIP, scale=feature_scale(len(mean)))
 
 
 def feature_scale(dimensions: int) -> float:
