@@ -10,8 +10,7 @@ from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, ResidentBatches, batches_for
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import ReplaySettings
-from daband.policies import DABand, load, recipe_for
-from daband.policies.stacked import adapt_stacked
+from daband.policies import DABand, adapt_stacked, load, recipe_for
 from tests.learning.one_step import assert_same_step, copies
 
 SHAPE = (3, 20, 20)

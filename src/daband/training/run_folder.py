@@ -22,8 +22,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.files import locked, make_folder, read_json, read_npz, write_bytes, write_text
-from daband.policies import Policy
-from daband.policies.checkpoint import read_checkpoint
+from daband.policies import Policy, read_checkpoint
 
 __all__ = ["History", "RunFolder"]
 
