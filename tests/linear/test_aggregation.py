@@ -21,9 +21,12 @@ def test_the_least_squares_are_those_of_a_grid_search(seed):
     np.testing.assert_allclose(best, grid[losses.argmin()], atol=0.01)
 
 
-def test_before_the_first_round_all_count_alike():
-    assert ExpertShares(4).shares.tolist() == [0.25] * 4
-    assert np.isnan(ExpertShares(2).errors()).all()
+def test_before_the_first_round_the_prior_counts():
+    shares = ExpertShares([0.5, 0.5, 0.0])
+    assert shares.shares.tolist() == [0.5, 0.5, 0.0]
+    assert np.isnan(shares.errors()).all()
+    shares.add(np.array([[0.5, 0.5, 0.6]]), np.array([0.55]))
+    np.testing.assert_allclose(shares.shares, [0.5, 0.5, 0.0], atol=0.01)  # one round says little
 
 
 def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
@@ -33,20 +36,20 @@ def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
     predictions = np.stack(
         [0.5 + 0.6 * (rewards - 0.5) + 0.2 * draw.standard_normal(n), np.full(n, 0.5), draw.random(n)], axis=1
     )
-    shares, loss = ExpertShares(3), 0.0
+    shares, loss = ExpertShares([1 / 3] * 3), 0.0
     for t in range(n):
         loss += (rewards[t] - predictions[t].clip(0, 1) @ shares.shares) ** 2
         shares.add(predictions[t : t + 1], rewards[t : t + 1])
     clipped = predictions.clip(0, 1)
     best = simplex_least_squares(clipped.T @ clipped, clipped.T @ rewards)
-    assert loss <= ((rewards - clipped @ best) ** 2).sum() + 3 * np.log(n)
-    np.testing.assert_allclose(shares.shares, best, atol=0.02)
+    assert loss <= ((rewards - clipped @ best) ** 2).sum() + 100 / 3 + 3 * np.log(n)
+    np.testing.assert_allclose(shares.shares, best, atol=0.2)  # the prior counts as 100 rounds
     assert shares.errors().argmin() == 0
 
 
 def test_a_restored_state_continues_alike():
     draw = np.random.default_rng(1)
-    one, other = ExpertShares(2), ExpertShares(2)
+    one, other = ExpertShares([0.5, 0.5]), ExpertShares([0.5, 0.5])
     one.add(draw.random((50, 2)), draw.random(50))
     other.restore(one.state())
     more, rewards = draw.random((50, 2)), draw.random(50)

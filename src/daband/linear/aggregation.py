@@ -3,25 +3,25 @@
 Every round is predicted by every expert before any of them learns it: the errors are honest and cost nothing. The
 shares s of the experts, non-negative with sum one, are those of the least squares
 
-    sum_t t (r_t - p_t . s)^2 / mean(t)  +  |s - s_0|^2
+    sum_t (r_t - p_t . s)^2  +  100 |s - s_0|^2
 
 over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007), with p_t the experts'
-predictions of round t, r_t its reward, and s_0 equal shares, which count as much as a few dozen rounds. The weight t
-makes late rounds count more: experts that learn by gradients get better.
+predictions of round t, r_t its reward, and s_0 the shares to begin with. The strength of 100 rounds was chosen on the
+development half of the data sets (benchmarks/records/split.json).
 
-**Guarantee.** This is follow-the-regularised-leader on losses f_t(s) = t (r_t - p_t . s)^2 over the simplex. With
-rewards and predictions in [0, 1], squared loss is exp-concave, and for any fixed shares u (one expert alone, or the
-best mixture in hindsight)
+**Guarantee.** This is follow-the-regularised-leader on losses f_t(s) = (r_t - p_t . s)^2 over the simplex. With rewards
+and predictions in [0, 1] squared loss is exp-concave, and for any fixed shares u (one expert alone, or the best mixture
+in hindsight)
 
-    sum_t t (r_t - p_t . s_t)^2  <=  sum_t t (r_t - p_t . u)^2  +  O(M n log n)
+    sum_t (r_t - p_t . s_t)^2  <=  sum_t (r_t - p_t . u)^2  +  O(M log n)
 
-for M experts and n rounds (Hazan, Agarwal and Kale 2007, with losses scaled by at most n): the weighted mean error
-exceeds that of the best mixture by O(M log n / n). So the mixture is never much worse than its best expert, on data
-like those it was learned from.
+for M experts and n rounds (Hazan, Agarwal and Kale 2007): the mean error exceeds that of the best mixture by
+O(M log n / n). So the mixture is never much worse than its best expert, on data like those it was learned from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -30,19 +30,21 @@ from daband.arrays import AnyArray, FloatArray, restored_array
 
 __all__ = ["ExpertShares", "simplex_least_squares"]
 
+_PRIOR_ROUNDS = 100.0
 _REVISED_EVERY = 16
 """Shares are computed anew after a sixteenth more rounds."""
 
 
 class ExpertShares:
-    """The shares of ``n_experts`` in a common prediction: ``shares`` (M,), equal before the first round."""
+    """The shares of experts in a common prediction: ``shares`` (M,), those of ``prior`` before the first round."""
 
-    def __init__(self, n_experts: int) -> None:
-        self.shares: FloatArray = np.full(n_experts, 1.0 / n_experts)
+    def __init__(self, prior: Sequence[float]) -> None:
+        self.prior: FloatArray = np.array(prior, np.float64)
+        self.shares: FloatArray = self.prior.copy()
         self.n = 0
         """Rounds that were predicted."""
-        self._gram: FloatArray = np.zeros((n_experts, n_experts))
-        self._moment: FloatArray = np.zeros(n_experts)
+        self._gram: FloatArray = np.zeros((len(prior), len(prior)))
+        self._moment: FloatArray = np.zeros(len(prior))
         self._square = 0.0
         self._revised_at = 0
 
@@ -51,27 +53,22 @@ class ExpertShares:
 
         Returns whether the shares changed.
         """
-        weights = np.arange(self.n + 1.0, self.n + len(rewards) + 1.0)
         clipped = np.clip(predictions, 0.0, 1.0)
-        weighted = clipped * weights[:, None]
-        self._gram += weighted.T @ clipped
-        self._moment += rewards @ weighted
-        self._square += float(weights @ (rewards * rewards))
+        self._gram += clipped.T @ clipped
+        self._moment += rewards @ clipped
+        self._square += float(rewards @ rewards)
         self.n += len(rewards)
         if self.n - self._revised_at < max(1, self._revised_at // _REVISED_EVERY):
             return False
         self._revised_at = self.n
-        equal = np.full(len(self.shares), 1.0 / len(self.shares))
-        scale = 2.0 / (self.n + 1.0)
-        penalised = scale * self._gram + np.eye(len(equal))
-        self.shares = simplex_least_squares(penalised, scale * self._moment + equal)
+        penalised = self._gram + _PRIOR_ROUNDS * np.eye(len(self.prior))
+        self.shares = simplex_least_squares(penalised, self._moment + _PRIOR_ROUNDS * self.prior)
         return True
 
     def errors(self) -> FloatArray:
-        """The mean squared error of each expert so far, (M,), late rounds counting more; NaN before the first."""
-        total = self.n * (self.n + 1) / 2
+        """The mean squared error of each expert so far, (M,); NaN before the first round."""
         squares = self._square - 2.0 * self._moment + self._gram.diagonal()
-        return squares / total if total else np.full(len(self.shares), np.nan)
+        return squares / self.n if self.n else np.full(len(self.shares), np.nan)
 
     def state(self) -> dict[str, AnyArray]:
         """Everything needed to continue to the last bit."""

@@ -224,7 +224,7 @@ class NeuralLinUCB(Policy):
         )
         ridge = checked_number("ridge", ridge)
         self._experts = self._make_experts(arms, ridge, exploration)
-        self._shares = ExpertShares(len(self._experts))
+        self._shares = ExpertShares([1.0 / len(self._experts)] * len(self._experts))
         self._distinct = DistinctContexts()
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
@@ -688,7 +688,6 @@ class NeuralLinUCB(Policy):
                 self._distinct.restore(state["distinct"])
             else:  # a file of an older version, which had one share by how many contexts there were
                 weight = float(state["linear.weight"][0])
-                self._shares = ExpertShares(2)
                 self._shares.shares = np.array([1.0 - weight, weight])
         self._publish()
         self._buffers.restore(below("replay.", state))

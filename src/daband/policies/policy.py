@@ -171,6 +171,8 @@ class Policy(ABC, metaclass=_PolicyType):
         self._ids = RoundIds(self.id_window)
         self._pending = PendingRounds()
         self._table: TableTransform | None = None
+        self.log_parts: frozenset[str] = frozenset()
+        """Digests of the parts of logs that ``fit_log`` has taught it: none is counted twice. Files hold them."""
 
     @classmethod
     def for_pair(cls, pair: Any, **settings: Any) -> Self:
@@ -626,6 +628,8 @@ class Policy(ABC, metaclass=_PolicyType):
         ids = self._ids if replay else RoundIds(self._ids.window)
         arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
         arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
+        if self.log_parts:
+            arrays["log_parts"] = np.frombuffer("\n".join(sorted(self.log_parts)).encode(), np.uint8)
         return arrays
 
     def _restore_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
@@ -634,6 +638,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self._scale.restore(arrays["reward_scale"])
         self._ids.restore(below("ids/", arrays))
         self._pending.restore(below("pending/", arrays))
+        self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
         self._restore(below("policy/", arrays))
 
     def __getstate__(self) -> dict[str, Any]:

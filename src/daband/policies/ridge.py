@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -199,10 +199,11 @@ class RidgePolicy(Policy):
         offered = tuple(name for name in self.propensity_weightings if name != "doubly_robust")
         return resolve_weighting(weighting, offered, "learning from sums")
 
-    def learn_sums(self, sums: RidgeSums, prepared: RidgePolicy) -> None:
+    def learn_sums(self, sums: RidgeSums, prepared: RidgePolicy, log_parts: Iterable[str] = ()) -> None:
         """Learn rounds that were summed; where that cannot be, an error is raised and nothing changes.
 
         ``prepared`` is the copy that summed them: its transform and its reward range become this policy's.
+        ``log_parts`` are the digests of the parts of a log that the sums are of.
         """
         with self._locks.write:
             statistics = copy.deepcopy(self._head.primal("the log cannot be learned"))
@@ -211,6 +212,7 @@ class RidgePolicy(Policy):
                 self.__dict__["transform"], self._scale = prepared.transform, prepared._scale
                 self._head.statistics = statistics
                 self.rounds_learned += int(sums.counts.sum())
+                self.log_parts |= frozenset(log_parts)
 
 
 @policies.register("linucb")
