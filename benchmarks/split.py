@@ -1,0 +1,73 @@
+"""The split of data sets into a development half and a report half, fixed before anything was tuned.
+
+Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules of asking) is chosen on the development
+half. ``benchmarks/trust_report.py`` reads the report half once, and records the commit that it ran. Within each kind of
+data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one.
+
+    python -m benchmarks.split          write benchmarks/records/split.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from pathlib import Path
+
+__all__ = ["KINDS", "RECORD", "development", "report", "split"]
+
+RECORD = Path(__file__).parent / "records" / "split.json"
+
+_TABLES = (
+    "baseball-era chemistry-gender children-urban churn-contract computers-trend credit-home diamonds-cut doctor-gender "
+    "earnings-years fishing-income fuel-years hawks-years injury-seat insurance-selfemployed loan-grade pension-married "
+    "poverty-country salary-country star-schools vote-gender vote-state wage-jobclass wages-region weather-city "
+    "weight-sex women-race"
+).split()
+
+
+def _ordered(*domains: str) -> list[str]:
+    return [f"{one}-{other}" for one, other in itertools.permutations(domains, 2)]
+
+
+KINDS: dict[str, list[str]] = {
+    "natural_tables": _TABLES,
+    "amazon": _ordered("books", "dvd", "elec", "kitchen"),
+    "office_caltech": _ordered("amazon", "caltech10", "dslr", "webcam"),
+    "office31_features": _ordered("amazon", "dslr", "webcam"),
+    "warfarin": _ordered("asian", "black", "white"),
+    "sat12": _ordered("hand", "indu"),
+    "handwritten": _ordered("mnist", "usps", "semeion"),
+    "images": ["digit", "signs"],
+    "synthetic": [f"rotation-{degrees}" for degrees in (0, 15, 30, 60)],
+    "markets": [
+        f"{kind}-{number}" for kind in ("covariate", "units", "inverted", "moved", "labels") for number in range(4)
+    ],
+}
+"""Every data set by kind of data. Markets are made: what may differ between them is in the name."""
+
+
+def split() -> dict[str, dict[str, list[str]]]:
+    """Names by half and kind."""
+    halves: dict[str, dict[str, list[str]]] = {"development": {}, "report": {}}
+    for kind, names in KINDS.items():
+        order = sorted(names, key=lambda name: hashlib.sha256(f"{kind}/{name}".encode()).hexdigest())
+        halves["development"][kind] = sorted(order[0::2])
+        halves["report"][kind] = sorted(order[1::2])
+    return halves
+
+
+def development() -> dict[str, list[str]]:
+    """The half that choices may be made on, by kind, as recorded."""
+    half: dict[str, list[str]] = json.loads(RECORD.read_text())["development"]
+    return half
+
+
+def report() -> dict[str, list[str]]:
+    """The half that is read once."""
+    half: dict[str, list[str]] = json.loads(RECORD.read_text())["report"]
+    return half
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps(split(), indent=1) + "\n")
