@@ -58,5 +58,6 @@ class PromiseTest:
         if self.n >= self._next_start:
             self._wealth = np.concatenate([self._wealth, np.zeros((1, len(_STAKES)))])
             self._next_start = max(self.n + _FIRST_START, math.ceil(self.n * _START_FACTOR))
-        if self.broken_at is None and self.evidence >= 1.0:
+        # No mixture has more than its richest gambler, so most of the time one look at that one is enough.
+        if self.broken_at is None and self._wealth.max() >= -math.log(self.level) and self.evidence >= 1.0:
             self.broken_at = self.n

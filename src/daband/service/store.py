@@ -270,7 +270,7 @@ class Store:
         if first_only:
             query = query.where(_rewards.c.version == 1)
         with self._reading() as connection:
-            return [LoggedReward(*tuple(row)[:7], event=Event(*row[7:])) for row in connection.execute(query)]
+            return [LoggedReward(*row[:7], Event(*row[7:]))  # type: ignore[call-arg] for row in connection.execute(query)]
 
     def last_reward(self) -> int:
         """The number of the newest reward; 0 without one."""
