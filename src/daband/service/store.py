@@ -270,7 +270,8 @@ class Store:
         if first_only:
             query = query.where(_rewards.c.version == 1)
         with self._reading() as connection:
-            return [LoggedReward(*row[:7], Event(*row[7:]))  # type: ignore[call-arg] for row in connection.execute(query)]
+            rows: list[Any] = list(connection.execute(query))
+        return [LoggedReward(*[*row[:7], Event(*row[7:])]) for row in rows]
 
     def last_reward(self) -> int:
         """The number of the newest reward; 0 without one."""
