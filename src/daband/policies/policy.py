@@ -814,7 +814,7 @@ def _may_set(policy: Policy, name: str) -> bool:
     if isinstance(attribute, property):
         return True  # Python refuses where it has no setter
     exists = attribute is not None or name in policy.__dict__
-    return exists and name not in setting_defaults(type(policy))
+    return exists and (name == "transform" or name not in setting_defaults(type(policy)))
 
 
 def _refusal(policy: Policy, name: str) -> str:
