@@ -311,7 +311,8 @@ class NeuralLinUCB(Policy):
             return self._buffers
         if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
             empty = self._make_buffers(self.n_arms)
-            self._target_alone = replace(empty, target_rounds=self._buffers.target_rounds)
+            first = self.domains.first_target
+            self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *self._buffers.rounds[first:]))
         return self._target_alone
 
     @property
@@ -338,7 +339,7 @@ class NeuralLinUCB(Policy):
     def _encode(self, expert: Expert, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
         """The features of contexts for an expert's head: (B, d), or (B, K, d) with shared arms."""
         if isinstance(expert.features, InferenceEncoder):
-            return expert.features.encode(contexts, self.domains.names[domain])
+            return expert.features.encode(contexts, domain)
         return expert.features.encode(np.asarray(contexts))
 
     def _decide(
@@ -493,10 +494,8 @@ class NeuralLinUCB(Policy):
     def _remember(
         self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
     ) -> None:
-        if self.domains.is_target(domain):
-            self._buffers.target_rounds.add_rounds(contexts, arms, rewards, weights)
-        else:
-            self._buffers.source.add_rounds(contexts, arms, rewards, weights)
+        self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
+        if not self.domains.is_target(domain):
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 
@@ -527,7 +526,7 @@ class NeuralLinUCB(Policy):
         """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
         steps = self.recipe.learning.steps if steps is None else steps
         buffers = self._buffers
-        if steps == 0 or not (len(buffers.source) or len(buffers.target_rounds)):
+        if steps == 0 or not any(len(buffer) for buffer in buffers.rounds):
             return 0
         if self._learner.objective.needs_target and not len(buffers.target) and not self._warned_no_target:
             self._warned_no_target = True
@@ -574,15 +573,16 @@ class NeuralLinUCB(Policy):
 
     def _refit_head(self, network: Expert) -> RidgeHead:
         """The network's head fitted to every stored round, each once, with the features of its encoder."""
-        buffers = {0: self._buffers.source, self.domains.first_target: self._buffers.target_rounds}
-        rounds = [self._encode_rounds(network, domain, buffer) for domain, buffer in buffers.items()]
+        rounds = [self._encode_rounds(network, domain, buffer) for domain, buffer in enumerate(self._buffers.rounds)]
         self._refitted_at = self._buffers.rounds_seen
         head = copy.copy(network.head)  # a decision under way keeps the head it began with
         if head.trust is None:
             head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
             return head
         head.trust = copy.copy(head.trust)
-        head.trust.refit(*(self._fit_head(*columns) for columns in rounds))
+        first = self.domains.first_target
+        by_role = (zip(*rounds[:first], strict=True), zip(*rounds[first:], strict=True))
+        head.trust.refit(*(self._fit_head(*(np.concatenate(column) for column in columns)) for columns in by_role))
         head.statistics = head.trust.statistics
         return head
 
@@ -597,7 +597,7 @@ class NeuralLinUCB(Policy):
         return latents, arms, rewards, weights
 
     def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray, weights: FloatArray) -> PrimalRidge:
-        weighted = self._buffers.source.weighted or self._buffers.target_rounds.weighted
+        weighted = any(buffer.weighted for buffer in self._buffers.rounds)
         statistics = self._head.refitted(latents, arms, rewards, weights if weighted else None)
         assert isinstance(statistics, PrimalRidge)
         return statistics
@@ -606,7 +606,7 @@ class NeuralLinUCB(Policy):
         """Fit the standardisation to the stored rounds where nobody called ``prepare`` before the first of them."""
         if expert.ready or not isinstance(expert.features, StandardisedContexts):
             return expert
-        filled = [buffer for buffer in (self._buffers.source, self._buffers.target_rounds) if len(buffer)]
+        filled = [buffer for buffer in self._buffers.rounds if len(buffer)]
         stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
         contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
         target = self._buffers.target
@@ -763,7 +763,7 @@ def _adapt_locked(members: Sequence[Policy]) -> list[dict[str, float] | Exceptio
         if due:
             steps = due
             # One that has seen the target, or has rewards of it, takes other steps than one that has not.
-            alike = tuple(buffer.kind for buffer in policy.buffers.parts())
+            alike = tuple(buffer.kind for buffer in policy.buffers.parts().values())
             ready.setdefault(alike, []).append((index, policy))
         else:
             results[index] = {}
