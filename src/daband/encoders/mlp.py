@@ -23,8 +23,8 @@ class MlpFeatures(Features):
     """Dense layers over the flattened context, each batch-normalised.
 
     ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
-    With ``statistics="source"``, ``own_columns`` are the numbers of a context that are standardised by each domain's own
-    statistics nevertheless. ``statistics`` says by whose mean and standard deviation a domain is normalised, see ``DomainNorm``.
+    ``statistics`` says by whose mean and standard deviation a domain is normalised, see ``DomainNorm``; with "source",
+    ``own_columns`` are the numbers of a context that are standardised by each domain's own nevertheless.
     """
 
     stackable = True

@@ -38,8 +38,8 @@ class DomainNorm(nn.Module):
     ``statistics`` says by what a domain is normalised: "own"; "source", by those of all sources, which keeps a
     difference between the domains that means something (where one domain's patients need more, taking the mean out
     takes that out as well); or "gated", which moves from the sources' to its own as ``gate``, a buffer that training
-    sets, goes from 0 to 1. With "source", the channels in ``own_channels`` (prices in another currency) are normalised by
-    a domain's own statistics nevertheless.
+    sets, goes from 0 to 1. With "source", the channels in ``own_channels`` (prices in another currency) are
+    normalised by a domain's own statistics nevertheless.
 
     Stacked runs are normalised at once: given parameters and buffers for ``runs * channels`` channels (by
     ``torch.func.functional_call``), with one ``gate`` and one column of ``batches_seen`` a run, each run's channels

@@ -39,8 +39,6 @@ class SkillGate:
         """Rounds and their highest predictions; rounds in which the arm of that was played, and their rewards."""
         self._arms: FloatArray = np.zeros((2, n_arms))
         """The sum of every arm's predictions, and how often it was played and paid 1."""
-        self.recent_reward = 0.0
-        """The mean reward of recent rounds, whatever was played; it starts from 0."""
 
     def add(self, predicted: FloatArray, arms: IntArray, rewards: FloatArray) -> None:
         """Note source rounds: what was predicted (B, K) before they were learned, the arms played, and rewards (B,)."""
@@ -52,7 +50,6 @@ class SkillGate:
         new = [[fading.sum(), fading @ highest], [matched.sum(), matched @ rewards]]
         self._sums = kept * self._sums + np.array(new)
         self._arms = kept * self._arms + np.stack([fading @ np.clip(predicted, 0.0, 1.0), right])
-        self.recent_reward = float(kept * self.recent_reward + (1 - _DECAY) * (fading @ rewards))
 
     @property
     def skill(self) -> float:
@@ -71,15 +68,13 @@ class SkillGate:
 
     def state(self) -> dict[str, AnyArray]:
         """Everything needed to continue to the last bit."""
-        return {"sums": self._sums, "arms": self._arms, "recent_reward": np.array([self.recent_reward])}
+        return {"sums": self._sums, "arms": self._arms}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned; from a file without it, the recent mean reward that it has, as "rate"."""
         if "sums" in state:
             self._sums, self._arms = (np.array(state[name], np.float64) for name in ("sums", "arms"))
-            self.recent_reward = float(state["recent_reward"][0])
             return
         rate, rounds, n_arms = float(state["rate"][0]), 1 / (1 - _DECAY), self._arms.shape[1]
         self._sums = rounds * np.array([[1.0, max(rate, 0.0)], [1.0, rate]])
         self._arms = np.full((2, n_arms), rounds * max(rate, 0.0) / n_arms)
-        self.recent_reward = rate

@@ -146,6 +146,13 @@ class Learner:
         return self.objective.needs_target or (self.recipe.learning.target_statistics and own)
 
     @property
+    def gated(self) -> bool:
+        """Whether weights depend on the policy's skill, so that it must be kept up."""
+        norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
+        terms = bool(self.objective.gated) or any(norm.statistics == "gated" for norm in norms)
+        return terms and self.recipe.learning.gate_exponent > 0
+
+    @property
     def stores_target(self) -> bool:
         """Whether unlabelled target contexts are kept: for steps, or to estimate how often arms are best there."""
         return self.uses_target or self.recipe.learning.prior == "estimated"
@@ -328,7 +335,8 @@ class Learner:
         self.step_number = int(state["step_number"][0])
         if "run_steps" in state:
             self.run_steps = int(state["run_steps"][0])
-        self.skill_gate.restore({name: tensor.numpy() for name, tensor in below("gate.").items()})
+        if "gate.sums" in state:
+            self.skill_gate.restore({name: tensor.numpy() for name, tensor in below("gate.").items()})
         self.faults[1] = float(state["streak"][0])
 
     def _restore_generator(self, state: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -52,8 +52,8 @@ class LearningSettings:
     """The factor between predicted rewards and logits."""
     gate_exponent: float = 0.0
     """The weights of the target's terms and of R are multiplied with a gate, ``skill ** gate_exponent``, where skill is
-    how much of what can be gained over the best constant arm the policy gains (``daband.learning.gate``): at full weight
-    from the start they prevent the learning they depend on."""
+    how much of what can be gained over the best constant arm the policy gains (``daband.learning.gate``): at full
+    weight from the start they prevent the learning they depend on."""
     run_steps: int = 19_200
     """The gradient steps of a run, of which schedules are shares, unless ``plan`` says how many there will be."""
     prior: str = "uniform"
@@ -147,15 +147,15 @@ class Recipe:
         """The same with the source's terms alone: Neural-LinUCB."""
         return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
 
-    def for_shift(self, shift: Shift, *, context_shape: tuple[int, ...]) -> Recipe:
+    def for_shift(self, shift: Shift, *, context_shape: tuple[int, ...], keep: Collection[str] = ()) -> Recipe:
         """The same under this assumption of what may differ between the domains.
 
         The target's terms stay where its style differs; where only the arms' frequencies do, the term that goes by
-        those. Networks of daband's own normalise by each domain's statistics where the style differs, else by the
+        those; and those in ``keep``. Networks of daband's own normalise by each domain's statistics where the style differs, else by the
         source's, but for columns of other units.
         """
-        keeps = {"target_diversity"} if shift.moves_labels else set()
-        weights = {name: w for name, w in self.weights.items() if name.startswith("source_") or name in keeps}
+        kept = {*keep, "target_diversity"} if shift.moves_labels else {*keep}
+        weights = {name: w for name, w in self.weights.items() if name.startswith("source_") or name in kept}
         options = dict(self.encoder.options)
         if self.encoder.name in ("mlp", "conv", "auto"):
             options["statistics"] = "own" if shift.aligns else "source"

@@ -8,7 +8,15 @@ from daband.linear.pca import PCA
 from daband.linear.primal import PrimalRidge
 from daband.linear.ridge_sums import RidgeSums
 from daband.linear.standardise import OutlierWarning, Standardise
-from daband.linear.transforms import Transform, UnsavedPartWarning, as_transform, build_transform, transform_settings
+from daband.linear.transforms import (
+    Transform,
+    UnsavedPartWarning,
+    apply_transform,
+    as_transform,
+    build_transform,
+    shift_transform,
+    transform_settings,
+)
 
 __all__ = [
     "PCA",
@@ -24,7 +32,9 @@ __all__ = [
     "Standardise",
     "Transform",
     "UnsavedPartWarning",
+    "apply_transform",
     "as_transform",
     "build_transform",
+    "shift_transform",
     "transform_settings",
 ]

@@ -42,8 +42,8 @@ class Standardise:
     count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
     a row is clipped like any other, with an ``OutlierWarning``.
 
-    All domains have one mean and one deviation of a number, so that it means the same in each. ``by_domain=True`` is for
-    domains with units of their own (``shift="units"``) or a style of their own: each is standardised by itself.
+    All domains have one mean and one deviation of a number, so that it means the same in each. ``by_domain=True`` is
+    for domains with units of their own (``shift="units"``) or a style of their own: each is standardised by itself.
     ``by_domain=[0, 3]`` does so for the numbers in these places alone. Batches of ``fit`` are then the domains in their
     order, and a domain without contexts borrows the statistics of the first.
 

@@ -3,7 +3,7 @@
 The paper's L_reg leaves open which arm's prediction counts in the target. ``predicted_reward`` takes the action of the
 source round, the only one that Algorithm 1 computes. ``predicted_reward_target_choice`` takes the arm that the policy
 itself would choose in the target, as the definition of the estimated best arm and the proof do; the cheapest way to
-lower the largest of all predicted rewards is to turn target features away from every arm, so it may collapse the target.
+lower the largest of all predicted rewards is to turn target features away from every arm, so it may collapse.
 """
 
 from __future__ import annotations

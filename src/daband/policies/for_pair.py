@@ -38,6 +38,7 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         hint = did_you_mean(unknown, free)
         raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(free)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
+    arguments["shift"] = getattr(pair, "shift", None)
     if "transform" not in settings:
         arguments["transform"] = default_transform(kind, pair)
     arguments |= settings

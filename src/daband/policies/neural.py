@@ -35,7 +35,16 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
-from daband.linear import ArmModel, Decision, Exploration, HeadMixture, PrimalRidge, RidgeHead, Standardise
+from daband.linear import (
+    ArmModel,
+    Decision,
+    Exploration,
+    HeadMixture,
+    PrimalRidge,
+    RidgeHead,
+    Standardise,
+    shift_transform,
+)
 from daband.linear.aggregation import ExpertShares
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 from daband.linear.head import check_head_memory
@@ -44,6 +53,7 @@ from daband.policies.for_pair import standardised_alpha
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
+from daband.shift import Shift, ShiftLike
 
 __all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
 
@@ -55,26 +65,27 @@ _LARGEST_INPUT = 4096
 _STREAK_THAT_STOPS = 3
 _MOST_CONTEXTS = 2048
 """Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
+_LARGEST_VECTOR = 1e15
+"""The norm of contexts that a network takes if it normalises its input: squares of float32 numbers stay finite."""
 _MOST_DISTINCT = 1 << 16
 
 
 class StandardisedContexts:
     """The features of the ridge expert: standardised contexts of this shape."""
 
-    def __init__(self, context_shape: tuple[int, ...]) -> None:
-        self.context_shape = context_shape
-        self.transform = Standardise()
+    def __init__(self, context_shape: tuple[int, ...], shift: Shift) -> None:
+        self.context_shape, self.shift = context_shape, shift
+        self.transform = shift_transform(Standardise(), shift, math.prod(context_shape))
 
-    def encode(self, contexts: AnyArray) -> FloatArray:
+    def encode(self, contexts: AnyArray, domain: int) -> FloatArray:
         """(B, d), or (B, K, d) with shared arms."""
         lead = contexts.shape[: -len(self.context_shape)]
-        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
+        return self.transform(contexts.reshape(-1, *self.context_shape), domain).reshape(*lead, -1)  # type: ignore[no-any-return]
 
     def fit(self, *contexts: AnyArray) -> None:
-        """Fit the standardisation to contexts of both domains, where there are any."""
-        batches = [batch.reshape(-1, *self.context_shape) for batch in contexts if len(batch)]
-        if batches:
-            self.transform.fit(*batches)
+        """Fit the standardisation to contexts of each domain, where there are any."""
+        if any(len(batch) for batch in contexts):
+            self.transform.fit(*(batch.reshape(-1, *self.context_shape) for batch in contexts))
 
 
 class DistinctContexts:
@@ -153,6 +164,8 @@ class NeuralLinUCB(Policy):
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
+        shift: what may differ between the domains, e.g. "covariate" (``daband.Shift``); by the shape of a context,
+            unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -186,6 +199,7 @@ class NeuralLinUCB(Policy):
         transform: Any = None,
         device: str = "auto",
         seed: int = 0,
+        shift: ShiftLike = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -194,12 +208,18 @@ class NeuralLinUCB(Policy):
             reward_range=reward_range,
             transform=transform,
             seed=seed,
+            shift=shift,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
         self.feedback = feedback
         self.device_setting = device
-        chosen = resolve_recipe(recipe, context_shape=self.feature_shape, source_terms_only=self.source_terms_only)
+        # Units are the business of a transform, where there is one: behind it there are other numbers.
+        kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
+        behind = self.shift if self.transform is None else Shift(kinds, stated=self.shift.stated)
+        chosen = resolve_recipe(
+            recipe, context_shape=self.feature_shape, source_terms_only=self.source_terms_only, shift=behind
+        )
         self.recipe = with_encoder(chosen, encoder)
         # Networks of daband's own take images with the channels first; any other gets contexts as they are.
         of_ours = self.recipe.encoder.name in ("auto", "conv", "pretrained")
@@ -217,6 +237,8 @@ class NeuralLinUCB(Policy):
             device=self._device,
             module=encoder if isinstance(encoder, nn.Module) else None,
         )
+        if getattr(self._learner.encoder.features, "normalise_input", None) is not None:
+            self.largest_norm = _LARGEST_VECTOR
         exploration = Exploration(
             explore,
             checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
@@ -250,7 +272,9 @@ class NeuralLinUCB(Policy):
         network = Expert(self._learner.acting_copy(), head(self._learner.encoder.dimension, exploration, "primal"))
         if not (self.recipe.learning.linear_weight > 0 and math.prod(self.feature_shape) <= _LARGEST_INPUT):
             return (network,)
-        contexts = StandardisedContexts(self._encoded_shape)
+        contexts = StandardisedContexts(
+            self._encoded_shape, self.shift if self.transform is None else Shift(("covariate",))
+        )
         dim = contexts.transform.n_features(self._encoded_shape)
         narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(dim)))
         return network, Expert(contexts, head(dim, narrower, "auto"))
@@ -316,6 +340,14 @@ class NeuralLinUCB(Policy):
         return self._target_alone
 
     @property
+    def alignment(self) -> str:
+        return self._learner.alignment
+
+    def plan(self, episodes: int) -> None:
+        if self._learner.step_number == 0:  # a run that goes on keeps its plan
+            self._learner.plan(episodes * self.recipe.learning.steps)
+
+    @property
     def expert_shares(self) -> tuple[float, ...]:
         """What each expert counts in predictions, the network first; (1.0,) where it acts alone."""
         return self._acting.shares
@@ -340,7 +372,7 @@ class NeuralLinUCB(Policy):
         """The features of contexts for an expert's head: (B, d), or (B, K, d) with shared arms."""
         if isinstance(expert.features, InferenceEncoder):
             return expert.features.encode(contexts, domain)
-        return expert.features.encode(np.asarray(contexts))
+        return expert.features.encode(np.asarray(contexts), domain)
 
     def _decide(
         self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
@@ -387,8 +419,11 @@ class NeuralLinUCB(Policy):
         experts = self._acting.experts
         new = self._distinct.add(contexts) if len(experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
+        predicted = None
+        if self._learner.gated and not self.domains.is_target(domain):
+            predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
-        self._remember(contexts, arms, rewards, domain, weights)
+        self._remember(contexts, arms, rewards, domain, weights, predicted)
 
     def _learn_by_heads(
         self,
@@ -430,7 +465,8 @@ class NeuralLinUCB(Policy):
                 arm = parts[-1].arm
                 self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], None, new[one])
             decision = join_decisions(parts)
-        self._remember(contexts, decision.arm, rewards[np.arange(len(contexts)), decision.arm], domain, None)
+        played = rewards[np.arange(len(contexts)), decision.arm]
+        self._remember(contexts, decision.arm, played, domain, None, decision.mean)
         return decision
 
     @property
@@ -462,7 +498,7 @@ class NeuralLinUCB(Policy):
 
     def _observe(self, contexts: AnyArray) -> None:
         self._warn_of_large_pixels(contexts)
-        if self._learner.uses_target:
+        if self._learner.stores_target:
             self._buffers.target.add(contexts)
 
     @property
@@ -492,10 +528,19 @@ class NeuralLinUCB(Policy):
         self._publish()
 
     def _remember(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: int,
+        weights: FloatArray | None,
+        predicted: FloatArray | None,
     ) -> None:
+        """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
         if not self.domains.is_target(domain):
+            if predicted is not None and self._learner.gated:
+                self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 
@@ -538,7 +583,7 @@ class NeuralLinUCB(Policy):
         statistics = self._head.statistics
         assert isinstance(statistics, PrimalRidge)
         alpha = self._head.exploration.alpha
-        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate, prior=self._prior)
+        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, prior=self._prior)
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
@@ -561,6 +606,7 @@ class NeuralLinUCB(Policy):
         self._experts = (network, *others)
         self._publish()
         measured["recent_reward"] = self._rate
+        measured["gate"] = self._learner.gate
         return measured
 
     def _refit_is_due(self) -> bool:
@@ -606,13 +652,19 @@ class NeuralLinUCB(Policy):
         """Fit the standardisation to the stored rounds where nobody called ``prepare`` before the first of them."""
         if expert.ready or not isinstance(expert.features, StandardisedContexts):
             return expert
-        filled = [buffer for buffer in self._buffers.rounds if len(buffer)]
-        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
-        contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
-        target = self._buffers.target
-        expert.features.fit(contexts, target.contexts[: len(target)].cpu().numpy())
+        rounds = self._buffers.rounds
+        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in rounds]
+        contexts, arms, rewards, weights = (
+            [column.cpu().numpy() for column in columns] for columns in zip(*stored, strict=True)
+        )
+        seen = list(contexts)
+        for domain, buffer in enumerate(self._buffers.unlabelled, start=self.domains.first_target):
+            seen[domain] = np.concatenate([seen[domain], buffer.contexts[: len(buffer)].cpu().numpy()])
+        expert.features.fit(*seen)
+        filled = [domain for domain, rows in enumerate(contexts) if len(rows)]
+        features = np.concatenate([expert.features.encode(contexts[domain], domain) for domain in filled])
         head = copy.copy(expert.head)
-        head.statistics = head.refitted(expert.features.encode(contexts), arms, rewards, weights)
+        head.statistics = head.refitted(features, *(np.concatenate(column) for column in (arms, rewards, weights)))
         return replace(expert, head=head)
 
     def _estimate_prior(self, network: Expert) -> FloatArray | None:
@@ -679,7 +731,8 @@ class NeuralLinUCB(Policy):
         self._experts = (replace(self._experts[0], features=self._learner.acting_copy()), *self._experts[1:])
         for expert in self._experts[1:]:
             if isinstance(expert.features, StandardisedContexts):
-                expert.features.transform = Standardise()  # one that was not fitted has no state
+                features = expert.features  # one that was not fitted has no state
+                features.transform = StandardisedContexts(features.context_shape, features.shift).transform
                 expert.features.transform.restore(below("linear.transform.", state))
                 expert.head.restore(below("linear.head.", state))
         if len(self._experts) > 1:
@@ -692,6 +745,8 @@ class NeuralLinUCB(Policy):
         self._publish()
         self._buffers.restore(below("replay.", state))
         self._rate = float(state["rate"][0])
+        if "learner.gate.sums" not in state:  # an older version wrote the file
+            self._learner.skill_gate.restore({"rate": state["rate"]})
         self._prior = state.get("prior")
         self._refitted_at = int(state["refitted_at"][0])
 

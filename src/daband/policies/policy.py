@@ -41,7 +41,15 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput
-from daband.linear import Decision, Transform, as_transform, build_transform, transform_settings
+from daband.linear import (
+    Decision,
+    Transform,
+    apply_transform,
+    as_transform,
+    build_transform,
+    shift_transform,
+    transform_settings,
+)
 from daband.linear.kernels import kernels
 from daband.linear.reward_model import cross_fitted_rewards, flat_features
 from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
@@ -65,6 +73,7 @@ from daband.policies.propensities import LARGEST_WEIGHT, pseudo_rewards, resolve
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
+from daband.shift import ShiftLike, as_shift
 from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
 
@@ -148,6 +157,7 @@ class Policy(ABC, metaclass=_PolicyType):
         reward_range: RewardRange,
         transform: Any,
         seed: int,
+        shift: ShiftLike = None,
     ) -> None:
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
@@ -161,7 +171,12 @@ class Policy(ABC, metaclass=_PolicyType):
         self.largest_norm = LARGEST_NORM
         self._set_round_shape()
         self._scale = RewardScale(reward_range)
-        self.transform: Transform | None = as_transform(transform)  # a copy, fitted for this policy alone
+        self.shift = as_shift(shift, context_shape=self.context_shape)
+        """What may differ between the domains."""
+        transform = as_transform(transform)  # a copy, fitted for this policy alone
+        if self.shift.stated:
+            transform = shift_transform(transform, self.shift, self._dimensions)
+        self.transform: Transform | None = transform
         self.seed = check_seed(seed)
         self.domains = DomainNames()
         """The names of the domains; hooks get a domain's index in them."""
@@ -506,7 +521,20 @@ class Policy(ABC, metaclass=_PolicyType):
             "reward_range": self._scale.setting,
             "transform": transform_settings(self.transform),
             "seed": self.seed,
+            **({"shift": self.shift.state()} if self.shift.stated else {}),
         }
+
+    @property
+    def alignment(self) -> str:
+        """What is aligned between the domains, and by how much, in one line."""
+        own = getattr(self.transform, "by_domain", False)
+        columns = "" if isinstance(own, bool) else f" for {len(own)} columns"
+        return (
+            f"nothing is aligned: {f'own statistics of each domain{columns}' if own else 'domains are treated alike'}"
+        )
+
+    def plan(self, episodes: int) -> None:
+        """Say how many episodes a run has, before the first: schedules of a policy that has any are shares of it."""
 
     @property
     def reward_range(self) -> tuple[float, float]:
@@ -781,11 +809,12 @@ class Policy(ABC, metaclass=_PolicyType):
         mean, width = self._scale.predictions(decision.mean, decision.width)
         return Decision(decision.arm, decision.propensity, mean, width)
 
-    def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:  # noqa: ARG002
+    def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
         if self.transform is None:
             return contexts
         lead = contexts.shape[: -len(self.context_shape)]
-        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
+        flat = contexts.reshape(-1, *self.context_shape)
+        return apply_transform(self.transform, flat, domain).reshape(*lead, -1)
 
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
         usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape

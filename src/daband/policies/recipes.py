@@ -1,11 +1,12 @@
 """The named recipes, and how a user's ``recipe=`` becomes a ``Recipe``.
 
 ``paper`` is Algorithm 1 with the paper's settings, P on the action of the source round; ``paper-target-choice`` is the
-other reading of P, on the arm that the policy would choose in the target. ``default`` is what works, ``default-rpd`` the same with R, P and D
-all on, so that leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower
-network, fewer steps. ``default`` and ``small`` follow the ``shift``, what may differ between the domains: the target's
-terms are theirs only where its style differs. Given to Neural-LinUCB, a name means that recipe without the target's terms. How
-the defaults were found, and on which data, stands in ``benchmarks/records/recipe-research.md``.
+other reading of P, on the arm that the policy would choose in the target. ``default`` is what works, ``default-rpd``
+the same with R, P and D all on, so that leaving one out says something. ``small`` is the default for a CPU and a few
+minutes: a narrower network, fewer steps. ``default`` and ``small`` follow the ``shift``, what may differ between the
+domains: the target's terms are theirs only where its style differs. Given to Neural-LinUCB, a name means that recipe
+without the target's terms. How the defaults were found, and on which data, stands in
+``benchmarks/records/recipe-research.md``.
 
 A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
@@ -74,10 +75,13 @@ def resolve_recipe(
         changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": "default" if recipe is None else recipe}
         name = str(changes.pop("base", "default"))
         base = recipe_for(name, context_shape=context_shape)
+        base = base.source_alone() if source_terms_only else base
         if name in _FOLLOW_SHIFT:
             shift = default_shift(context_shape) if shift is None else shift
-            base = base.for_shift(shift, context_shape=context_shape)
-        full = (base.source_alone() if source_terms_only else base).changed(changes)
+            named = changes.get("weights", {})
+            keep = named if isinstance(named, Mapping) else ()
+            base = base.for_shift(shift, context_shape=context_shape, keep=keep)
+        full = base.changed(changes)
     else:
         raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
     try:

@@ -27,6 +27,7 @@ from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.propensities import WEIGHTINGS, resolve_weighting, round_weights
 from daband.policies.reward_scale import RewardRange
 from daband.policies.round_ids import RoundIds
+from daband.shift import ShiftLike
 
 __all__ = ["Constant", "LinUCB", "RidgePolicy"]
 
@@ -263,6 +264,7 @@ class LinUCB(RidgePolicy):
         transform: Any = None,
         form: Literal["auto", "primal", "dual"] = "auto",
         seed: int = 0,
+        shift: ShiftLike = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -271,6 +273,7 @@ class LinUCB(RidgePolicy):
             reward_range=reward_range,
             transform=transform,
             seed=seed,
+            shift=shift,
         )
         ridge = checked_number("ridge", ridge)
         self._head = RidgeHead(

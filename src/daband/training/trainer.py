@@ -162,6 +162,7 @@ class Trainer:
         else:
             self._trust_prior()
         self._fit_transform()
+        policy.plan(phase.episodes)
         self._since = self._saved = time.perf_counter()
         self._beside = 1
         self._apart = save_every
