@@ -24,7 +24,7 @@ def changed(**changes):
 def test_a_number_keeps_the_schedule_and_a_table_changes_it():
     before = recipe_for("default-rpd", context_shape=SHAPE)
     after = changed(weights={"adversarial": 5, "pseudo_labels": {"start": 10}})
-    assert after.weights["adversarial"] == Weight(5, shape="sigmoid", steps=6000)
+    assert after.weights["adversarial"] == Weight(5, shape="sigmoid", steps=0.3125)
     assert after.weights["pseudo_labels"] == Weight(0.5, shape="step", start=10)
     untouched = {"adversarial", "pseudo_labels"} ^ set(before.weights)
     assert all(after.weights[name] == before.weights[name] for name in untouched)

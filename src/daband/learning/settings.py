@@ -162,8 +162,8 @@ class Recipe:
         """The same under this assumption of what may differ between the domains.
 
         The target's terms stay where its style differs; where only the arms' frequencies do, the term that goes by
-        those; and those in ``keep``. Networks of daband's own normalise by each domain's statistics where the style differs, else by the
-        source's, but for columns of other units.
+        those; and the terms in ``keep``. Networks of daband's own normalise by each domain's statistics where the style
+        differs, else by the source's, but for columns of other units.
         """
         kept = {*keep, "target_diversity"} if shift.moves_labels else {*keep}
         weights = {name: w for name, w in self.weights.items() if name.startswith("source_") or name in kept}

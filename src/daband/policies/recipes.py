@@ -78,8 +78,8 @@ def resolve_recipe(
         base = base.source_alone() if source_terms_only else base
         if name in _FOLLOW_SHIFT:
             shift = default_shift(context_shape) if shift is None else shift
-            named = changes.get("weights", {})
-            keep = named if isinstance(named, Mapping) else ()
+            named: object = changes.get("weights")
+            keep = tuple(named) if isinstance(named, Mapping) else ()
             base = base.for_shift(shift, context_shape=context_shape, keep=keep)
         full = base.changed(changes)
     else:
