@@ -106,8 +106,8 @@ def from_table(
     else:
         held_frame = read_table(source_test)
     frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_frame}
-    for what, part in frames.items():
-        if part is not None and not len(part):
+    for what, rows in frames.items():
+        if rows is not None and not len(rows):
             raise DataError(f"the {what} table has no rows")
     if transform is None:
         both = _stacked(source_frame, target_frame, columns)
