@@ -55,16 +55,16 @@ def problems() -> dict[str, list[Problem]]:
         ],
     }
     dials: dict[str, dict[str, Any]] = {
-        "none": {"shift": {"rotation": 0.0, "translation": 0.0, "frequency": 0.0}},
-        "rotation-30": {"shift": {"rotation": 30.0, "frequency": 0.0}},
-        "rotation-60": {"shift": {"rotation": 60.0}},
-        "rotation-90": {"shift": {"rotation": 90.0, "frequency": 0.0}},
-        "rotation-75": {"shift": {"rotation": 75.0, "frequency": 0.0}},
-        "frequency-3": {"shift": {"rotation": 20.0, "frequency": 3.0}},
-        "labels-rotation-45": {"rewards": "labels", "shift": {"rotation": 45.0, "frequency": 1.0}},
-        "labels-rotation-75": {"rewards": "labels", "shift": {"rotation": 75.0, "frequency": 0.0}},
-        "labels-frequency-4": {"rewards": "labels", "shift": {"rotation": 30.0, "frequency": 4.0}},
-        "quadratic-45": {"rewards": "quadratic", "shift": {"rotation": 45.0}},
+        "none": {"view": {"rotation": 0.0, "translation": 0.0, "frequency": 0.0}},
+        "rotation-30": {"view": {"rotation": 30.0, "frequency": 0.0}},
+        "rotation-60": {"view": {"rotation": 60.0}},
+        "rotation-90": {"view": {"rotation": 90.0, "frequency": 0.0}},
+        "rotation-75": {"view": {"rotation": 75.0, "frequency": 0.0}},
+        "frequency-3": {"view": {"rotation": 20.0, "frequency": 3.0}},
+        "labels-rotation-45": {"rewards": "labels", "view": {"rotation": 45.0, "frequency": 1.0}},
+        "labels-rotation-75": {"rewards": "labels", "view": {"rotation": 75.0, "frequency": 0.0}},
+        "labels-frequency-4": {"rewards": "labels", "view": {"rotation": 30.0, "frequency": 4.0}},
+        "quadratic-45": {"rewards": "quadratic", "view": {"rotation": 45.0}},
     }
     found["synthetic"] = [
         Problem(f"synthetic/{name}", "synthetic", {"n_contexts": 5000, **dial}, episodes=75)

@@ -33,6 +33,7 @@ Policy
 Random
 Recipe
 Run
+Shift
 Standardise
 TrainingDiverged
 audit

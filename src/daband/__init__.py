@@ -15,6 +15,7 @@ from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
 from daband.handover import export, load_deployed
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
+from daband.shift import Shift
 from daband.training import Run, continue_on_target, fit_log, train
 from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 
@@ -44,6 +45,7 @@ __all__ = [
     "Random",
     "Recipe",
     "Run",
+    "Shift",
     "Standardise",
     "TrainingDiverged",
     "assess",

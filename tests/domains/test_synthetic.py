@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from daband.domains import Shift, load
+from daband.domains import SyntheticView, load
 from daband.errors import InvalidInput
 
 
@@ -50,7 +50,7 @@ def test_realised_rewards_have_the_expected_mean(noise):
 
 
 def test_no_shift_means_one_domain():
-    still = load("synthetic", n_contexts=20_000, shift={"rotation": 0, "translation": 0, "frequency": 0})
+    still = load("synthetic", n_contexts=20_000, view={"rotation": 0, "translation": 0, "frequency": 0})
     source, target = still.source.read(np.arange(20_000)), still.target.read(np.arange(20_000))
     np.testing.assert_allclose(source.mean(axis=0), target.mean(axis=0), atol=0.02)
     np.testing.assert_allclose(source.T @ source / 20_000, target.T @ target / 20_000, atol=0.02)
@@ -59,7 +59,7 @@ def test_no_shift_means_one_domain():
 def test_each_dial_does_what_it_says():
     def target(**shift):
         fields = {"rotation": 0, "translation": 0, "frequency": 0} | shift
-        return load("synthetic", n_contexts=4000, shift=fields).target.read(np.arange(4000))
+        return load("synthetic", n_contexts=4000, view=fields).target.read(np.arange(4000))
 
     still = target()
     turned = target(rotation=60)
@@ -71,7 +71,7 @@ def test_each_dial_does_what_it_says():
 
 
 def test_frequency_makes_arms_uneven_on_the_target_only():
-    pair = load("synthetic", n_contexts=20_000, shift=Shift(frequency=2.0))
+    pair = load("synthetic", n_contexts=20_000, view=SyntheticView(frequency=2.0))
     best = pair.target_test.read_expected(0, len(pair.target_test)).argmax(axis=1)
     counts = np.bincount(best, minlength=5)
     assert counts[4] / counts[0] == pytest.approx(np.exp(-2.0), rel=0.2)
@@ -131,13 +131,13 @@ def test_source_and_target_of_equal_length_are_not_shown_in_lockstep():
         ({"dimension": 3}, "at least n_arms"),
         ({"noise": "x"}, "noise must be a finite number, got 'x'"),
         ({"noise": 1.5}, "between 0 and 1"),
-        ({"shift": {"rotate": 3}}, "rotation, translation, scale, frequency"),
-        ({"shift": {"scale": 0}}, "positive"),
-        ({"shift": {"rotation": float("nan")}}, "finite"),
-        ({"shift": {"rotation": "x"}}, r"shift\.rotation must be a finite number, got 'x'"),
-        ({"shift": {"scale": None}}, r"shift\.scale must be a finite number, got None"),
-        ({"shift": {3: 4}}, "rotation, translation, scale, frequency, got 3"),
-        ({"shift": 60}, "shift must be a Shift or a mapping, got 60"),
+        ({"view": {"rotate": 3}}, "rotation, translation, scale, frequency"),
+        ({"view": {"scale": 0}}, "positive"),
+        ({"view": {"rotation": float("nan")}}, "finite"),
+        ({"view": {"rotation": "x"}}, r"view\.rotation must be a finite number, got 'x'"),
+        ({"view": {"scale": None}}, r"view\.scale must be a finite number, got None"),
+        ({"view": {3: 4}}, "rotation, translation, scale, frequency, got 3"),
+        ({"view": 60}, "view must be a SyntheticView or a mapping, got 60"),
         ({"colour": 1}, "no option 'colour'"),
     ],
 )

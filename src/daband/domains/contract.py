@@ -22,6 +22,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import InvalidInput
+from daband.shift import Shift, as_shift
 
 if TYPE_CHECKING:
     from daband.table_transform import TableTransform
@@ -250,6 +251,12 @@ class Pair:
     """A name per number of a flat context, where there are such names; pictures and diagnostics use them."""
     table: TableTransform | None = None
     """For a pair made of tables: the fitted transform that turns a raw row into a context."""
+    shift: Shift = None  # type: ignore[assignment]
+    """What may differ between the domains; where nobody says, "style" for images and "covariate" for vectors."""
+
+    def __post_init__(self) -> None:
+        shift = as_shift(self.shift, context_shape=self.context_shape, feature_names=self.feature_names)
+        object.__setattr__(self, "shift", shift)
 
     def __repr__(self) -> str:
         few = 6
@@ -262,7 +269,7 @@ class Pair:
         return (
             f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}, reward_range "
             f"{self.reward_range}; {len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
-            f"target contexts, {labelled}>"
+            f"target contexts, {labelled}; shift {self.shift}>"
         )
 
     def require_target_test(self) -> EvaluationDomain:

@@ -23,15 +23,16 @@ from daband.domains.contract import About, Pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource
 from daband.domains.registry import register_pair
 from daband.errors import InvalidInput
+from daband.shift import ShiftLike, as_shift
 
-__all__ = ["Shift", "synthetic"]
+__all__ = ["SyntheticView", "synthetic"]
 
 _SPREAD = 0.6  # norm of the noise around a prototype; a prototype has norm 1
 _KINDS = ("linear", "quadratic", "labels")
 
 
 @dataclass(frozen=True)
-class Shift:
+class SyntheticView:
     """How the target's view of a round differs from the source's; all zeros and a scale of 1 is no shift.
 
     ``rotation`` turns the hidden vector by so many degrees in each of d // 2 fixed random planes, ``scale`` multiplies
@@ -46,9 +47,9 @@ class Shift:
 
     def __post_init__(self) -> None:
         for name in ("rotation", "translation", "scale", "frequency"):
-            finite(f"shift.{name}", getattr(self, name))
+            finite(f"view.{name}", getattr(self, name))
         if self.scale <= 0:
-            raise InvalidInput(f"shift.scale must be positive, got {self.scale}")
+            raise InvalidInput(f"view.scale must be positive, got {self.scale}")
 
 
 @register_pair("synthetic", about=About(summary="known rewards, a shift one can dial, exact regret"))
@@ -60,7 +61,8 @@ def synthetic(
     n_arms: int = 5,
     dimension: int = 16,
     n_contexts: int = 20_000,
-    shift: Shift | Mapping[str, float] | None = None,
+    view: SyntheticView | Mapping[str, float] | None = None,
+    shift: ShiftLike = "style",
     noise: float = 0.2,
     data_seed: int = 0,
 ) -> Pair:
@@ -75,7 +77,8 @@ def synthetic(
         n_arms: the number of arms, K.
         dimension: the length d of a context; at least K.
         n_contexts: how many contexts the source has, and the target for training; the tests hold a fifth as many.
-        shift: the difference between the domains, as ``Shift`` or as a mapping of some of its fields.
+        view: the difference between the domains, as ``SyntheticView`` or as a mapping of some of its fields.
+        shift: what a policy may assume of it: each domain has a view of its own, so "style" by default.
         noise: the share of rewards that are drawn as 0 or 1 with the expected reward as probability, the others being
             paid exactly; the expectation is the same for every share. Not used with "labels".
         data_seed: fixes everything that is drawn.
@@ -84,7 +87,7 @@ def synthetic(
         n_arms, dimension, n_contexts = 3, 8, 160
     _check(rewards=rewards, arms=arms, n_arms=n_arms, dimension=dimension, n_contexts=n_contexts, noise=noise)
     whole("data_seed", data_seed, least=0)
-    dial = shift if isinstance(shift, Shift) else _shift_of({} if shift is None else shift)
+    dial = view if isinstance(view, SyntheticView) else _view_of({} if view is None else view)
     # Each part has a generator of its own, so that changing one option leaves what the others draw as it was.
     keys = ("world", "source", "target", "test", "source_test")
     draw = dict(zip(keys, np.random.default_rng(data_seed).spawn(len(keys)), strict=True))
@@ -125,6 +128,7 @@ def synthetic(
         arms=arms,
         feedback="one_hot" if rewards == "labels" else "bandit",
         about=About(summary=f"{rewards} rewards, {dial}"),
+        shift=as_shift(shift, context_shape=source.context_shape),
     )
 
 
@@ -162,9 +166,9 @@ class _World:
         paid: FloatArray = np.square(products) if self.rewards == "quadratic" else products
         return np.clip(paid, 0.0, 1.0)  # rounding may leave -1e-17
 
-    def view(self, hidden: FloatArray, shift: Shift) -> FloatArray:
+    def view(self, hidden: FloatArray, view: SyntheticView) -> FloatArray:
         """How the target shows hidden vectors: rotated, scaled, moved."""
-        angle = np.deg2rad(shift.rotation)
+        angle = np.deg2rad(view.rotation)
         turn = np.eye(self.basis.shape[0])
         for first in range(0, len(turn) - 1, 2):
             turn[first : first + 2, first : first + 2] = [
@@ -172,7 +176,7 @@ class _World:
                 [np.sin(angle), np.cos(angle)],
             ]
         rotation = self.basis @ turn @ self.basis.T
-        seen: FloatArray = shift.scale * hidden @ rotation.T + shift.translation * self.direction
+        seen: FloatArray = view.scale * hidden @ rotation.T + view.translation * self.direction
         return seen
 
 
@@ -186,14 +190,14 @@ def _realise(generator: np.random.Generator, expected: FloatArray, noise: float)
     return np.where(generator.random(expected.shape) < noise, coin, expected)
 
 
-def _shift_of(fields: Mapping[str, float]) -> Shift:
+def _view_of(fields: Mapping[str, float]) -> SyntheticView:
     if not isinstance(fields, Mapping):
-        raise InvalidInput(f"shift must be a Shift or a mapping, got {fields!r}")
+        raise InvalidInput(f"view must be a SyntheticView or a mapping, got {fields!r}")
     try:
-        return Shift(**fields)
+        return SyntheticView(**fields)
     except TypeError:
-        known = ", ".join(Shift.__dataclass_fields__)
-        raise InvalidInput(f"shift has the fields {known}, got {', '.join(map(str, fields))}") from None
+        known = ", ".join(SyntheticView.__dataclass_fields__)
+        raise InvalidInput(f"view has the fields {known}, got {', '.join(map(str, fields))}") from None
 
 
 def _check(*, rewards: str, arms: str, n_arms: int, dimension: int, n_contexts: int, noise: float) -> None:

@@ -12,6 +12,7 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
 from daband.domains.subsets import hold_out_rewards
 from daband.errors import InvalidInput
+from daband.shift import ShiftLike, as_shift
 
 __all__ = [
     "ArrayContexts",
@@ -127,6 +128,8 @@ def from_arrays(
     reward_range: RewardRange | None = None,
     passes: int = 1,
     target_passes: int | None = None,
+    shift: ShiftLike = None,
+    units: Sequence[int] | None = None,
     name: str = "arrays",
 ) -> Pair:
     """A pair made of arrays: ``from_arrays(source=(x, y), target=x_t)``.
@@ -147,6 +150,9 @@ def from_arrays(
             labels and for tables within it, else the smallest and largest of the source's table.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband.shift``); by default "style" for images and "covariate" for vectors.
+        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
         name: what reports call the pair; it also fixes which source rounds are held out.
 
     Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
@@ -206,6 +212,7 @@ def from_arrays(
         feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
         reward_range=resolved,
         about=About(summary="arrays given by the user", licence="the user's own"),
+        shift=as_shift(shift, context_shape=everything.context_shape, units=units),
     )
 
 

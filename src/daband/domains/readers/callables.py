@@ -13,6 +13,7 @@ from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, Rew
 from daband.domains.readers.arrays import ArrayEvaluation, resolve_reward_range
 from daband.domains.subsets import HeldOutRewards
 from daband.errors import InvalidInput
+from daband.shift import ShiftLike, as_shift
 
 __all__ = ["CallableContexts", "CallableSource", "from_callable"]
 
@@ -120,6 +121,8 @@ def from_callable(
     class_names: Sequence[str] | None = None,
     reward_range: RewardRange = "auto",
     data_seed: int = 0,
+    shift: ShiftLike = None,
+    units: Sequence[int] | None = None,
     name: str = "callable",
 ) -> Pair:
     """A pair made of functions, e.g. a simulator.
@@ -137,6 +140,9 @@ def from_callable(
         class_names: a name per arm; by default "0", "1", ...
         reward_range: the smallest and largest reward, or "auto": policies then estimate them.
         data_seed: fixes everything that is drawn.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband.shift``); by default "style" for images and "covariate" for vectors.
+        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
         name: what reports call the pair.
 
     The expected rewards of the source are not known, so its regret is not either; its rewards are.
@@ -178,6 +184,7 @@ def from_callable(
         target_test=test,
         reward_range=resolve_reward_range(reward_range, None),
         about=About(summary="functions given by the user", licence="the user's own"),
+        shift=as_shift(shift, context_shape=paying.context_shape, units=units),
     )
 
 

@@ -17,6 +17,7 @@ from daband.domains.readers.images import Framing, ImageStore
 from daband.domains.splits import require_classes, split_half
 from daband.errors import DataError
 from daband.files import checked_path
+from daband.shift import ShiftLike, as_shift
 
 __all__ = ["ImageList", "Reading", "from_image_folder", "pair_of_images", "scan_classes"]
 
@@ -58,6 +59,7 @@ def from_image_folder(
     reading: Reading | None = None,
     passes: int = 1,
     target_passes: int | None = None,
+    shift: ShiftLike = None,
     name: str = "images",
 ) -> Pair:
     """A pair made of folders of images, decoded when they are first needed.
@@ -74,6 +76,8 @@ def from_image_folder(
         reading: processes, cache and normalisation.
         passes: how many times each source image may be shown.
         target_passes: how many times each target image may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband.shift``); by default "style" for images and "covariate" for vectors.
         name: what reports call the pair; it also fixes how source and target are split.
 
     Contexts are (3, H, W) of uint8. The target's stream holds the names of its files, and a sub-folder's name is its
@@ -118,6 +122,7 @@ def from_image_folder(
         reading=reading or Reading(),
         passes=passes,
         target_passes=target_passes,
+        shift=shift,
         name=name,
         about=About(summary="folders of images given by the user", licence="the user's own"),
     )
@@ -135,6 +140,7 @@ def pair_of_images(
     reading: Reading,
     passes: int,
     target_passes: int | None = None,
+    shift: ShiftLike = None,
     name: str,
     about: About,
 ) -> Pair:
@@ -179,6 +185,7 @@ def pair_of_images(
         target_labelled=later,
         feedback="one_hot",
         about=about,
+        shift=as_shift(shift, context_shape=framing.shape),
     )
 
 

@@ -16,6 +16,7 @@ from daband.domains.readers.arrays import ArrayContexts, ArraySource, from_array
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.domains.subsets import hold_out_log
 from daband.errors import InvalidInput
+from daband.shift import ShiftLike
 
 __all__ = ["ArrayLog", "from_log", "log_reward_range"]
 
@@ -73,6 +74,8 @@ def from_log(
     reward_range: RewardRange | None = None,
     passes: int = 1,
     target_passes: int | None = None,
+    shift: ShiftLike = None,
+    units: Sequence[int] | None = None,
     name: str = "log",
 ) -> Pair:
     """A pair whose source is a log of another policy's rounds: ``from_log(source=log, target=x_t, n_arms=5)``.
@@ -91,6 +94,9 @@ def from_log(
         reward_range: the smallest and largest reward, or "auto"; by default (0, 1) for a log within it, else "auto".
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband.shift``); by default "style" for images and "covariate" for vectors.
+        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
         name: what reports call the pair; it also fixes which rounds are held out.
 
     Contexts are not copied: whoever changes such an array afterwards changes the pair, past the checks made here.
@@ -121,6 +127,8 @@ def from_log(
             reward_range=reward_range,
             passes=passes,
             target_passes=target_passes,
+            shift=shift,
+            units=units,
             name=name,
         )
         return replace(pair, source=files)
@@ -154,6 +162,8 @@ def from_log(
         reward_range="auto",
         passes=passes,
         target_passes=target_passes,
+        shift=shift,
+        units=units,
         name=name,
     )
     later = checked.target_labelled

@@ -18,6 +18,7 @@ from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import from_log, log_reward_range
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
+from daband.shift import ShiftLike, as_shift
 from daband.table_transform import TableTransform, category_texts, numbers
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def from_table(
     passes: int = 1,
     target_passes: int | None = None,
     class_names: Sequence[str] | None = None,
+    shift: ShiftLike = None,
+    units: Sequence[str] | None = None,
     name: str = "table",
 ) -> Pair:
     """A pair made of tables.
@@ -60,6 +63,9 @@ def from_table(
         target_passes: how many times each target context may be shown; by default as ``passes``.
         class_names: the arms in their order, by the names that the label or arm column has for them, with arms that the
             source never tried; by default those it has, sorted. With ``columns.rewards`` the arms are these columns.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband.shift``); by default "style" for images and "covariate" for vectors.
+        units: the numeric context columns in other units in the target, by name; implies ``shift="units"``.
         name: what reports call the pair; it also fixes how source and target are split.
 
     ``pair.table`` is the fitted transform, which turns a raw row into a context, and ``pair.feature_names`` says what
@@ -132,7 +138,8 @@ def from_table(
     }
     pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
     about = About(summary="tables given by the user", licence="the user's own")
-    return replace(pair, about=about, feature_names=transform.feature_names, table=transform)
+    assumed = as_shift(shift, context_shape=pair.context_shape, units=units, feature_names=transform.feature_names)
+    return replace(pair, about=about, feature_names=transform.feature_names, table=transform, shift=assumed)
 
 
 def read_table(table: Any) -> pl.DataFrame:

@@ -18,6 +18,7 @@ from daband.domains.contract import About, Pair
 from daband.domains.data_paths import cache_directory
 from daband.domains.readers.arrays import from_arrays
 from daband.errors import InvalidInput
+from daband.shift import ShiftLike
 
 __all__ = ["from_datasets"]
 
@@ -34,6 +35,8 @@ def from_datasets(
     class_names: Sequence[str] | None = None,
     passes: int = 1,
     target_passes: int | None = None,
+    shift: ShiftLike = None,
+    units: Sequence[int] | None = None,
     name: str = "datasets",
 ) -> Pair:
     """A pair made of datasets with ``len`` and ``dataset[i]``, as torch's map-style ones are.
@@ -48,6 +51,9 @@ def from_datasets(
         class_names: a name per arm.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
+        shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
+            ``daband.shift``); by default "style" for images and "covariate" for vectors.
+        units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
         name: what reports call the pair; it also fixes which source rounds are held out.
 
     A context is a tensor, an array or a Pillow image. Each dataset is read once, in order, into memory (or a mapped
@@ -74,6 +80,8 @@ def from_datasets(
         class_names=class_names,
         passes=passes,
         target_passes=target_passes,
+        shift=shift,
+        units=units,
         name=name,
     )
     return replace(pair, about=About(summary="datasets given by the user", licence="the user's own"))

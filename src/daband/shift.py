@@ -1,0 +1,156 @@
+"""What may differ between source and target: the user's knowledge, by name.
+
+No unlabelled context can tell whether a warm city and a cold one are measured alike ("warm for here" is not warm) or in
+other units (a price in another currency): the two need opposite treatment. So the user says which it is.
+
+* ``"covariate"``: contexts are distributed differently, a number means the same in both. Every method uses the
+  source's statistics in both domains, and aligns nothing.
+* ``"units"``: the numbers of some columns (of all, where none is named) are measured in other units. Every method
+  standardises those columns by each domain's own statistics.
+* ``"style"``: the same things look different (rendered and photographed, dark on light and light on dark). Each
+  domain's own statistics, and alignment as the recipe has it.
+* ``"labels"``: the arms that are best are differently frequent. Their frequencies in the target are estimated anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeAlias
+
+from daband.errors import InvalidInput
+from daband.suggestions import did_you_mean
+
+__all__ = ["KINDS", "Shift", "ShiftLike", "as_shift", "default_shift"]
+
+KINDS = ("covariate", "units", "style", "labels")
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What may differ between the domains.
+
+    ``kinds`` are some of "covariate", "units", "style" and "labels". ``units`` are the positions, in a flat context, of
+    the numbers whose units differ; None means all of them. ``stated`` is whether the user said so, or the shape of a
+    context did.
+
+    >>> daband.Shift.of("units", "labels")
+    Shift(kinds=('units', 'labels'), units=None, stated=True)
+    """
+
+    kinds: tuple[str, ...]
+    units: tuple[int, ...] | None = None
+    stated: bool = False
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in KINDS:
+                hint = did_you_mean(str(kind), KINDS)
+                raise InvalidInput(f"shift must be one or several of {', '.join(KINDS)}, got {kind!r}{hint}")
+        if not self.kinds:
+            raise InvalidInput(f"shift must name at least one of {', '.join(KINDS)}")
+        object.__setattr__(self, "kinds", tuple(kind for kind in KINDS if kind in self.kinds))
+        if self.units is not None:
+            if "units" not in self.kinds:
+                raise InvalidInput(f"units={self.units} goes with shift='units', got {', '.join(self.kinds)}")
+            object.__setattr__(self, "units", tuple(sorted({int(place) for place in self.units})))
+
+    @classmethod
+    def of(cls, *kinds: str, units: Iterable[int] | None = None) -> Shift:
+        """A shift that the user states."""
+        return cls(tuple(kinds), None if units is None else tuple(units), stated=True)
+
+    @property
+    def aligns(self) -> bool:
+        """Whether features of the domains are aligned."""
+        return "style" in self.kinds
+
+    @property
+    def moves_labels(self) -> bool:
+        """Whether the frequencies of the best arms are estimated anew in the target."""
+        return "labels" in self.kinds
+
+    def own_statistics(self, n_features: int) -> tuple[bool, ...]:
+        """For each number of a flat context, whether it is standardised by each domain's own statistics."""
+        if self.aligns or ("units" in self.kinds and self.units is None):
+            return (True,) * n_features
+        own = set(self.units or ())
+        return tuple(place in own for place in range(n_features))
+
+    def state(self) -> dict[str, Any]:
+        """The shift as JSON can hold it; ``as_shift`` makes the same one of it."""
+        units = None if self.units is None else list(self.units)
+        return {"kinds": list(self.kinds), "units": units, "stated": self.stated}
+
+    def __str__(self) -> str:
+        columns = "" if self.units is None else f" ({len(self.units)} of the numbers)"
+        return ", ".join(kind + (columns if kind == "units" else "") for kind in self.kinds)
+
+
+ShiftLike: TypeAlias = Shift | str | Sequence[str] | Mapping[str, Any] | None
+
+
+def default_shift(context_shape: Sequence[int]) -> Shift:
+    """What is assumed where nobody says: "style" for images, "covariate" for vectors."""
+    return Shift(("style",) if len(context_shape) > 1 else ("covariate",))
+
+
+def as_shift(
+    value: ShiftLike,
+    *,
+    context_shape: Sequence[int],
+    units: Sequence[str | int] | str | int | None = None,
+    feature_names: Sequence[str] = (),
+) -> Shift:
+    """The shift that is meant by what a user gave.
+
+    Args:
+        value: a name, several ("units,labels" or a sequence), a ``Shift``, its ``state()``, or None: by the shape.
+        context_shape: the shape of a context.
+        units: the columns measured in other units, by name or position; they imply "units".
+        feature_names: the name of each number of a context.
+    """
+    if isinstance(value, Mapping):
+        unknown = sorted(set(value) - {"kinds", "units", "stated"})
+        if unknown or "kinds" not in value:
+            raise InvalidInput(f"shift as a mapping has kinds, units and stated, got {', '.join(map(str, value))}")
+        given = value.get("units")
+        value = Shift(tuple(value["kinds"]), None if given is None else tuple(given), bool(value.get("stated", True)))
+    if not isinstance(value, Shift):
+        if value is None:
+            value = default_shift(context_shape) if units is None else Shift.of("units")
+        elif isinstance(value, str):
+            value = Shift.of(*(part.strip() for part in value.replace("+", ",").split(",")))
+        elif isinstance(value, Sequence) and all(isinstance(kind, str) for kind in value):
+            value = Shift.of(*value)
+        else:
+            raise InvalidInput(f"shift must be one or several of {', '.join(KINDS)}, got {value!r}")
+    if units is not None:
+        places = _positions(units, feature_names)
+        value = Shift.of(*value.kinds, "units", units=places)
+    if value.units is not None:
+        if len(context_shape) != 1:
+            raise InvalidInput(f"units name numbers of a flat context, and contexts have shape {tuple(context_shape)}")
+        wrong = [place for place in value.units if not 0 <= place < context_shape[0]]
+        if wrong:
+            raise InvalidInput(f"units has {wrong[0]}, and a context has the numbers 0..{context_shape[0] - 1}")
+    return value
+
+
+def _positions(units: Sequence[str | int] | str | int, feature_names: Sequence[str]) -> list[int]:
+    named = [units] if isinstance(units, str | Integral) else list(units)  # type: ignore[arg-type]
+    if not named:
+        raise InvalidInput("units must name at least one column; leave it out where all columns are meant")
+    places = []
+    for column in named:
+        if isinstance(column, Integral) and not isinstance(column, bool):
+            places.append(int(column))
+        elif column in feature_names:
+            places.append(list(feature_names).index(str(column)))
+        elif not feature_names:
+            raise InvalidInput(f"units names {column!r}, and these contexts have no names: give positions")
+        else:
+            hint = did_you_mean(str(column), feature_names)
+            raise InvalidInput(f"units names {column!r}, which is no numeric column of the contexts{hint}")
+    return places

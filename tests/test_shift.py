@@ -1,0 +1,100 @@
+import json
+
+import numpy as np
+import pytest
+
+import daband
+from daband.shift import Shift, as_shift, default_shift
+
+
+def test_images_default_to_style_and_vectors_to_covariate_and_neither_is_stated():
+    assert default_shift((3, 28, 28)) == Shift(("style",))
+    assert default_shift((28, 28)).aligns
+    assert default_shift((7,)) == Shift(("covariate",))
+    assert not default_shift((7,)).stated
+    assert as_shift(None, context_shape=(7,)) == default_shift((7,))
+
+
+@pytest.mark.parametrize("given", ["units, labels", "labels+units", ["labels", "units"], Shift.of("units", "labels")])
+def test_several_kinds_are_read_alike_in_any_order(given):
+    shift = as_shift(given, context_shape=(4,))
+    assert shift == Shift(("units", "labels"), None, stated=True)
+    assert shift.moves_labels
+    assert not shift.aligns
+
+
+def test_own_statistics_by_kind_and_column():
+    assert as_shift("covariate", context_shape=(3,)).own_statistics(3) == (False, False, False)
+    assert as_shift("labels", context_shape=(3,)).own_statistics(3) == (False, False, False)
+    assert as_shift("style", context_shape=(3,)).own_statistics(3) == (True, True, True)
+    assert as_shift("units", context_shape=(3,)).own_statistics(3) == (True, True, True)
+    some = as_shift("covariate", context_shape=(3,), units=["price"], feature_names=["age", "price", "sex"])
+    assert some == Shift(("covariate", "units"), (1,), stated=True)
+    assert some.own_statistics(3) == (False, True, False)
+    assert as_shift(None, context_shape=(3,), units=[2, 0]).own_statistics(3) == (True, False, True)
+
+
+def test_a_shift_survives_json():
+    shift = Shift.of("units", "labels", units=[4, 1])
+    assert as_shift(json.loads(json.dumps(shift.state())), context_shape=(9,)) == shift
+    assert as_shift(json.loads(json.dumps(default_shift((2,)).state())), context_shape=(2,)) == default_shift((2,))
+
+
+@pytest.mark.parametrize(
+    ("given", "units", "says"),
+    [
+        ("unit", None, "got 'unit'; did you mean 'units'"),
+        (7, None, "one or several of covariate, units, style, labels, got 7"),
+        ([], None, "at least one"),
+        ("units", ["prize"], "'prize', which is no numeric column of the contexts; did you mean 'price'"),
+        ("units", [5], "units has 5, and a context has the numbers 0..1"),
+        ("units", [-1], "units has -1"),
+        ("units", [], "at least one column"),
+        ({"kind": "units"}, None, "kinds, units and stated"),
+    ],
+)
+def test_what_is_no_shift_is_refused(given, units, says):
+    with pytest.raises(daband.InvalidInput, match=says):
+        as_shift(given, context_shape=(2,), units=units, feature_names=["age", "price"])
+
+
+def test_units_need_flat_contexts():
+    with pytest.raises(daband.InvalidInput, match="flat context"):
+        as_shift("units", context_shape=(3, 8, 8), units=[0])
+
+
+def test_every_reader_takes_a_shift():
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    log = (x, y, y.astype(float), np.full(40, 0.5))
+    pair = daband.domains.from_arrays(source=(x, y), target=x, shift="units", units=[2])
+    assert pair.shift == Shift.of("units", units=[2])
+    assert "shift units (1 of the numbers)" in repr(pair)
+    assert daband.domains.from_arrays(source=(x, y), target=x).shift == default_shift((3,))
+    assert daband.domains.from_log(source=log, target=x, n_arms=2, units=[0]).shift == Shift.of("units", units=[0])
+    simulated = daband.domains.from_callable(
+        source=(lambda rng, n: rng.normal(size=(n, 3)), lambda rng, x, arms: arms == 0),
+        target=lambda rng, n: rng.normal(size=(n, 3)),
+        n_arms=2,
+        length=100,
+        shift="labels",
+    )
+    assert simulated.shift == Shift.of("labels")
+    data = list(zip(x, y, strict=True))
+    assert daband.domains.from_datasets(source=data, target=data, shift="style").shift == Shift.of("style")
+
+
+def test_a_table_names_its_columns():
+    import polars as pl
+
+    old = pl.DataFrame({"city": ["Oslo", "Rome"] * 20, "price": [1.0, None] * 20, "offer": [0, 1] * 20})
+    columns = daband.domains.Columns(context=["city", "price"], categorical=["city"], label="offer")
+    pair = daband.domains.from_table(source=old, target=old.drop("offer"), columns=columns, units=["price"])
+    assert pair.feature_names == ("city = Oslo", "city = Rome", "price", "price (missing)")
+    assert pair.shift == Shift.of("units", units=[2])
+    with pytest.raises(daband.InvalidInput, match="'city', which is no numeric column"):
+        daband.domains.from_table(source=old, target=old.drop("offer"), columns=columns, units=["city"])
+
+
+def test_folders_and_pairs_have_one():
+    assert daband.domains.load("digit", tiny=True).shift == default_shift((3, 28, 28))
+    assert daband.domains.load("synthetic", tiny=True).shift == Shift.of("style")
