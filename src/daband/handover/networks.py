@@ -215,11 +215,11 @@ def _pooled_convolution(maps: Float32Array, side: int, weight: Float32Array) -> 
 def _convolve_rows(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
     """``_pooled_convolution`` by one product for every row of the kernel."""
     (height, _, channels), (rows, columns, kernels) = maps.shape, out.shape
-    down, right, deep = maps.strides
+    down, right, deep = _strides(maps.shape)
     row = side * channels
     strips = _scratch("patches", (height, 2 * columns, row))
     np.copyto(strips, _view(maps, (height, 2 * columns, row), (down, right, deep)))
-    down, right, deep = strips.strides
+    down, right, deep = _strides(strips.shape)
     shifted = _view(strips, (side, 4 * rows * columns, row), (down, right, deep))
     products = np.matmul(
         shifted, weight.reshape(side, row, kernels), out=_scratch("products", (side, 4 * rows * columns, kernels))
@@ -233,7 +233,7 @@ def _convolve_rows(maps: Float32Array, side: int, weight: Float32Array, out: Flo
 def _convolve_patches(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
     """``_pooled_convolution`` by one product with whole patches."""
     channels, (rows, columns, kernels) = maps.shape[2], out.shape
-    down, right, deep = maps.strides
+    down, right, deep = _strides(maps.shape)
     # A patch is ``side`` pieces of memory: pixels of a row, with their channels, lie side by side. The four patches
     # that are pooled differ in the first two axes, so that pooling compares four blocks of memory.
     patches = _view(maps, (2, 2, rows, columns, side, side * channels), (down, right, 2 * down, 2 * right, down, deep))
@@ -253,6 +253,16 @@ def _convolve_patches(maps: Float32Array, side: int, weight: Float32Array, out: 
 def _view(array: Float32Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Float32Array:
     """Overlapping parts of a contiguous array; ``as_strided`` without what it does besides, which takes longer."""
     return np.ndarray(shape, np.float32, array, 0, strides)
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Bytes from one entry to the next along each axis of contiguous float32 maps.
+
+    numpy's own ``strides`` are not used: along an axis of length 1, such as the channel of a grey image, they may be
+    any number, and a contiguous array of another layout keeps them.
+    """
+    _, width, channels = shape
+    return 4 * width * channels, 4 * channels, 4
 
 
 def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:

@@ -11,15 +11,15 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from daband.linear.compiling import compiled
 from daband.linear.draws_numba import uniform
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 TIE = 1e-12
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def _dot(x: Any, y: Any) -> Any:
     total = 0.0
     for i in range(x.shape[0]):
@@ -27,7 +27,7 @@ def _dot(x: Any, y: Any) -> Any:
     return total
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def diagonal(left: Any, right: Any) -> Any:
     """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
     n_heads, n, _ = left.shape
@@ -38,7 +38,7 @@ def diagonal(left: Any, right: Any) -> Any:
     return out
 
 
-@njit(cache=True)
+@compiled()
 def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> Any:
     """The arm of one round, and its probability under ties and epsilon.
 
@@ -73,7 +73,7 @@ def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> A
     return arm, probability
 
 
-@njit(cache=True)
+@compiled()
 def choose_batch(
     mean: Any, variance: Any, multiplier: Any, available: Any, epsilon: Any, draws: Any, arms: Any, probability: Any
 ) -> None:
@@ -85,7 +85,7 @@ def choose_batch(
         arms[i], probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def _rank_one(matrix: Any, theta: Any, z: Any, reward: Any, u: Any, variance: Any) -> None:
     """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
     d = z.shape[0]
@@ -101,7 +101,7 @@ def _rank_one(matrix: Any, theta: Any, z: Any, reward: Any, u: Any, variance: An
             row[j] -= c * u[j]  # u_i u_j = u_j u_i: the matrix stays symmetric
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def update_rounds(inverse: Any, theta: Any, heads: Any, contexts: Any, rewards: Any) -> Any:
     """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
     n_rounds, d = contexts.shape
@@ -122,7 +122,7 @@ def update_rounds(inverse: Any, theta: Any, heads: Any, contexts: Any, rewards: 
     return largest
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def update_one(
     inverse: Any,
     theta: Any,
@@ -166,7 +166,7 @@ def update_one(
     return variance
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def _quadratic(matrix: Any, z: Any) -> Any:
     """Z' M z of a symmetric matrix, from its lower half alone: many dimensions are limited by memory.
 
@@ -190,7 +190,7 @@ def _quadratic(matrix: Any, z: Any) -> Any:
     return total
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def decide_one(
     inverse: Any,
     theta: Any,
@@ -224,7 +224,7 @@ def decide_one(
     arm[0], chance[0] = choose(scores, available[0], epsilon, coin, pick)
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def episode_disjoint(
     products: Any,
     contexts: Any,
@@ -278,7 +278,7 @@ def episode_disjoint(
             variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * scale[i], 0.0)
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def episode_shared(
     products: Any,
     contexts: Any,
@@ -325,7 +325,7 @@ def episode_shared(
                 variance[j, a] = max(variance[j, a] - g * g * scale[i], 0.0)
 
 
-@njit(cache=True)
+@compiled()
 def normal_cdf(x: Any) -> Any:
     """The standard normal distribution function of every entry of a matrix."""
     out = np.empty_like(x)
@@ -335,13 +335,13 @@ def normal_cdf(x: Any) -> Any:
     return out
 
 
-@njit(cache=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def sum_of_squares(x: Any) -> Any:
     """The sum of squares of a flat float64 array; no warning where it overflows."""
     return _dot(x, x)
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _gather_columns(columns: Any, order: Any, factor: Any, out: Any) -> None:
     for row in range(columns.shape[0]):
         for i in range(order.shape[0]):
