@@ -28,7 +28,6 @@ __all__ = ["choose_command"]
 def choose_command(
     name: Name,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the policy.")] = 0,
-    members: Annotated[int, typer.Option(min=2, help="Policies trained of each candidate.")] = 2,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Where the policy, choice.json and assessment.json go.")] = None,
     overrides: Overrides = None,
@@ -56,7 +55,6 @@ def choose_command(
                 episodes=episodes,
                 episode_length=experiment.episode_length,
                 seed=seed,
-                members=members,
                 device=device,
                 progress=tell,
             )

@@ -26,7 +26,7 @@ from daband.trust.score_interval import Interval
 __all__ = ["Proposals", "Selection"]
 
 _AGREED_EVERY = 5
-"""One question in so many is asked where all candidates agree: the winner's interval rests on it, the choice does not."""
+"""One question in so many is asked where all candidates agree: for the winner's interval, not for the choice."""
 _CAUTION = 0.5
 """The largest share of its wealth that a gambler may lose by one answer."""
 _PRIOR_DEVIATION = 0.1
@@ -166,7 +166,7 @@ class Selection:
             return self.estimates
         draws = np.stack(self._draws)
         centred = draws - draws.mean(axis=1, keepdims=True)
-        # As if one more answer had been as uncertain as an answer can be: few answers that happen to be alike prove little.
+        # As if one more answer had been as uncertain as can be: few answers that happen to be alike prove little.
         variance = (np.square(centred - centred.mean(axis=0)).sum(axis=0) + 0.25 * self._scale**2) / (n + 1) / n
         answered, before = centred.mean(axis=0), self.estimates - self.estimates.mean()
         weight = _PRIOR_DEVIATION**2 / (_PRIOR_DEVIATION**2 + variance)
@@ -193,7 +193,7 @@ class Selection:
         return Interval(value, low, high)
 
     def _contiguous(self, candidate: int) -> list[tuple[int, float]]:
-        """The answers up to the first question that was left out and matters for this candidate, in the order of draws."""
+        """The answers in the order of draws, up to the first that was left out and matters for this candidate."""
         known = dict(zip(self._asked_apart, self._apart_rewards, strict=True))
         found: list[tuple[int, float]] = []
         for place in range(self._next_apart):
