@@ -189,7 +189,7 @@ def trust_page(record: Record, cost: Record) -> str:
         *_cost(cost),
         "",
         paragraph(
-            f"Policies: `python benchmarks/trust_policies.py`; study: `{record['command']}`. Commit",
+            "`python benchmarks/results_pages.py` writes this page; its study was a script of commit",
             f"{record['commit']}; {record['machine']}. Seeds 0 to 2 of every variant, 0 to 4 for the released MNIST-M.",
         ),
         "",
@@ -211,8 +211,8 @@ def _others_summary(rows: Sequence[Record]) -> list[str]:
         paragraph(
             f"**Expect an error of {_n(float(np.mean(errors)))} (mean over data sets) and a bound that is true for",
             f"{share:.1%}**: that is what {int(counts.sum())} policies have that took no part in the fit (committees",
-            "of three; [below](#other-policies)), on pairs that did. On tables nobody had looked at the bound held less",
-            "often still: see [when not to use this](../concepts/when-not.md).",
+            "of three; [below](#other-policies)), on pairs that did. On tables nobody had looked at the bound held",
+            "less often still: see [when not to use this](../concepts/when-not.md).",
         )
     ]
 
@@ -273,7 +273,7 @@ def _cost(record: Record) -> list[str]:
             for row in record["rows"]
         ),
         "",
-        paragraph(f"`{record['command']}`, commit {record['commit']}; {record['machine']}."),
+        paragraph(f"Measured at commit {record['commit']}; {record['machine']}."),
     ]
 
 

@@ -28,6 +28,9 @@ __all__ = ["choose_command"]
 def choose_command(
     name: Name,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the policy.")] = 0,
+    budget: Annotated[
+        int, typer.Option(min=0, help="Target rewards to decide by: fill in OUT/questions.csv, and call it again.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Where the policy, choice.json and assessment.json go.")] = None,
     overrides: Overrides = None,
@@ -55,6 +58,8 @@ def choose_command(
                 episodes=episodes,
                 episode_length=experiment.episode_length,
                 seed=seed,
+                budget=budget,
+                directory=place if budget else None,
                 device=device,
                 progress=tell,
             )
@@ -67,7 +72,16 @@ def choose_command(
         say(console, choice.assessment.sentence)
         say(console, f"Written: {place}")
         folder_name = shlex.quote(str(place))
-        say(console, f"A few rewards confirm it: daband audit {folder_name} --budget 100 --out questions.csv")
+        if choice.rewards:
+            say(
+                console,
+                f"{choice.rewards} target rewards: value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}.",
+            )
+        elif choice.questions is not None:
+            say(console, f"Fill in the last column of {choice.questions}, and call this again: the rewards decide.")
+        else:
+            wanted = choice.assessment.audit_rewards or 100
+            say(console, f"A few rewards confirm it: daband audit {folder_name} --budget {wanted} --out questions.csv")
         say(console, f"For production: daband export {folder_name} FILE")
 
 
