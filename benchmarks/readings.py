@@ -22,7 +22,7 @@ import torch
 
 import daband
 from daband.evaluation.model_selection import SourceHistory, criteria
-from daband.training import Training, train_stacked
+from daband.training import Training, TrainSettings, train_stacked
 
 LETTERS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
@@ -84,7 +84,9 @@ def run_group(
         for _, _, seed, settings in group
     ]
     started = time.perf_counter()
-    runs = train_stacked([Training(policy, pair.source, pair.target, episodes) for policy in made])
+    runs = train_stacked(
+        [Training(policy, pair.source, pair.target, TrainSettings(episodes=episodes)) for policy in made]
+    )
     seconds = (time.perf_counter() - started) / len(group)
     records = []
     for (study, variant, seed, settings), policy, run in zip(group, made, runs, strict=True):
