@@ -26,6 +26,7 @@ from daband.cli.export import export_command
 from daband.cli.fit_log import fit_log_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, spans, stem, whole_numbers
 from daband.cli.running import run_all, say, warnings_on
+from daband.cli.serve import export_events_command, serve_command
 from daband.cli.sweep import sweep
 from daband.cli.tables import comparison_table, profiled
 from daband.errors import DabandError
@@ -160,6 +161,8 @@ app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
+app.command("serve")(serve_command)
+app.command("export-events")(export_events_command)
 
 
 @app.command()
