@@ -33,10 +33,8 @@ from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableT
 from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.files import read_npz, write_bytes
-from daband.policies import Policy
-from daband.policies.checkpoint import read_checkpoint
-from daband.policies.input_checks import checked_domain
-from daband.policies.summed import SummedPolicy
+from daband.policies import Policy, RidgePolicy, read_checkpoint
+from daband.policies.input_checks import check_domain
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
@@ -110,7 +108,7 @@ def fit_log(
         raise InvalidInput(f"engine must be 'local' or 'ray', got {engine!r}")
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
         raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
-    adapt_every, where = whole("adapt_every", adapt_every, least=1), checked_domain(domain)
+    adapt_every, where = whole("adapt_every", adapt_every, least=1), check_domain(domain)
     workers = None if workers is None else whole("workers", workers, least=1)
     opened = opened_log(
         log,
@@ -133,7 +131,7 @@ def fit_log(
         _warn(f"{reason}; {path} is left out", stacklevel=3)
     run = _LogRun(policy, opened, propensity_weighting, on_damaged, progress, LogState(directory, config))
     try:
-        if isinstance(policy, SummedPolicy):
+        if isinstance(policy, RidgePolicy):
             run.sum_parts(policy, engine, workers, ray_address)
         elif engine == "ray":
             raise InvalidInput(
@@ -164,7 +162,7 @@ class _LogRun:
         self._started = time.perf_counter()
         self._rows = self._parts = 0
 
-    def sum_parts(self, policy: SummedPolicy, engine: str, workers: int | None, address: str) -> None:
+    def sum_parts(self, policy: RidgePolicy, engine: str, workers: int | None, address: str) -> None:
         """Add up the sums of all parts, and learn them in the end."""
         policy.check_sum_weighting(self.weighting)
         blank = policy.without_rounds()
