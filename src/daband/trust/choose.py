@@ -17,7 +17,7 @@ from daband.evaluation.scores import Scores, scores_of
 from daband.files import make_folder, write_text
 from daband.policies import Policy
 from daband.policies.for_pair import setting_defaults
-from daband.training import train
+from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
 from daband.trust.audit import Ask
@@ -32,7 +32,7 @@ __all__ = ["Choice", "choose"]
 _CONTEXTS = 2000
 _FEWEST_CONTEXTS = 2
 QUESTIONS = "questions.csv"
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[CandidateProgress], None]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def choose(
         episode_length: rounds of an episode.
         candidates: what to choose from, the simplest first; by default ``daband.trust.default_candidates(pair)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
-        progress: called with a candidate's name, how many policies are trained, and how many there will be.
+        progress: called after every episode with a ``daband.training.CandidateProgress``: which candidate, how much
+            is done, and the seconds left.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
@@ -135,7 +136,19 @@ def choose(
     """
     options = _checked(pair, ask, budget, directory, candidates, seed, episode_length)
     options = [_with_exploration(option, explore, epsilon) for option in options]
-    trained = _train(pair, options, seed, episodes, episode_length, device, progress)
+    if episodes is not None:
+        whole("episodes", episodes, least=1)
+    members = train_candidates(
+        pair,
+        options,
+        seeds=[seed],
+        episodes=episodes,
+        episode_length=episode_length,
+        device=device,
+        directory=None if directory is None else Path(directory) / "candidates",
+        progress=progress,
+    )
+    trained = [policies[0] for policies in members]
     assert pair.source_test is not None
     scores, here, there = scores_of(
         trained, source=pair.source_test, target=pair.target, contexts=_CONTEXTS, seed=seed, rule="greedy"
@@ -222,27 +235,6 @@ def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float 
     given = {"explore": explore, "epsilon": epsilon}
     settings = {name: value for name, value in given.items() if value is not None and name in known}
     return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate
-
-
-def _train(
-    pair: Pair,
-    options: Sequence[Candidate],
-    seed: int,
-    episodes: int | None,
-    episode_length: int,
-    device: str,
-    progress: Progress | None,
-) -> list[Policy]:
-    available = max(1, pair.source.rounds_available // episode_length)
-    wanted = min(available, 300) if episodes is None else whole("episodes", episodes, least=1)
-    trained = []
-    for done, candidate in enumerate(options, start=1):
-        policy = candidate.build(pair, seed=seed, device=device)
-        train(policy, source=pair.source, target=pair.target, episodes=wanted, episode_length=episode_length)
-        trained.append(policy)
-        if progress is not None:
-            progress(candidate.name, done, len(options))
-    return trained
 
 
 def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Sequence[Estimate]) -> tuple[int, str]:
