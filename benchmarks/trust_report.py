@@ -9,7 +9,7 @@ Choices are made on the development half. The report half is run once, and its r
 For each data set and seed: every candidate of ``choose`` and the simple methods are trained with the library's
 defaults, and their true values in the target are looked up afterwards. Each method that looks at contexts is assessed
 twice: with its own second seed alone ("seeds": what a user has who trained one method twice), and with all candidates
-("kinds": what ``choose`` does). Then rewards are bought, 0 to 200 of them, as ``choose`` does and evenly, ten draws each.
+("kinds": what ``choose`` does). Then rewards are bought, 0 to 200, as ``choose`` does and evenly, ten draws each.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def pair_of(path: Path) -> Any:
     }
     limits = data["reward_range"]
     common: dict[str, Any] = {
-        "target": x["xt"], "target_test": (x["xe"], data["re"]), "n_arms": int(data["n_arms"]), "name": str(data["name"]),
+        "target": x["xt"], "target_test": (x["xe"], data["re"]),
+        "n_arms": int(data["n_arms"]), "name": str(data["name"]),
         "reward_range": "auto" if np.isnan(limits).any() else (float(limits[0]), float(limits[1])),
     }  # fmt: skip
     if "arms" in data:
