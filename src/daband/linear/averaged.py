@@ -9,6 +9,7 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray
 from daband.linear.exploration import Decision
 from daband.linear.head import RidgeHead
+from daband.linear.scoring import mixed_scores
 
 __all__ = ["AveragedHeads"]
 
@@ -66,12 +67,14 @@ class AveragedHeads:
 
     def score(self, features: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths, (B, K) each."""
-        own, others = self._split(features)
-        mean, variance = self.first.score(own)
-        other_mean, other_variance = self.second.score(others)
-        first, second = self.shares
-        width = first * np.sqrt(variance) + second * np.sqrt(other_variance)
-        return (1.0 - self.weight) * mean + self.weight * other_mean, width * width
+        both = [
+            (mean, np.sqrt(variance))
+            for mean, variance in (
+                head.score(part) for head, part in zip((self.first, self.second), self._split(features), strict=True)
+            )
+        ]
+        mean, width = mixed_scores(both, (1.0 - self.weight, self.weight), self.shares)
+        return mean, width * width
 
     @property
     def shares(self) -> tuple[float, float]:

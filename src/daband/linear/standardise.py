@@ -11,6 +11,7 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
+from daband.linear.steps import StandardiseStep
 
 __all__ = ["CLIP", "OutlierWarning", "Standardise", "feature_scale"]
 
@@ -86,21 +87,27 @@ class Standardise:
             mean[part], deviation[part] = _robust_moments(columns)
         axes = None
         if self.components is not None:
-            axes = PCA(self.components).fit(*[_standardised(unit_scale(batch), mean, deviation) for batch in flat]).axes
+            step = _step(mean, deviation)
+            axes = PCA(self.components).fit(*[step.clipped(step.in_deviations(unit_scale(x))) for x in flat]).axes
         self._mean, self._deviation, self._axes = mean, deviation, axes
         return self
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Features (n, d + 1) of contexts (n, *C)."""
+        step = self.frozen()
+        values = unit_scale(contexts.reshape(-1, step.n_inputs))
+        deviations = step.in_deviations(values)
+        if max(deviations.max(), -deviations.min()) > _OUTLIER:
+            _warn_of_outlier(values, deviations, step.mean)
+        return step.with_constant(step.clipped(deviations))
+
+    def frozen(self) -> StandardiseStep:
+        """What it does to contexts, as fitted."""
         if self._mean is None or self._deviation is None:
             raise NotFitted(
-                "Standardise is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
+                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
             )
-        values = unit_scale(contexts.reshape(-1, len(self._mean)))
-        inner = _standardised(values, self._mean, self._deviation, warn=True)
-        if self._axes is not None:
-            inner = inner @ self._axes.T
-        return np.concatenate([inner, np.ones((len(inner), 1))], axis=1)
+        return _step(self._mean, self._deviation, self._axes)
 
     def settings(self) -> dict[str, int | None]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
@@ -126,21 +133,18 @@ class Standardise:
             self._mean, self._deviation, self._axes = mean, deviation, axes
 
 
-def _standardised(values: FloatArray, mean: FloatArray, deviation: FloatArray, *, warn: bool = False) -> FloatArray:
-    """Values (n, d), centred, divided by deviations, clipped and scaled."""
-    with np.errstate(over="ignore"):  # what overflows is clipped
-        out: FloatArray = (values - mean) / deviation
-    if warn and max(out.max(), -out.min()) > _OUTLIER:
-        row, column = np.unravel_index(np.abs(out).argmax(), out.shape)
-        warnings.warn(
-            f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from "
-            f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
-            OutlierWarning,
-            stacklevel=5,
-        )
-    np.clip(out, -CLIP, CLIP, out=out)
-    out *= feature_scale(len(mean))
-    return out
+def _warn_of_outlier(values: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
+    row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
+    warnings.warn(
+        f"a context has {values[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations "
+        f"from the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
+        OutlierWarning,
+        stacklevel=5,
+    )
+
+
+def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:
+    return StandardiseStep(mean, deviation, axes, clip=CLIP, scale=feature_scale(len(mean)))
 
 
 def feature_scale(dimensions: int) -> float:

@@ -10,9 +10,11 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
 from daband.linear import Decision, Exploration, RidgeHead
 from daband.policies.contract import policies
+from daband.policies.hooks import FrozenParts
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 from daband.policies.summed import SummedPolicy
+from daband.serving import Member
 
 __all__ = ["Constant"]
 
@@ -114,6 +116,10 @@ class Constant(SummedPolicy):
         first_round: int,
     ) -> Decision:
         return self._head.play(_ones(contexts), rewards, first_round=first_round, available=available)
+
+    def _freeze(self, domain: str) -> FrozenParts:  # noqa: ARG002
+        member = Member(*self._head.frozen(), constant=True)
+        return FrozenParts((member,), self._head.exploration, self.counts.copy())
 
     def _grow(self) -> None:
         self._head.add_arm()

@@ -15,19 +15,21 @@ and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits f
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from daband.arrays import ArrayLike, FloatArray, IntArray, check_memory
 from daband.errors import InvalidInput
-from daband.linear import Decision, as_transform, transform_settings
+from daband.linear import Decision, as_transform, frozen_step, transform_settings
 from daband.policies.checked_rounds import CheckedRounds
 from daband.policies.decisions import Played
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
     DOMAINS,
     LARGEST_NORM,
+    LARGEST_RAW_NORM,
     checked_arms,
     checked_domain,
     checked_mask,
@@ -41,6 +43,7 @@ from daband.policies.propensities import checked_weighting, round_weights
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
+from daband.serving import FrozenPolicy
 
 __all__ = ["DOMAINS", "Policy", "policies"]
 
@@ -325,6 +328,45 @@ class Policy(CheckedRounds):
             raise InvalidInput(
                 f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
                 "be kept several times; put a transform in front, e.g. daband.PCA(64)"
+            )
+
+    def frozen(self, domain: str | None = None) -> FrozenPolicy:
+        """What the policy decides with in a domain, by default its own: arrays that nothing changes any more.
+
+        ``daband.export`` writes it to a file. Nobody learns while it is made.
+        """
+        kind = type(self)
+        freezes, decides = (
+            next(at for at, own in enumerate(kind.__mro__) if name in vars(own)) for name in ("_freeze", "_decide")
+        )
+        if decides < freezes < kind.__mro__.index(Policy):
+            raise InvalidInput(
+                f"the policy {self.name!r} ({kind.__name__}) cannot be exported: it decides by code of its own and has "
+                "no method _freeze of its own, which says what it decides with"
+            )
+        with self._write_lock, self._state_lock:
+            where = self._resolved_domain(domain)
+            if not self._scale.known:
+                raise InvalidInput(
+                    "policy: reward_range='auto' has not seen enough rewards to know the range; update with more "
+                    "rounds first"
+                )
+            step = None
+            if self.transform is not None:
+                step = copy.deepcopy(frozen_step(self.transform))
+            return FrozenPolicy(
+                policy=self.name,
+                domain=where,
+                context_shape=self.context_shape,
+                arms=self.arms,
+                n_arms=self.n_arms,
+                reward_range=self.reward_range,
+                largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
+                rounds_learned=self.rounds_learned,
+                seed=self.seed,
+                transform=step,
+                table=self.table,
+                **self._freeze(where)._asdict(),
             )
 
     def add_arm(self) -> int:

@@ -7,16 +7,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
-from daband.linear import Decision
+from daband.image_layout import ImageLayout
+from daband.linear import Decision, Exploration
 from daband.policies.decisions import joined
 from daband.policies.saving import Saved
+from daband.serving import Member
 
-__all__ = ["PolicyHooks"]
+__all__ = ["FrozenParts", "PolicyHooks"]
+
+
+class FrozenParts(NamedTuple):
+    """What a policy decides with: the part of a ``FrozenPolicy`` that differs from policy to policy."""
+
+    members: tuple[Member, ...]
+    exploration: Exploration
+    counts: IntArray | None = None
+    """How many rounds each regression rests on."""
+    layout: ImageLayout | None = None
+    reference: AnyArray | None = None
+    seen_target: bool = False
 
 
 class PolicyHooks(Saved, ABC):
@@ -101,6 +116,16 @@ class PolicyHooks(Saved, ABC):
 
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
         """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""
+
+    def _freeze(self, domain: str) -> FrozenParts:  # noqa: ARG002
+        """What decides in this domain, as copies of arrays: with this method a policy can be exported.
+
+        A class that decides by other means than its parent's has one of its own.
+        """
+        raise InvalidInput(
+            f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: it has no method _freeze, which "
+            "returns what it decides with"
+        )
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
         """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband.arguments import checked_mask
+from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 from daband.linear.prior_trust import DISCOUNTS
@@ -53,19 +54,6 @@ def checked_domain(domain: str) -> str:
     if domain not in DOMAINS:
         raise InvalidInput(f"domain must be 'source' or 'target', got {domain!r}")
     return domain
-
-
-def checked_mask(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
-    """Which arms may be chosen, (n, n_arms), at least one a row."""
-    mask = as_numpy(available, "available")
-    if mask.dtype != np.bool_ and not np.isin(mask, (0, 1)).all():
-        raise InvalidInput("available must hold booleans")
-    if mask.shape not in ((n_arms,), (n, n_arms)):
-        raise InvalidInput(f"available must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
-    full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask.astype(np.bool_), (n, n_arms)))
-    if not full.any(axis=1).all():
-        raise InvalidInput(f"available leaves no arm to choose in row {int(np.argmin(full.any(axis=1)))}")
-    return full
 
 
 def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:

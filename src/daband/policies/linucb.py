@@ -14,9 +14,11 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_num
 from daband.linear import ArmModel, Decision, Exploration, RidgeHead
 from daband.linear.norm_limit import LARGEST_SQUARE
 from daband.policies.contract import policies
+from daband.policies.hooks import FrozenParts
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 from daband.policies.summed import SummedPolicy
+from daband.serving import Member
 
 __all__ = ["LinUCB"]
 
@@ -160,6 +162,9 @@ class LinUCB(SummedPolicy):
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
         self._head.restore(state)
+
+    def _freeze(self, domain: str) -> FrozenParts:  # noqa: ARG002
+        return FrozenParts((Member(*self._head.frozen()),), self._head.exploration, self.counts.copy())
 
     def _features(self, contexts: AnyArray) -> AnyArray:
         return self._flat(contexts)

@@ -7,6 +7,7 @@ also all of DABand: the two differ in the weights of the objective's terms and i
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, checked_number
+from daband.encoders.frozen import freeze_encoder
 from daband.errors import InvalidInput
 from daband.image_layout import channels_first, channels_first_shape, image_layout
 from daband.learning.learner import Learner
@@ -26,11 +28,14 @@ from daband.linear.head import check_head_memory
 from daband.objectives import FEEDBACKS
 from daband.policies.contract import policies
 from daband.policies.devices import device_named
-from daband.policies.input_checks import checked_domain
+from daband.policies.hooks import FrozenParts
+from daband.policies.input_checks import DOMAINS, checked_domain
 from daband.policies.linear_part import LARGEST_INPUT, LinearPart
 from daband.policies.neural_steps import NeuralSteps, Published
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
+from daband.serving import Member
+from daband.serving.monitor_reference import MOST_CONTEXTS
 
 __all__ = ["NeuralLinUCB", "device_named"]
 
@@ -312,6 +317,35 @@ class NeuralLinUCB(NeuralSteps):
         """Call a method of a head that other threads may be reading."""
         with self._state_lock:
             return method(*arguments, **keywords)
+
+    def _freeze(self, domain: str) -> FrozenParts:
+        published = self._published
+        settings = self.recipe.encoder
+        network = freeze_encoder(
+            published.encoder.network, name=settings.name, options=settings.options, domain=DOMAINS.index(domain)
+        )
+        acting, members = self._acting(published), [Member(*published.head.frozen(), network=network)]
+        if isinstance(acting, AveragedHeads):
+            assert self._linear_part is not None
+            shares = ((1.0 - acting.weight, acting.shares[0]), (acting.weight, acting.shares[1]))
+            step = copy.deepcopy(self._linear_part.transform.frozen())
+            members.append(Member(*acting.second.frozen(), transform=step))
+            members = [
+                dataclasses.replace(member, share=share, width_share=width)
+                for member, (share, width) in zip(members, shares, strict=True)
+            ]
+        reference = None
+        if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
+            buffer = self._buffers.source if domain == "source" else self._buffers.target
+            reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
+        return FrozenParts(
+            tuple(members),
+            published.head.exploration,
+            self.counts.copy(),
+            layout=self._layout,
+            reference=reference,
+            seen_target=len(self._buffers.target) > 0,
+        )
 
     def _grow(self) -> None:
         if self.arms == "shared":

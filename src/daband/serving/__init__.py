@@ -1,0 +1,25 @@
+"""Serving: a policy as one file that decides on raw rows, without anything that it was trained on.
+
+numpy and safetensors are all that this room needs; torch, numba and polars stay where policies are trained.
+"""
+
+from daband.serving.deployed import Deployed, DeployedDecision, load_deployed
+from daband.serving.export import ExportWarning, export
+from daband.serving.frozen import FrozenPolicy, Member
+from daband.serving.monitor import Monitor, MonitorReport
+from daband.serving.networks import Network
+from daband.table_transform import RowWarning
+
+__all__ = [
+    "Deployed",
+    "DeployedDecision",
+    "ExportWarning",
+    "FrozenPolicy",
+    "Member",
+    "Monitor",
+    "MonitorReport",
+    "Network",
+    "RowWarning",
+    "export",
+    "load_deployed",
+]
