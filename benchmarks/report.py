@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from daband.experiments import Experiment, bench
+from daband.files import finish_folder
 from daband.report import compare, episodes, frame, write_report
 
 EPISODES, LENGTH = 300, 64
@@ -100,6 +101,7 @@ def fabricate(out: Path, n: int) -> None:
             ignored = shutil.ignore_patterns("policy.safetensors")  # the large file, which no report reads
             shutil.copytree(Path(place) / like["folder"], out / name, ignore=ignored)
             (out / name / "result.json").write_text(json.dumps(record))
+            finish_folder(out / name, ())
             records.append(record)
     (out / "results.json").write_text(json.dumps(records))
 

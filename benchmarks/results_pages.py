@@ -27,8 +27,10 @@ from pages.methods import methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
 from pages.prior_trust import prior_trust_page
-from pages.text import methods_on
+from pages.text import shown_in_front
 from pages.trust import trust_figure, trust_page
+
+from daband.report import paper_accuracy
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
@@ -38,7 +40,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "audit": (audit_page, ("audit",)),
     "bound": (bound, ("attribution",)),
     "choose": (choice.choose, ("choose",)),
-    "digit": (digit, ("attribution", "linear-readings", "choose")),
+    "digit": (digit, ("attribution", "linear-readings", "choose", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
     "latency": (latency_page, ("latency",)),
@@ -65,7 +67,9 @@ def main() -> None:
     check = parser.parse_args().check
     written = {PAGES / f"{name}.md": page(*map(_records, names)) for name, (page, names) in PAGE_OF.items()}
     written[IMAGES / "front.svg"] = front_figure(
-        methods_on("digit", *map(_records, ("attribution", "linear-readings", "choose"))), IMAGES / "digits.png"
+        shown_in_front(*map(_records, ("attribution", "linear-readings", "choose", "paper-digit"))),
+        IMAGES / "digits.png",
+        reported=paper_accuracy("digit")["daband"].average,
     )
     written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
     for path, text in written.items():

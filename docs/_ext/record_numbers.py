@@ -30,7 +30,7 @@ def numbers() -> dict[str, Any]:
     paired over runs; ``low_pairs`` and ``high_pairs`` are over the means of pairs, where there are several.
     """
     from pages.methods import families, of_method
-    from pages.text import accuracies, methods_on
+    from pages.text import accuracies, methods_on, number
 
     def read(name: str) -> Any:
         return json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())
@@ -48,6 +48,14 @@ def numbers() -> dict[str, Any]:
         for pair, own in pairs.items():
             name = pair.replace("/", "_").replace("-", "_")
             found["pairs"][name] = _compared({n: of_method(own, method) for n, method in METHODS.items()})
+    for name in ("asian_black", "asian_white"):
+        own = [record for record in read("choose") if record["pair"] == f"warfarin/{name.replace('_', '-')}"]
+        taken = [record["target_accuracy"][record["chosen"]] for record in own]
+        found.setdefault("choose", {})[name] = number(_mean(of_method(own, "constant")) - _mean(taken))
+    found["unseen_tables"] = {
+        name: number(value, sign=True) if isinstance(value, float) else str(value)
+        for name, value in read("unseen-tables").items()
+    }
     for pair in ("digit", "signs"):  # the released DIGIT, and LinUCB with chosen settings
         runs = methods_on(pair, read("attribution"), read("linear-readings"), read("choose"))
         found[pair] = _compared({method.replace("-", "_"): accuracies(own) for method, own in runs.items()})

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import json
 import os
+import re
 import stat
 import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,26 @@ from daband.errors import DataError, FolderInUse, InvalidInput
 __all__ = [
     "check_writable",
     "checked_path",
+    "finish_folder",
     "locked",
     "make_folder",
+    "read_bytes",
     "read_json",
     "read_npz",
+    "remove_orphans",
     "write_bytes",
     "write_text",
 ]
 
 _POLL_SECONDS = 0.1
 _LOCK_FILE = ".lock"
+_DONE = "done"
+_TEMPORARY = re.compile(r"\..+\.\d+\.\d+\.tmp")
+_swept: set[str] = set()
+_ORPHAN_SECONDS = 60.0
+"""A temporary file that is younger may be another writer's who has not locked it yet."""
+_LARGEST_EXPANSION = 64 << 20
+"""Bytes that an archive may expand to, or twice its own size where that is more: ours are small, or not compressed."""
 
 
 def checked_path(path: str | Path, name: str = "path") -> Path:
@@ -49,28 +61,74 @@ def checked_path(path: str | Path, name: str = "path") -> Path:
     return Path(text)
 
 
-def read_json(path: str | Path) -> Any:
-    """What a JSON file holds; one that is damaged or cannot be read is an error that names it."""
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file. One that the ``done`` of its folder has a digest of is compared with it."""
     path = checked_path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def read_npz(path: str | Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file by name; one that is damaged or cannot be read is an error that names it."""
-    path = checked_path(path)
-    try:
-        content = io.BytesIO(path.read_bytes())  # np.load leaves a damaged file open
-        with np.load(content, allow_pickle=False) as table:
-            return dict(table)
-    except (EOFError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is damaged: {error}") from None
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    expected = _digests(path.parent).get(path.name)
+    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+        raise DataError(
+            f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
+            "written; restore it from a copy, or remove its folder and run it again"
+        )
+    return content
+
+
+def finish_folder(folder: str | Path, files: Sequence[str]) -> None:
+    """Write ``done``, the last file of a folder, with the digests of its ``files`` that exist."""
+    digests = {}
+    for name in files:
+        path = Path(folder) / name
+        if path.is_file():
+            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    write_text(Path(folder) / _DONE, json.dumps({"sha256": digests}, indent=2, sort_keys=True) + "\n")
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The digests in a folder's ``done``; none before it is finished, and none where an older version wrote it."""
+    path = folder / _DONE
+    try:
+        text = path.read_text(encoding="utf-8")
+        return dict(json.loads(text)["sha256"]) if text.strip() else {}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise DataError(f"{path} is damaged ({error}); remove the folder and run it again") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file holds; one that is damaged or cannot be read is an error that names it."""
+    try:
+        return json.loads(read_bytes(path).decode())
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise DataError(f"{path} is not JSON: {error}") from None
+
+
+def read_npz(path: str | Path, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The arrays of an ``.npz`` file, or those ``names`` that it has; one that is damaged is an error that names it."""
+    content = io.BytesIO(read_bytes(path))  # np.load leaves a damaged file open
+    try:
+        with zipfile.ZipFile(content) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > max(_LARGEST_EXPANSION, 2 * len(content.getbuffer())):
+            raise DataError(
+                f"{path} is refused: its {len(content.getbuffer()):,} bytes would expand to {size:,}, which nothing "
+                "that daband writes does; remove it"
+            )
+        with np.load(content, allow_pickle=False) as table:
+            return {name: table[name] for name in table.files if not names or name in names}
+    except (
+        EOFError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError, NotImplementedError,
+        RuntimeError, SyntaxError, OSError, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is damaged: {error}") from None
 
 
 def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
@@ -81,9 +139,11 @@ def write_bytes(path: str | Path, content: bytes | bytearray) -> None:
     """
     named = checked_path(path)
     target, mode = _target_of(named)
+    remove_orphans(target.parent)
     temporary = _temporary(target)
     try:
         with open(temporary, "wb") as file:
+            _lock(file.fileno())  # so that nobody takes it for an orphan
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -134,6 +194,26 @@ def _temporary(target: Path) -> Path:
     return target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
 
 
+def remove_orphans(folder: str | Path) -> None:
+    """Remove temporary files of writers that were killed; once in a process for each folder.
+
+    A writer holds a lock on its file while it lives. Where the file system has no locks, all files stay.
+    """
+    place = str(folder)
+    if place in _swept:
+        return
+    _swept.add(place)
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if _TEMPORARY.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _ORPHAN_SECONDS:
+                handle = os.open(entry.path, os.O_RDWR)
+                try:
+                    if _lock(handle, without_locks=False):
+                        os.unlink(entry.path)
+                finally:
+                    os.close(handle)
+
+
 def make_folder(path: str | Path, name: str = "directory") -> Path:
     """The folder at ``path``, created where it is missing; where it cannot be, an error that names it."""
     folder = checked_path(path, name)
@@ -143,7 +223,7 @@ def make_folder(path: str | Path, name: str = "directory") -> Path:
         what = "a symbolic link to nowhere" if folder.is_symlink() else "a file"
         raise InvalidInput(f"{name} {folder} is {what}, not a folder; choose another") from None
     except OSError as error:
-        raise DataError(f"{name} {folder} cannot be created: {error.strerror}") from None
+        raise DataError(f"{name} {folder} cannot be created: {error.strerror}{_remedy(error)}") from None
     return folder
 
 
@@ -178,22 +258,24 @@ def _acquired(path: Path) -> int | None:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}") from None
+        raise _not_written(path.parent, error) from None
     try:
         if not _lock(handle) or not _is_still(handle, path):
             os.close(handle)
             return None
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.close(handle)
+        if isinstance(error, OSError):
+            raise _not_written(path.parent, error) from None
         raise
     return handle
 
 
-def _lock(handle: int) -> bool:
-    """Whether the lock of an open file is ours now."""
+def _lock(handle: int, *, without_locks: bool = True) -> bool:
+    """Whether the lock of an open file is ours now; ``without_locks`` is the answer where the file system has none."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -211,7 +293,7 @@ def _lock(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         # Any other error says that this file system has no locks; a run there is no worse off than without them.
-        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+        return without_locks and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     return True
 
 
@@ -244,8 +326,15 @@ def _mode_of(target: Path, named: Path) -> int | None:
 
 
 def _not_written(path: Path, error: OSError) -> DataError:
-    remedy = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return DataError(f"{path} cannot be written: {error.strerror or error}{remedy}")
+    return DataError(f"{path} cannot be written: {error.strerror or error}{_remedy(error)}")
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "; free some space and try again: what was written before is kept"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "; choose a folder that this user may write to"
+    return ""
 
 
 def _remove(path: Path) -> None:

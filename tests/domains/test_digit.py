@@ -8,8 +8,8 @@ from PIL import Image
 
 from daband.domains import load
 from daband.domains.backgrounds import packaged_photographs, photographs_in
+from daband.domains.datasets import digit as module
 from daband.domains.mnist_m import blend, read_archive, read_folder
-from daband.domains.pairs import digit as module
 from daband.domains.readers.idx import read_idx
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput

@@ -6,9 +6,11 @@ import shutil
 import pytest
 
 from daband.experiments import Experiment, bench, continue_run
+from daband.experiments.run import RUN_FILES
+from daband.files import finish_folder
 
 
-def copied(folder, record, out, *, accuracy=None, **changes):
+def copied(folder, record, out, *, accuracy=None, digests=False, **changes):
     """A finished run once more, with some fields of its record changed; returns the new record."""
     new = {**record, **changes}
     if accuracy is not None:
@@ -19,6 +21,7 @@ def copied(folder, record, out, *, accuracy=None, **changes):
     new["config_hash"] = new["folder"]
     shutil.copytree(folder / record["folder"], out / new["folder"])
     (out / new["folder"] / "result.json").write_text(json.dumps(new))
+    finish_folder(out / new["folder"], RUN_FILES if digests else ())
     return new
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import daband.report
 from daband.errors import DataError, InvalidInput
+from daband.files import finish_folder
 from daband.report import compare, episodes, frame, read_records
 from tests.report.conftest import copied, write_results
 
@@ -69,6 +70,7 @@ def test_several_folders_count_each_run_once(images, vectors, tmp_path):
     shutil.copytree(single, other)
     text = (other / "result.json").read_text()
     (other / "result.json").write_text(text.replace('"config_hash": "', '"config_hash": "x'))
+    finish_folder(other, ())
     with pytest.raises(InvalidInput, match="two runs of other settings"):
         compare([images, other])
 

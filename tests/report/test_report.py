@@ -1,3 +1,4 @@
+import contextlib
 import html.parser
 import itertools
 import json
@@ -383,20 +384,54 @@ def test_what_cannot_be_reported(images, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rounds.npz", b"not a zip", r"rounds\.npz cannot be read"),
-        ("artifacts.npz", b"PK\x03\x04 cut", r"artifacts\.npz cannot be read"),
-        ("episodes.jsonl", b'{"episode": 1}\n{"epi', r"episodes\.jsonl, line 2, is not JSON"),
+        ("rounds.npz", b"not a zip", r"rounds\.npz is damaged"),
+        ("artifacts.npz", b"PK\x03\x04 cut", r"artifacts\.npz is damaged"),
+        ("episodes.jsonl", b'{"episode": 1}\n{"epi', r"episodes\.jsonl is damaged"),
+        ("episodes.jsonl", b"1\n", r"episodes\.jsonl is damaged"),
+        ("episodes.jsonl", b"\xff\n", r"episodes\.jsonl is damaged"),
         ("config.json", b"{", r"config\.json is not JSON"),
         ("environment.json", b"[]", r"environment\.json is not what daband writes"),
     ],
 )
 def test_a_damaged_file_is_named(images, tmp_path, name, content, message):
     record = next(r for r in read_records(images) if r["method"] == "daband")
-    new = copied(images, record, tmp_path)
+    new = copied(images, record, tmp_path, digests=True)
     (tmp_path / new["folder"] / name).write_bytes(content)
     write_results(tmp_path, [new])
+    with pytest.raises(DataError, match=f"{name} is damaged: its content does not match its digest"):
+        write_report(tmp_path)
+    (tmp_path / new["folder"] / "done").write_text("")  # as an older version wrote it: what is wrong shows later
     with pytest.raises(DataError, match=message):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["rounds.npz", "artifacts.npz", "episodes.jsonl", "result.json", "config.json", "done"]
+)
+def test_one_changed_bit_is_an_error_and_never_another_number(images, tmp_path, name):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    new = copied(images, record, tmp_path, digests=True)
+    write_results(tmp_path, [new])
+    path = tmp_path / new["folder"] / name
+    whole = path.read_bytes()
+    for place in np.linspace(0, len(whole) - 1, 7).astype(int):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << int(place % 8)
+        path.write_bytes(changed)
+        if name == "done":  # the name of a file may have changed: its digest is not compared, and its numbers stand
+            with contextlib.suppress(DataError):
+                write_report(tmp_path, formats=())
+            continue
+        with pytest.raises(DataError, match=r"damaged|not JSON"):
+            write_report(tmp_path, formats=())
+
+
+def test_results_that_differ_from_a_run_are_refused(images, tmp_path):
+    record = next(r for r in read_records(images) if r["method"] == "daband")
+    new = copied(images, record, tmp_path, digests=True)
+    write_results(tmp_path, [{**new, "target_accuracy": 0.999}])
+    with pytest.raises(DataError, match=r"results\.json is damaged: it differs from"):
+        write_report(tmp_path, formats=())
 
 
 def test_an_unknown_divergence_is_missing_and_there_is_no_sum(images, page):

@@ -292,3 +292,51 @@ print(json.dumps(policy._head.statistics.theta.tolist()))
     found = np.array(json.loads(done.stdout.splitlines()[-1]))
     # Not to the bit: a worker may have another number of threads for its products than this process.
     np.testing.assert_allclose(found, theta(daband.fit_log(linucb(), log)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["linear", "neural"])
+@pytest.mark.parametrize("with_state", [True, False])
+def test_a_fitted_policy_that_comes_back_counts_no_round_twice(log, tmp_path, kind, with_state):
+    recipe = {"base": "small", "learning": {"steps": 1, "batch": 8}}
+    place = tmp_path / "policy.safetensors"
+    first = linucb() if kind == "linear" else daband.NeuralLinUCB(context_shape=(4,), n_arms=3, recipe=recipe)
+    first.save(place)
+    more = {"directory": tmp_path / "state"} if with_state else {}
+
+    def fit_in_place():
+        policy = daband.load(place, device="cpu")
+        if with_state or not policy.rounds_learned:
+            daband.fit_log(policy, log, **more)
+        else:
+            with pytest.warns(LogWarning, match=r"has learned .*rounds that it knows are not counted again"):
+                daband.fit_log(policy, log, **more)
+        policy.save(place)
+        return policy
+
+    assert [fit_in_place().rounds_learned for _ in range(3)] == [1010] * 3
+    online = daband.load(place, device="cpu")  # and it may learn by itself in between
+    online.update(np.zeros((5, 4)), [0] * 5, [1.0] * 5)
+    online.save(place)
+    frame(100, seed=9).write_parquet(log / "9.parquet")
+    again = fit_in_place()
+    assert again.rounds_learned == 1115
+    (log / "9.parquet").rename(log / "a9.parquet")  # the same rounds under another name
+    if not with_state:
+        assert fit_in_place().rounds_learned == 1115
+    if kind == "linear":
+        anew = linucb()
+        anew.update(np.zeros((5, 4)), [0] * 5, [1.0] * 5)
+        daband.fit_log(anew, log)
+        np.testing.assert_allclose(theta(again), theta(anew), rtol=0, atol=1e-9)
+
+
+def test_a_killed_fit_of_new_files_into_a_fitted_policy_goes_on(log, tmp_path):
+    state = {"directory": tmp_path / "state"}
+    policy = daband.fit_log(linucb(), log, **state)
+    for number in (7, 8):
+        frame(100, seed=number).write_parquet(log / f"{number}.parquet")
+    with pytest.raises(Killed):
+        daband.fit_log(policy, log, **state, progress=dying_after(6))
+    assert policy.rounds_learned == 1010
+    assert daband.fit_log(policy, log, **state).rounds_learned == 1210
+    assert daband.fit_log(linucb(), log, **state).rounds_learned == 1210  # a fresh one learns all of it

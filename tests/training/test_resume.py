@@ -201,3 +201,27 @@ def test_a_transform_that_no_file_holds_is_not_fitted_again(tmp_path):
     run(2)
     with pytest.raises(InvalidInput, match="pass the fitted transform"):
         run(4)
+
+
+@pytest.mark.parametrize("name", ["rounds.npz", "episodes.jsonl"])
+def test_a_changed_bit_is_never_resumed_from(name, tmp_path):
+    pair = daband.domains.load("synthetic", tiny=True)
+    settings = {"source": pair.source, "target": pair.target, "episode_length": 10, "directory": tmp_path}
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    run = daband.train(policy, episodes=4, **settings)
+    path = tmp_path / name
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), max(1, len(whole) // 150)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << (place % 8)
+        path.write_bytes(changed)
+        try:
+            again = daband.train(daband.LinUCB.for_pair(pair, seed=0), episodes=4, **settings)
+        except daband.CheckpointError:
+            refused += 1
+        else:  # the bit was no part of a number, such as a time in the archive
+            assert again.episodes == run.episodes
+            np.testing.assert_array_equal(again.regret, run.regret)
+            np.testing.assert_array_equal(again.reward, run.reward)
+    assert refused > 100

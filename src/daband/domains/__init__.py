@@ -11,7 +11,7 @@ from daband.domains.contract import (
     Rounds,
 )
 from daband.domains.data_paths import cache_directory, data_directory
-from daband.domains.pairs.synthetic import SyntheticView
+from daband.domains.datasets.synthetic import SyntheticView
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import Columns

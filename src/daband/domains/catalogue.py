@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daband.domains.data_paths import data_directory, find
-from daband.domains.registry import pairs
+from daband.domains.registry import Resource, pairs
 
 __all__ = ["PairRecord", "Resource", "ResourceStatus", "check", "listing", "resources"]
 
@@ -19,28 +19,6 @@ _BSDS500_URL = "https://www.eecs.berkeley.edu/Research/Projects/CS/vision/groupi
 _MNIST_M_URL = "https://cornell.box.com/shared/static/jado7quprg6hzzdubvwzh9umr75damwi"
 _VISDA_URL = "http://csr.bu.edu/ftp/visda17/clf"
 _RESEARCH = "for research"
-
-
-@dataclass(frozen=True)
-class Resource:
-    """A file or folder below the data directory, and how to get it.
-
-    ``places`` are the paths where it may lie, the first being where ``get`` puts it. ``url`` is empty where it must
-    be got by hand. ``md5`` is of the file as downloaded, ``content_md5`` of what is inside a gzipped file: copies
-    that were packed again are as good. ``unpack_into`` is where an archive is unpacked, and ``archive`` its name.
-    """
-
-    what: str
-    places: tuple[str, ...]
-    licence: str
-    url: str = ""
-    md5: str = ""
-    content_md5: str = ""
-    size: int = 0
-    archive: str = ""
-    unpack_into: str = ""
-    by_hand: str = ""
-    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,9 +173,7 @@ _RESOURCES: dict[str, tuple[Resource, ...]] = {
 
 def resources(name: str) -> tuple[Resource, ...]:
     """What a pair reads from the data directory; nothing for one that needs nothing from outside."""
-    if name not in pairs:
-        pairs.get(name)  # raises the error that lists the names
-    return _RESOURCES.get(name.partition("/")[0], ())
+    return pairs.get(name).resources or _RESOURCES.get(name.partition("/")[0], ())
 
 
 def listing() -> Iterator[PairRecord]:

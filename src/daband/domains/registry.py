@@ -13,10 +13,43 @@ from daband.errors import InvalidInput
 from daband.registry import Registry
 from daband.suggestions import did_you_mean
 
-__all__ = ["PairEntry", "describe", "load", "pair_names", "pairs", "register_ordered_pairs", "register_pair"]
+__all__ = [
+    "PairEntry",
+    "Resource",
+    "describe",
+    "load",
+    "pair_names",
+    "pairs",
+    "register_ordered_pairs",
+    "register_pair",
+]
 
 Build = Callable[..., Pair]
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A file or folder below the data directory, and how to get it.
+
+    ``places`` are the paths where it may lie, the first being where ``get`` puts it. ``url`` is empty where it must
+    be got by hand. ``md5`` is of the file as downloaded, ``content_md5`` of what is inside a gzipped file: copies
+    that were packed again are as good. ``unpack_into`` is where an archive is unpacked, and ``archive`` its name.
+    ``of`` is the domain whose pairs need it; empty where every pair of the data set does.
+    """
+
+    what: str
+    places: tuple[str, ...]
+    licence: str
+    url: str = ""
+    md5: str = ""
+    content_md5: str = ""
+    size: int = 0
+    archive: str = ""
+    unpack_into: str = ""
+    by_hand: str = ""
+    optional: bool = False
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,6 +60,7 @@ class PairEntry:
     build: Build
     about: About
     resolve: Resolve | None = None
+    resources: tuple[Resource, ...] = ()
 
     def resolved(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with those filled in that depend on this machine's data, so that they name what is loaded."""
@@ -46,19 +80,21 @@ class PairEntry:
             raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
 
 
-pairs: Registry[PairEntry] = Registry("pair", "daband.domains.pairs")
+pairs: Registry[PairEntry] = Registry("pair", "daband.domains.datasets")
 
 
-def register_pair(name: str, *, about: About, resolve: Resolve | None = None) -> Callable[[Build], Build]:
+def register_pair(
+    name: str, *, about: About, resolve: Resolve | None = None, resources: Sequence[Resource] = ()
+) -> Callable[[Build], Build]:
     """Register a function that builds a pair.
 
     The function takes ``tiny: bool`` (build a small twin that needs no file, for tests) and keyword options, every one
     with a default. Where it loads one thing or another by what it finds, ``resolve`` takes options and returns them
-    with the choice made: experiments record that, and never mix the two.
+    with the choice made: experiments record that, and never mix the two. ``resources`` are the files that it reads.
     """
 
     def enter(build: Build) -> Build:
-        pairs.add(name, PairEntry(name, build, about, resolve))
+        pairs.add(name, PairEntry(name, build, about, resolve, tuple(resources)))
         return build
 
     return enter

@@ -13,9 +13,9 @@ from daband.errors import DataError, FolderInUse
 from daband.experiments.bench import BenchError, read_results, results_locked
 from daband.experiments.executors import Event, Listener, in_processes, in_turn
 from daband.experiments.records import Record
-from daband.experiments.run import read_spec
+from daband.experiments.run import RUN_FILES, read_spec
 from daband.experiments.settings import RunSpec
-from daband.files import locked, read_json, write_text
+from daband.files import finish_folder, locked, read_json, write_text
 from daband.policies import load as load_policy
 from daband.training import continue_on_target
 
@@ -204,5 +204,5 @@ def continue_run(
         "folder": folder.name,
     }
     write_text(here / "result.json", json.dumps(record, indent=2) + "\n")
-    write_text(here / "done", "")
+    finish_folder(here, RUN_FILES)
     return record

@@ -14,10 +14,13 @@ from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.prepared import Prepared, prepare
 from daband.experiments.records import Record
 from daband.experiments.settings import RunSpec
-from daband.files import locked, read_json, write_text
+from daband.files import finish_folder, locked, read_json, write_text
 from daband.training import Run, train
 
-__all__ = ["conclude", "execute", "finished_record", "read_spec"]
+__all__ = ["RUN_FILES", "conclude", "execute", "finished_record", "read_spec"]
+
+RUN_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
+"""What ``done`` has digests of; the policy's file has its own."""
 
 
 def finished_record(spec: RunSpec, out: Path) -> Record | None:
@@ -36,7 +39,7 @@ def read_spec(folder: str | Path) -> RunSpec:
     """What ran in a folder."""
     path = Path(folder) / "config.json"
     try:
-        return RunSpec(**json.loads(path.read_text(encoding="utf-8"))["run"])
+        return RunSpec(**read_json(path)["run"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} does not say which run of an experiment this is: {error}") from None
 
@@ -101,7 +104,7 @@ def conclude(prepared: Prepared, run: Run) -> Record:
     }
     gather(prepared, recorder)
     write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
-    write_text(folder / "done", "")
+    finish_folder(folder, RUN_FILES)
     return record
 
 

@@ -37,6 +37,8 @@ class Saved(ThreadSafe):
     _ids: RoundIds
     _pending: PendingRounds
     _table: TableTransform | None = None
+    log_parts: frozenset[str] = frozenset()
+    """Digests of the parts of logs that ``fit_log`` has taught it: none of them is counted twice. Files hold them."""
 
     @property
     def table(self) -> TableTransform | None:
@@ -112,6 +114,8 @@ class Saved(ThreadSafe):
         ids = self._ids if replay else RoundIds(self._ids.window)
         arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
         arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
+        if self.log_parts:
+            arrays["log_parts"] = np.frombuffer("\n".join(sorted(self.log_parts)).encode(), np.uint8)
         return arrays
 
     def _restore_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
@@ -120,6 +124,7 @@ class Saved(ThreadSafe):
         self._scale.restore(arrays["reward_scale"])
         self._ids.restore(_below("ids/", arrays))
         self._pending.restore(_below("pending/", arrays))
+        self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
         self._restore(_below("policy/", arrays))
 
     @abstractmethod

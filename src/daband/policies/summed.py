@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Self
 
 import numpy as np
@@ -122,10 +123,11 @@ class SummedPolicy(Policy):
         chance = checked_propensities(propensity, n)
         return round_weights(chance, self.n_arms, weighting=asked)
 
-    def learn_sums(self, sums: RidgeSums, prepared: SummedPolicy) -> None:
+    def learn_sums(self, sums: RidgeSums, prepared: SummedPolicy, log_parts: Iterable[str] = ()) -> None:
         """Learn rounds that were summed; where that cannot be, an error is raised and nothing changes.
 
         ``prepared`` is the copy that summed them: its transform and its reward range become this policy's.
+        ``log_parts`` are the digests of the parts of a log that the sums are of.
         """
         with self._write_lock:
             statistics = copy.deepcopy(self._head.primal("the log cannot be learned"))
@@ -134,3 +136,4 @@ class SummedPolicy(Policy):
                 self.transform, self._scale = prepared.transform, prepared._scale
                 self._head.statistics = statistics
                 self.rounds_learned += int(sums.counts.sum())
+                self.log_parts |= frozenset(log_parts)

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import DataError
 from daband.experiments.records import Record
-from daband.files import read_json
+from daband.files import read_bytes, read_json, read_npz
 from daband.trust import Assessment, read_assessment
 
 __all__ = ["Curve", "RunFiles", "common_curve", "load_runs", "read_records"]
@@ -60,16 +59,13 @@ class RunFiles:
         path = self._existing("episodes.jsonl")
         if path is None:
             return []
-        lines = path.read_text(encoding="utf-8").splitlines()
         try:
+            lines = read_bytes(path).decode().splitlines()
             records: list[dict[str, Any]] = json.loads(f"[{','.join(lines)}]")  # twice as fast as line by line
-        except ValueError:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    json.loads(line)
-                except ValueError as error:
-                    raise DataError(f"{path}, line {number}, is not JSON: {error}") from None
-            raise
+        except ValueError as error:  # also what is no UTF-8
+            raise DataError(f"{path} is damaged: {error}; remove the run's folder and run it again") from None
+        if not all(isinstance(record, dict) for record in records):
+            raise DataError(f"{path} is damaged: a record per line was expected; remove the run's folder")
         return records
 
     def source_regret(self) -> tuple[AnyArray, FloatArray] | None:
@@ -93,7 +89,7 @@ class RunFiles:
     def artifacts(self, *names: str) -> dict[str, AnyArray]:
         """The arrays in ``artifacts.npz``, or only those named; empty where there is no such file."""
         path = self._existing("artifacts.npz")
-        return {} if path is None else _arrays(path, names)
+        return {} if path is None else read_npz(path, names)
 
     def _existing(self, name: str) -> Path | None:
         if self.path is None:
@@ -139,7 +135,17 @@ def read_records(folder: str | Path) -> list[Record]:
                 f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
             )
         return [_checked([read_json(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
-    return _checked(read_json(path), path)
+    records = _checked(read_json(path), path)
+    for record in records:
+        own = folder / str(record.get("folder")) / "result.json"
+        if own.is_file() and _as_text(record) != _as_text(_checked([read_json(own)], own)[0]):
+            raise DataError(f"{path} is damaged: it differs from {own}; remove it and run the same command again")
+    return records
+
+
+def _as_text(record: Record) -> str:
+    """A record to compare; a sweep changes the selection in ``results.json`` alone."""
+    return json.dumps({**record, "selection": None}, sort_keys=True)
 
 
 def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
@@ -162,18 +168,10 @@ def _checked(records: Any, path: Path) -> list[Record]:
     return records
 
 
-def _arrays(path: Path, names: Sequence[str]) -> dict[str, AnyArray]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as table:
-            return {name: table[name] for name in table.files if not names or name in names}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path} cannot be read ({error}); remove the run's folder and run it again") from None
-
-
 def _cumulative(path: Path | None) -> tuple[AnyArray, FloatArray] | None:
     if path is None:
         return None
-    regret = _arrays(path, ("regret",)).get("regret")
+    regret = read_npz(path, ("regret",)).get("regret")
     if regret is None or not len(regret) or not np.isfinite(regret).all():
         return None
     at = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))

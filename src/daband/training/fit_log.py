@@ -22,7 +22,7 @@ from daband.errors import DataError, InvalidInput
 from daband.policies import Policy
 from daband.policies.input_checks import checked_domain
 from daband.policies.summed import SummedPolicy
-from daband.training.log_folder import LogFolder
+from daband.training.log_folder import LogFolder, part_digests, part_name
 from daband.training.log_sums import sums_in_turn
 from daband.training.ray_sums import sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
@@ -61,7 +61,8 @@ def fit_log(
     """Fit a policy to a log in Parquet files of any size, and return it. Memory holds a few batches of rows.
 
     Args:
-        policy: changed in place. What it has learned before stays. An error leaves a linear policy as it was.
+        policy: changed in place. What it has learned before stays. An error leaves a linear policy as it was. It keeps
+            the digests of the files that it has learned: given again, they are not counted again.
         log: a folder of Parquet files, a glob such as ``"logs/*.parquet"``, a list of files, or a ``ParquetLog``.
         columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
         table: turns the context columns into contexts, where they are not all numbers (``pair.table``). A policy
@@ -152,8 +153,12 @@ class _LogRun:
         """Add up the sums of all parts, and learn them in the end."""
         policy.check_sum_weighting(self.weighting)
         blank = policy.without_rounds()
-        saved = self.folder.read_policy("prepared")
-        if saved is None:
+        parts = self.log.parts()
+        learned = self._learned(parts)
+        saved = None if learned else self.folder.read_policy("prepared")
+        if learned:
+            pass  # the policy was prepared when it learned them
+        elif saved is None:
             if blank.needs_sample:
                 first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
                 blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
@@ -161,10 +166,9 @@ class _LogRun:
         else:
             blank.restore(saved)
         sums = blank.empty_sums()
-        before = self.folder.read_sums()
+        before = self.folder.read_sums(learned)
         if before is not None:
             sums.restore(before)
-        parts = self.log.parts()
         todo = self._start(parts)
         if engine == "ray":
             outcomes = sums_on_ray(blank, self.log, todo, self.weighting, address=address, workers=workers)
@@ -188,18 +192,23 @@ class _LogRun:
                     save()
                 request.obey(save)
         save()
-        policy.learn_sums(sums, blank)
+        done = [part for part in parts if part_name(part) in self.folder.done]
+        policy.learn_sums(sums, blank, [self._digests[part_name(part)] for part in done])
+        self.folder.finish_sums()
 
     def stream(self, target: Contexts | None, domain: str, adapt_every: int) -> None:
         """Update the policy with the log's rounds in their order, and let it adapt on the way."""
         policy = self.policy
+        parts = self.log.parts(_STREAM_PART_ROWS)
+        learned = self._learned(parts)
         saved = self.folder.read_policy("policy")
-        if saved is not None:
+        known = {self._digests.get(name, "") for name in self.folder.done}
+        if saved is not None and not (known and known <= learned):  # else it comes back with all that is in the folder
             policy.restore(saved)
+            self._learned(parts, warn=False)
         elif policy.transform is not None and not policy.transform.fitted:
             beside = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
             policy.prepare(self.log.sample(_SAMPLE_ROWS), *beside)
-        parts = self.log.parts(_STREAM_PART_ROWS)
         todo = self._start(parts)
 
         def save() -> None:
@@ -217,6 +226,7 @@ class _LogRun:
                     self._refuse_or_skip(error, save)
                 else:
                     self._learn(part, target, domain, adapt_every)
+                    policy.log_parts |= {self._digests[part_name(part)]}
                     self.folder.mark_done(self.log, part)
                 self._tell(part, parts)
                 if self.folder.due():
@@ -243,8 +253,23 @@ class _LogRun:
                 )
             policy.adapt()
 
+    def _learned(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
+        """The digests of those parts that the policy has learned in an earlier call."""
+        self._digests = part_digests(parts)
+        learned = self.policy.log_parts & frozenset(self._digests.values())
+        self._before = [part for part in parts if self._digests[part_name(part)] in learned]
+        if self._before and warn and self.folder.path is None:
+            rounds = sum(len(part) for part in self._before)
+            _warn(
+                f"the policy has learned {self._before[0].label} before; {rounds:,} rounds that it knows are not "
+                "counted again",
+                stacklevel=4,
+            )
+        return learned
+
     def _start(self, parts: list[LogPart]) -> list[LogPart]:
-        todo = self.folder.todo(self.log, parts)
+        before = {part.label for part in self._before}
+        todo = [part for part in self.folder.todo(self.log, parts) if part.label not in before]
         left = {part.label for part in todo}
         self._found = sum(len(part) for part in parts if part.label not in left)
         self._rows, self._parts = self._found, len(parts) - len(todo)

@@ -2,12 +2,15 @@
 
 ``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened, ``policy.safetensors`` holds the
 policy after the last saved episode. The policy is written last and names its episode, so a crash between two writes
-leaves files that are at most longer than needed: rounds that are played again are the same rounds. Where contexts are
-made of tables, ``table.json`` has what turns a raw row into a context (``daband.domains.TableTransform.load``).
+leaves files that are at most longer than needed: rounds that are played again are the same rounds. It also holds a
+digest of the rounds and episodes up to its own, and ``done`` the digests of a finished folder's files: a changed bit is
+an error. Where contexts are made of tables, ``table.json`` has what turns a raw row into a context
+(``daband.domains.TableTransform.load``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -21,7 +24,16 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import CheckpointError, DataError, InvalidInput
-from daband.files import locked, make_folder, read_json, read_npz, write_bytes, write_text
+from daband.files import (
+    locked,
+    make_folder,
+    read_bytes,
+    read_json,
+    read_npz,
+    remove_orphans,
+    write_bytes,
+    write_text,
+)
 from daband.policies import Policy
 from daband.policies.checkpoint import read_checkpoint
 
@@ -46,6 +58,17 @@ class History:
         pieces: list[AnyArray] = getattr(self, name)
         return np.concatenate(pieces) if pieces else np.zeros(0, np.int64 if name == "arm" else np.float64)
 
+    def lines(self) -> str:
+        """The records as ``episodes.jsonl`` has them."""
+        return "".join(json.dumps(record, sort_keys=True) + "\n" for record in self.episodes)
+
+    def digest(self) -> str:
+        """A digest of all rounds and records."""
+        mark = hashlib.sha256(self.lines().encode())
+        for name in _COLUMNS:
+            mark.update(np.ascontiguousarray(self.column(name)).tobytes())
+        return mark.hexdigest()
+
 
 class RunFolder:
     """The files of one run. A folder at work is locked: ``release`` it, or let it go with the process."""
@@ -54,6 +77,7 @@ class RunFolder:
         self.path = make_folder(path)
         self._lock = ExitStack()
         self._lock.enter_context(locked(self.path, wait=False))
+        remove_orphans(self.path)
 
     def release(self) -> None:
         """Let others work in the folder."""
@@ -105,10 +129,14 @@ class RunFolder:
         columns: dict[str, Any] = {name: history.column(name) for name in _COLUMNS}
         np.savez(table, **columns)
         write_bytes(self.path / "rounds.npz", table.getvalue())
-        lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in history.episodes)
-        write_text(self.path / "episodes.jsonl", lines)
-        notes = {"episodes": str(len(history.episodes)), "seconds": repr(history.seconds)}
-        policy.save(self.policy_file, notes={**notes, "rounds": str(len(history.column("arm")))})
+        write_text(self.path / "episodes.jsonl", history.lines())
+        notes = {
+            "episodes": str(len(history.episodes)),
+            "rounds": str(len(columns["arm"])),
+            "seconds": repr(history.seconds),
+            "digest": history.digest(),
+        }
+        policy.save(self.policy_file, notes=notes)
 
     def resume(self, policy: Policy) -> History:
         """Bring ``policy`` to the last saved episode and return what happened up to it.
@@ -131,11 +159,15 @@ class RunFolder:
                     raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
                 getattr(history, name).append(table[name][:rounds])
             episodes = int(saved.notes["episodes"])
-            lines = (self.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()[:episodes]
+            lines = read_bytes(self.path / "episodes.jsonl").decode().splitlines()[:episodes]
             if len(lines) < episodes:
                 raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
             history.episodes = [json.loads(line) for line in lines]
             history.seconds = float(saved.notes["seconds"])
+            if saved.notes.get("digest", history.digest()) != history.digest():  # an older version wrote none
+                raise ValueError(
+                    "rounds.npz or episodes.jsonl does not match the digest that was saved with the policy"
+                )
             policy.restore(saved.arrays)
         except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise CheckpointError(f"{self.path} is damaged ({error}); remove the folder to start anew") from error

@@ -48,7 +48,7 @@ def from_table(
     """A pair made of tables.
 
     Args:
-        source: a path to a .parquet, .csv, .tsv, .arrow or .feather file, or a pandas, polars or arrow table.
+        source: a path to a .parquet, .csv, .csv.gz, .tsv, .arrow or .feather file, or a pandas, polars or arrow table.
         target: the same, of the target; training sees its context columns only. A target without the label or reward
             columns is unlabelled: the pair then has no ``target_test``. One with them, where ``target_test`` is not
             given, is split, and one half, the same in every run, is kept for the evaluator.
@@ -177,10 +177,11 @@ def _read_file(path: Path) -> pl.DataFrame:
         ".csv": lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None),
         ".tsv": lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None, separator="\t"),
     }
-    if path.suffix.lower() not in readers:
+    kind = Path(path.name.lower().removesuffix(".gz")).suffix  # CSV may be gzipped
+    if kind not in readers:
         raise InvalidInput(f"{path} is not of a known kind ({', '.join(readers)})")
     try:
-        frame: pl.DataFrame = readers[path.suffix.lower()](path)
+        frame: pl.DataFrame = readers[kind](path)
     except FileNotFoundError:
         raise DataError(f"{path} is not there") from None
     except (pl.exceptions.PolarsError, OSError) as error:

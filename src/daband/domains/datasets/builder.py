@@ -1,0 +1,188 @@
+"""From the declaration of a data set to registered pairs: options, checks and splits are here, once.
+
+A data set says what it is, which files it needs, how they are read and what its tiny twin is made of. ``declare``
+registers a pair for it, and one for each of its variants (an ordered pair of domains, one table of many).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daband.arrays import AnyArray, IntArray
+from daband.domains.contract import About, Pair
+from daband.domains.readers.arrays import from_arrays
+from daband.domains.registry import Resolve, Resource, register_pair
+from daband.domains.splits import require_classes, split_half
+from daband.errors import DataError, InvalidInput
+from daband.shift import ShiftLike
+
+__all__ = ["Parts", "by_hand", "declare", "halved", "load_packed", "ordered"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What was read: ``reader(**arguments)``, with the options that every pair has, makes the pair.
+
+    ``note`` is added to the pair's summary.
+    """
+
+    arguments: Mapping[str, Any]
+    reader: Callable[..., Pair] = from_arrays
+    note: str = ""
+
+
+Read = Callable[..., Parts]
+
+
+def _options_of_every_pair(
+    *,
+    passes: int = 1,
+    target_passes: int | None = None,
+    source_test: float | None = 0.1,
+    shift: ShiftLike = None,
+    units: Sequence[str | int] | None = None,
+) -> None:
+    """Options of every declared pair.
+
+    Args:
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        source_test: the share of the source that training does not use.
+        shift: what may differ between the domains; see ``daband.shift``.
+        units: the numbers of a context that are in other units in the target.
+    """
+
+
+_COMMON = dict(inspect.signature(_options_of_every_pair).parameters)
+
+
+def declare(
+    family: str,
+    *,
+    about: About,
+    read: Read,
+    tiny: Read,
+    class_names: Sequence[str] | None = None,
+    name: str = "",
+    summary: str = "",
+    choices: Mapping[str, Sequence[str]] | None = None,
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
+    resources: Sequence[Resource] = (),
+    without: Sequence[str] = (),
+    resolve: Resolve | None = None,
+) -> None:
+    """Register a data set as a pair, and each variant of it.
+
+    Args:
+        family: the pair's name.
+        about: what to know of it; ``needs`` is filled in from ``resources``.
+        read: a function of the data set's own options, every one with a default, that reads its files.
+        tiny: the same for the twin that needs no file; it takes the same options.
+        class_names: a name per arm; where every part has labels, each class must have an example in each.
+        name: what a pair is called, with ``{option}`` in it, e.g. "amazon/{source}-{target}"; by default ``family``.
+        summary: one line about a variant, with ``{option}`` in it; by default that of ``about``.
+        choices: the values that an option may take.
+        variants: options by the names of variants, registered as ``family/variant`` without these options.
+        resources: the files; one with ``of`` is needed by the variants that have this value of an option.
+        without: options of every pair that this one does not take.
+        resolve: see ``register_pair``.
+    """
+    read_options = dict(inspect.signature(read).parameters)
+    common = {option: parameter for option, parameter in _COMMON.items() if option not in without}
+
+    def build_with(fixed: Mapping[str, Any]) -> Callable[..., Pair]:
+        def build(*, tiny: bool = False, **given: Any) -> Pair:
+            options = {option: parameter.default for option, parameter in read_options.items()}
+            options |= dict(fixed) | {option: value for option, value in given.items() if option in read_options}
+            _check_choices(family, options, choices or {})
+            parts = (tiny_parts if tiny else read)(**options)
+            called = (name or family).format(**options)
+            arguments = dict(parts.arguments)
+            if class_names is not None:
+                arguments["class_names"] = tuple(class_names)
+                _require_every_class(arguments, class_names, called)
+            settings = {option: given.get(option, parameter.default) for option, parameter in common.items()}
+            if parts.reader is from_arrays and class_names is not None:
+                arguments["n_arms"] = len(class_names)
+            pair = parts.reader(**arguments, **settings, name=called)
+            told = (summary or about.summary).format(**options) + parts.note
+            return replace(pair, about=replace(complete, summary=told))
+
+        parameters = {option: parameter for option, parameter in read_options.items() if option not in fixed}
+        flag = inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
+        build.__signature__ = inspect.Signature([flag, *parameters.values(), *common.values()])  # type: ignore[attr-defined]
+        build.__doc__, build.__name__ = read.__doc__, family
+        return build
+
+    tiny_parts = tiny
+    complete = replace(about, needs=_needs(resources))
+    register_pair(family, about=complete, resolve=resolve, resources=resources)(build_with({}))
+    for variant, fixed in (variants or {}).items():
+        mine = tuple(one for one in resources if not one.of or one.of in fixed.values())
+        of_variant = replace(about, summary=(summary or about.summary).format(**fixed), needs=_needs(mine))
+        register_pair(f"{family}/{variant}", about=of_variant, resolve=resolve, resources=mine)(build_with(fixed))
+
+
+def ordered(domains: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Variants of every two domains, in both orders: "source-target"."""
+    return {f"{one}-{other}": {"source": one, "target": other} for one, other in permutations(domains, 2)}
+
+
+def by_hand(what: str, place: str, licence: str, how: str, *, of: str = "") -> Resource:
+    """A file or folder that nobody offers for download under an address that lasts."""
+    return Resource(what=what, places=(place,), licence=licence, by_hand=how, of=of)
+
+
+def halved(
+    contexts: AnyArray, rewards: AnyArray, *, name: str, groups: Sequence[str] | None = None
+) -> dict[str, tuple[AnyArray, AnyArray] | AnyArray]:
+    """The target's arguments of ``from_arrays``: one half of each class for training, the other for the evaluator.
+
+    ``rewards`` are labels (n,) or a table (n, K), whose best arms are the classes.
+    """
+    best = rewards.argmax(axis=1) if rewards.ndim == 2 else rewards
+    seen, held = split_half(best, name=name, groups=groups)
+    return {
+        "target": contexts[seen],
+        "target_labelled": (contexts[seen], rewards[seen]),
+        "target_test": (contexts[held], rewards[held]),
+    }
+
+
+def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
+    """Arrays of an ``npz``; a damaged or foreign one is an error that names it."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as packed:
+            return [packed[key] for key in keys]
+    except Exception as error:  # zipfile.BadZipFile and zlib.error have no common root below Exception
+        raise DataError(
+            f"{path} is damaged, or has no arrays {', '.join(keys)} ({error}); put an undamaged copy there"
+        ) from None
+
+
+def _needs(resources: Sequence[Resource]) -> tuple[str, ...]:
+    return tuple(resource.places[0] for resource in resources if not resource.optional)
+
+
+def _check_choices(family: str, options: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> None:
+    for option, allowed in choices.items():
+        if options[option] not in allowed:
+            what = "domains" if option in ("source", "target") else f"values of {option}"
+            raise InvalidInput(f"{family}'s {what} are {', '.join(allowed)}, got {options[option]!r}")
+    if "source" in choices and options["source"] == options.get("target"):
+        raise InvalidInput(f"source and target are both {options['source']!r}")
+
+
+def _require_every_class(arguments: Mapping[str, Any], class_names: Sequence[str], name: str) -> None:
+    for part in ("source", "target_labelled", "target_test"):
+        given = arguments.get(part)
+        labels: IntArray | None = given[1] if isinstance(given, tuple) else None
+        if labels is not None and labels.ndim == 1:
+            require_classes(labels, class_names, where=f"{name}'s {part}")

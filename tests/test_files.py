@@ -1,0 +1,113 @@
+"""Files: digests of finished folders, archives that would fill the memory, orphans, and disks that take nothing."""
+
+import contextlib
+import errno
+import io
+import os
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+from daband import files
+from daband.errors import DataError
+from daband.files import finish_folder, locked, make_folder, read_bytes, read_npz, write_bytes, write_text
+
+
+def test_a_finished_folder_knows_its_files(tmp_path):
+    write_text(tmp_path / "a.json", '{"n": 1}')
+    assert read_bytes(tmp_path / "a.json") == b'{"n": 1}'
+    finish_folder(tmp_path, ("a.json", "not-there.json"))
+    assert read_bytes(tmp_path / "a.json") == b'{"n": 1}'
+    (tmp_path / "a.json").write_text('{"n": 3}')  # one bit
+    with pytest.raises(DataError, match=r"a\.json is damaged: its content does not match its digest"):
+        read_bytes(tmp_path / "a.json")
+    (tmp_path / "done").write_text("{")
+    with pytest.raises(DataError, match="done is damaged"):
+        read_bytes(tmp_path / "a.json")
+    (tmp_path / "done").write_text("")  # of an older version
+    assert read_bytes(tmp_path / "a.json") == b'{"n": 3}'
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path):
+    zeros = io.BytesIO()
+    np.lib.format.write_array(zeros, np.zeros(1 << 14))
+    with (
+        zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("x.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(zeros.getvalue())
+        for _ in range(1024):
+            member.write(bytes(1 << 17))
+    assert (tmp_path / "bomb.npz").stat().st_size < 1 << 20
+    with pytest.raises(DataError, match="would expand to 134,"):
+        read_npz(tmp_path / "bomb.npz")
+
+
+def test_every_changed_byte_of_an_archive_is_an_error_of_ours_or_harmless(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.arange(50), y=np.ones(3))
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << (place % 8)
+        path.write_bytes(changed)
+        with contextlib.suppress(DataError):
+            read_npz(path)
+
+
+def test_temporary_files_of_the_killed_are_removed_and_those_of_the_living_stay(tmp_path):
+    code = (
+        "import os, sys, time; from daband import files; files.os.replace = lambda *_: (print('written', flush=True), "
+        "time.sleep(60)); files.write_bytes(sys.argv[1], bytes(1000))"
+    )
+    # Killed before the rename: the file stays as an orphan.
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "p")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "written\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    (orphan,) = tmp_path.glob(".p.*.tmp")
+    young = tmp_path / ".young.1.1.tmp"
+    young.write_bytes(b"")
+    alive = tmp_path / ".alive.1.1.tmp"
+    alive.write_bytes(b"")
+    foreign = tmp_path / ".notes.tmp"
+    foreign.write_bytes(b"")
+    old = time.time() - 3600
+    for path in (orphan, alive, foreign):
+        os.utime(path, (old, old))
+    handle = os.open(alive, os.O_RDWR)
+    try:
+        assert files._lock(handle)
+        write_bytes(tmp_path / "q", b"x")
+    finally:
+        os.close(handle)
+    assert not orphan.exists()
+    assert young.exists()
+    assert alive.exists()
+    assert foreign.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose a folder"), (errno.EACCES, "choose a folder")],
+)
+def test_what_cannot_be_written_says_what_to_do(tmp_path, monkeypatch, number, remedy):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    with pytest.raises(DataError, match=rf"p cannot be written: {os.strerror(number)}; {remedy}"):
+        write_bytes(tmp_path / "p", b"x")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(files.os, "open", refuse)
+    expected = rf"cannot be written: {os.strerror(number)}; {remedy}"
+    with pytest.raises(DataError, match=expected), locked(tmp_path, wait=False):
+        pass
+    monkeypatch.setattr(files.Path, "mkdir", refuse)
+    with pytest.raises(DataError, match=rf"cannot be created: {os.strerror(number)}; {remedy}"):
+        make_folder(tmp_path / "new")
