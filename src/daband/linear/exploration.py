@@ -13,7 +13,7 @@ import numpy as np
 from daband.arrays import BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.linear.draws_numpy import uniforms
-from daband.linear.kernels_numpy import TIE, choose_among
+from daband.linear.kernels_numpy import TIE, drawn_arm, tied_arms
 from daband.linear.thompson import gaussians, probability_of_best
 
 __all__ = ["Decision", "Exploration", "UniformDraws", "fresh_draws", "seeded_draws"]
@@ -82,30 +82,44 @@ class Exploration:
         ``available`` (B, K) has at least one arm a row. Compiled loops are used where they are loaded; without them
         nothing is drawn as long as every row's best arm is certain. The choices are the same.
         """
-        n, n_arms = mean.shape
-        if self.rule == "thompson":
-            scores = mean + self.multiplier(n, n_arms, draws) * width
-        else:
-            scores = mean + self.alpha * width if self.optimism else mean
-        arms, propensities = np.empty(n, np.int64), np.empty(n)
         loops = sys.modules.get("daband.linear.kernels_numba")  # serving alone loads none
-        if loops is not None and n > _FEW:
-            mask = np.ones(mean.shape, np.bool_) if available is None else available
-            loops.choose_batch(scores, mask, self.epsilon, draws(n, 2), arms, propensities)
-        else:
-            drawn: list[FloatArray] = []
-
-            def draw(row: int) -> FloatArray:
-                if not drawn:
-                    drawn.append(draws(n, 2))
-                numbers: FloatArray = drawn[0][row]
-                return numbers
-
-            every = range(n_arms)
-            for row, values in enumerate(scores.tolist()):
-                among: Sequence[int] = every if available is None else available[row].nonzero()[0].tolist()
-                arms[row], propensities[row] = choose_among(values, among, self.epsilon, draw, row)
+        if loops is None or len(mean) <= _FEW:
+            chosen = self.choose_rows(mean, width, draws, available=available)
+            return np.array([arm for arm, _ in chosen], np.int64), np.array([chance for _, chance in chosen])
+        arms, propensities = np.empty(len(mean), np.int64), np.empty(len(mean))
+        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        scores = self._scores(mean, width, draws)
+        loops.choose_batch(scores, mask, self.epsilon, draws(len(mean), 2), arms, propensities)
         return arms, self.propensities(arms, propensities, mean, width, available)
+
+    def choose_rows(
+        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: BoolArray | None = None
+    ) -> list[tuple[int, float]]:
+        """``choose`` without compiled loops: an arm and its propensity per row; draws only where something is open."""
+        scores = self._scores(mean, width, draws)
+        n, n_arms = scores.shape
+        every, epsilon, drawn = range(n_arms), self.epsilon, None
+        chosen: list[tuple[int, float]] = []
+        for row, values in enumerate(scores.tolist()):
+            among: Sequence[int] = every if available is None else available[row].nonzero()[0].tolist()
+            tied = tied_arms(values, among)
+            if epsilon == 0.0 and len(tied) == 1:
+                chosen.append((tied[0], 1.0))
+                continue
+            if drawn is None:
+                drawn = draws(n, 2).tolist()
+            chosen.append(drawn_arm(among, tied, epsilon, *drawn[row]))
+        if self.rule == "thompson":
+            arms = np.array([arm for arm, _ in chosen], np.int64)
+            exact = self.propensities(arms, np.empty(n), mean, width, available)
+            return list(zip(arms.tolist(), exact.tolist(), strict=True))
+        return chosen
+
+    def _scores(self, mean: FloatArray, width: FloatArray, draws: UniformDraws) -> FloatArray:
+        """What arms are compared by, (B, K)."""
+        if self.rule == "thompson":
+            return mean + self.multiplier(*mean.shape, draws) * width
+        return mean + self.alpha * width if self.rule == "ucb" and self.alpha else mean
 
     def propensities(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,21 +19,20 @@ def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """The arm of one round, and its probability under ties and epsilon. Scores within ``TIE`` of the best are tied."""
-    drawn = np.array([coin, pick])
-    return choose_among(scores.tolist(), available.nonzero()[0].tolist(), epsilon, lambda _row: drawn, 0)
+    """The arm of one round, and its probability under ties and epsilon."""
+    among = available.nonzero()[0].tolist()
+    return drawn_arm(among, tied_arms(scores.tolist(), among), epsilon, coin, pick)
 
 
-def choose_among(
-    scores: list[float], among: Sequence[int], epsilon: float, draw: Callable[[int], FloatArray], row: int
-) -> tuple[int, float]:
-    """The arm of one round and its propensity; ``draw(row)`` gives the coin for epsilon and the pick among equals."""
+def tied_arms(scores: list[float], among: Sequence[int]) -> list[int]:
+    """The arms within ``TIE`` of the best."""
     best = max(scores) if len(among) == len(scores) else max([scores[arm] for arm in among])
     floor = best - TIE * (1.0 + abs(best))
-    tied = [arm for arm in among if scores[arm] >= floor]
-    if epsilon == 0.0 and len(tied) == 1:
-        return tied[0], 1.0
-    coin, pick = draw(row)
+    return [arm for arm in among if scores[arm] >= floor]
+
+
+def drawn_arm(among: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
+    """One of the tied arms, or of all with probability epsilon (``coin``), and its probability; ``pick`` chooses."""
     drawn_from = among if coin < epsilon else tied
     arm = drawn_from[int(pick * len(drawn_from))]
     return arm, epsilon / len(among) + ((1.0 - epsilon) / len(tied) if arm in tied else 0.0)

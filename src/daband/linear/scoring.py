@@ -21,9 +21,11 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray, z: FloatArray, loops: A
     theta is (heads, d), inverse (heads, d, d); ``loops`` is the module of kernels that runs.
     """
     n_heads, dim = theta.shape
-    if len(z) == 1:  # two products with vectors
-        products = (inverse.reshape(-1, dim) @ z[0]).reshape(n_heads, dim)
-        return (theta @ z[0])[None], np.maximum(products @ z[0], 0.0)[None]
+    if len(z) == 1:  # products with a vector
+        row = z[0]
+        variance = inverse.reshape(-1, dim).dot(row).reshape(n_heads, dim).dot(row)
+        np.maximum(variance, 0.0, out=variance)
+        return theta.dot(row)[None], variance[None]
     mean, variance = np.empty((len(z), n_heads)), np.empty((len(z), n_heads))
     rows = max(64, _BLOCK // (dim * n_heads))
     for start in range(0, len(z), rows):

@@ -178,15 +178,17 @@ class Deployed:
             mask = self.arm_mask(available, among, len(read.contexts))
         frozen = self.frozen
         mean, width = frozen.score(read.contexts)
-        arms, propensities = frozen.choose(mean, width, mask, round_number)
+        chosen = frozen.choose(mean, width, mask, round_number)
         shown_mean, shown_width = frozen.in_units(mean, width)
         if read.single:
-            arm = int(arms[0])
+            ((arm, propensity),) = chosen
             decision = DeployedDecision(
-                arm, self.arm_names[arm], float(propensities[0]), shown_mean[0], shown_width[0], read.warnings[0]
+                arm, self.arm_names[arm], propensity, shown_mean[0], shown_width[0], read.warnings[0]
             )
         else:
-            names = tuple(self.arm_names[arm] for arm in arms)
+            names = tuple(self.arm_names[arm] for arm, _ in chosen)
+            arms = np.array([arm for arm, _ in chosen], np.int64)
+            propensities = np.array([propensity for _, propensity in chosen])
             decision = DeployedDecision(arms, names, propensities, shown_mean, shown_width, tuple(read.warnings))
         return decision, read, mean, width
 

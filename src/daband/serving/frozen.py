@@ -120,9 +120,12 @@ class FrozenPolicy:
     seen_target: bool = False
     """Whether the policy has seen contexts of a target; it is not written."""
     key: np.uint64 = field(init=False)
+    _shares: tuple[list[float], list[float]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", draw_key(self.seed))
+        shares = [member.share for member in self.members], [member.width_share for member in self.members]
+        object.__setattr__(self, "_shares", shares)
         if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
             raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
         if self.arms not in ("disjoint", "shared"):
@@ -160,24 +163,26 @@ class FrozenPolicy:
             rows = self.transform(unit_scale(rows.reshape(len(rows), -1)))
         if self.layout is not None:
             rows = channels_first(rows, self.layout)
+        if self.arms == "disjoint" and len(self.members) == 1:
+            return self.members[0].score(rows)
         scores = []
         for member in self.members:
             mean, width = member.score(contexts if member.constant else rows)
             if self.arms == "shared" and not member.constant:
                 mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)
             scores.append((mean, width))
-        return mixed_scores(scores, [m.share for m in self.members], [m.width_share for m in self.members])
+        return mixed_scores(scores, *self._shares)
 
     def choose(
         self, mean: FloatArray, width: FloatArray, available: BoolArray | None, round_number: int | None
-    ) -> tuple[IntArray, FloatArray]:
-        """Arms and propensities (n,) for means and widths (n, K).
+    ) -> list[tuple[int, float]]:
+        """An arm and its propensity for each row of means and widths (n, K).
 
         Draws are those of the policy in round ``round_number`` and the following ones. Without a number they come from
         the operating system, so that processes which serve one file beside each other explore independently.
         """
         draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
-        return self.exploration.choose(mean, width, draws, available=available)
+        return self.exploration.choose_rows(mean, width, draws, available=available)
 
     def in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Means and widths in the user's units."""

@@ -74,12 +74,17 @@ class DenseLayers:
     def __call__(self, rows: Float32Array) -> FloatArray:
         hidden = rows
         for weight, bias in self._layers[:-1]:
-            hidden = hidden @ weight
+            hidden = hidden.dot(weight)
             hidden += bias
             np.maximum(hidden, _ZERO, out=hidden)
         weight, bias = self._layers[-1]
-        latent: FloatArray = (hidden @ weight + bias).astype(np.float64)
-        latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
+        hidden = hidden.dot(weight)
+        hidden += bias
+        latent: FloatArray = hidden.astype(np.float64)
+        if len(latent) == 1:
+            latent *= 1.0 / max(math.sqrt(latent[0].dot(latent[0])), 1e-12)
+        else:
+            latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
         return latent
 
 

@@ -152,6 +152,8 @@ class RowReader:
         if not single and array.shape[1:] != self.shape:
             raise InvalidInput(self._other_shape(array.shape))
         rows = array[None] if single else array
+        if single and array.dtype is _FLOAT64:  # the usual case, with nothing to convert
+            return ReadRows(rows, [self._checked(array)], True)
         if not len(rows):
             raise InvalidInput("the batch has no rows")
         if rows.dtype == np.uint8:
@@ -178,10 +180,6 @@ class RowReader:
         """The warnings for one context of floating-point numbers."""
         flat: AnyArray = context.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the checks
-            bright = self._too_bright(flat)
-            if bright:
-                self._check_size(flat)
-                return bright
             if self._settles and self._ranges is not None and self._inverse is not None:
                 apart = flat - self._ranges[0]
                 apart *= self._inverse
@@ -189,6 +187,9 @@ class RowReader:
                 if apart.dot(apart) <= _FAR_SQUARE:
                     return ()
             self._check_size(flat)
+            bright = self._too_bright(flat)
+            if bright:
+                return bright
             if self._ranges is None or self._inverse is None:
                 return ()
             if len(flat) != len(self._inverse):  # one context per arm
