@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade "pip>=25.1"
 	$(PIP) "torch==2.13.0"
-	$(PIP) --editable . --group dev
+	$(PIP) --editable '.[serve]' --group dev
 	touch $(READY)
 
 demo: $(READY)

@@ -12,7 +12,7 @@ import numpy as np
 from daband.arrays import ArrayLike, BoolArray, as_numpy
 from daband.errors import InvalidInput
 
-__all__ = ["checked_class_names", "checked_mask", "finite", "share", "whole"]
+__all__ = ["check_available", "checked_class_names", "finite", "share", "whole"]
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
@@ -48,10 +48,13 @@ def checked_class_names(class_names: Sequence[str] | None, n_arms: int) -> tuple
         raise InvalidInput(f"class_names must hold texts, got {class_names!r}")
     if len(names) != n_arms:
         raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"class_names has {twice!r} twice: every arm needs a name of its own")
     return names
 
 
-def checked_mask(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
+def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
     """Which arms may be chosen, booleans (n, n_arms) from (n_arms,) or (n, n_arms), at least one a row."""
     mask = as_numpy(available, "available")
     if mask.dtype != np.bool_:

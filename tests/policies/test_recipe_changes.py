@@ -10,8 +10,7 @@ import daband
 from daband.encoders import Features, encoders
 from daband.errors import InvalidInput
 from daband.objectives import Weight
-from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names
-from daband.policies.recipes import resolve_recipe
+from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names, resolve_recipe
 
 SHAPE = (3, 28, 28)
 
@@ -114,7 +113,7 @@ class Tanh(Features):
         self.context_shape, self.width = tuple(context_shape), width
         self.layer = torch.nn.Linear(math.prod(context_shape), width)
 
-    def forward(self, contexts, *, n_source):
+    def forward(self, contexts, *, domain_rows):
         return torch.tanh(self.layer(contexts.flatten(1)))
 
 

@@ -29,6 +29,7 @@ from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
 from daband.cli.profile import profiled
 from daband.cli.ranges import spans, whole_numbers
 from daband.cli.running import run_all, warnings_on
+from daband.cli.serve import export_events_command, serve_command
 from daband.cli.sweep import sweep
 from daband.cli.tables import comparison_table
 from daband.errors import DabandError
@@ -163,6 +164,8 @@ app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
+app.command("serve")(serve_command)
+app.command("export-events")(export_events_command)
 
 
 @app.command()

@@ -20,10 +20,9 @@ from daband.encoders.build import build_encoder
 from daband.encoders.contract import Encoder, LatentSettings
 from daband.encoders.conv import ConvFeatures, normalised_pixels
 from daband.encoders.mlp import MlpFeatures
-from daband.encoders.normalisation import DomainNorm
+from daband.encoders.normalisation import DomainNorm, domain_rows
 from daband.errors import InvalidInput
-from daband.serving import Network
-from daband.serving.networks import network_from
+from daband.serving import Network, network_from
 
 __all__ = ["TorchNetwork", "freeze_encoder"]
 
@@ -68,7 +67,8 @@ class TorchNetwork:
             name: tensor.detach().numpy() for name, tensor in encoder.state_dict().items()
         }
         self._encoder = encoder.requires_grad_(False).eval()
-        self._source = settings["domain"] in ("source", 0)  # a name in files up to version 2
+        told = settings["domain"]
+        self._domain = int(told != "source") if isinstance(told, str) else int(told)  # files up to version 2 have names
         self.dimension = encoder.dimension
 
     @classmethod
@@ -113,7 +113,7 @@ class TorchNetwork:
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
         with torch.inference_mode():
-            latent = self._encoder(tensor, n_source=len(tensor) if self._source else 0).latent
+            latent = self._encoder(tensor, domain_rows=domain_rows(self._domain, len(tensor))).latent
         latents: FloatArray = latent.numpy().astype(np.float64)
         latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
         return latents

@@ -118,7 +118,8 @@ class Exploration:
     def _scores(self, mean: FloatArray, width: FloatArray, draws: UniformDraws) -> FloatArray:
         """What arms are compared by, (B, K)."""
         if self.rule == "thompson":
-            return mean + self.multiplier(*mean.shape, draws) * width
+            drawn: FloatArray = mean + self.multiplier(len(mean), mean.shape[1], draws) * width
+            return drawn
         return mean + self.alpha * width if self.rule == "ucb" and self.alpha else mean
 
     def propensities(

@@ -11,11 +11,10 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision, Exploration
 from daband.linear.draws import draw_key
 from daband.linear.exploration import seeded_draws
-from daband.policies.contract import Policy, policies
-from daband.policies.hooks import FrozenParts
+from daband.policies.policy import Policy, policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
-from daband.serving import Member
+from daband.serving import FrozenParts, Member
 
 __all__ = ["Random"]
 
@@ -56,7 +55,7 @@ class Random(Policy):
     def _decide(
         self,
         contexts: AnyArray,
-        domain: str,  # noqa: ARG002
+        domain: int,  # noqa: ARG002
         available: BoolArray | None,
         first_round: int,
         rule: str | None,  # noqa: ARG002
@@ -66,22 +65,19 @@ class Random(Policy):
         draws = seeded_draws(self._key, first_round)
         return Decision(*_EVENLY.choose(mean, width, draws, available=available), mean, width)
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+    ) -> None:
         """Nothing is learned."""
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
         return WEIGHTINGS
 
-    def _learn_weighted(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
-    ) -> None:
-        """Nothing is learned."""
-
     def _probabilities(
         self,
         contexts: AnyArray,
-        domain: str,  # noqa: ARG002
+        domain: int,  # noqa: ARG002
         available: BoolArray | None,
         rule: str | None,  # noqa: ARG002
     ) -> FloatArray:
@@ -93,13 +89,13 @@ class Random(Policy):
         self,
         contexts: AnyArray,
         rewards: FloatArray,  # noqa: ARG002
-        domain: str,
+        domain: int,
         available: BoolArray | None,
         first_round: int,
     ) -> Decision:
         return self._decide(contexts, domain, available, first_round, None)
 
-    def _freeze(self, domain: str) -> FrozenParts:  # noqa: ARG002
+    def _freeze(self, domain: int) -> FrozenParts:  # noqa: ARG002
         even = Member(np.full((self.n_arms, 1), 0.5), np.full((self.n_arms, 1, 1), 0.25), constant=True)
         return FrozenParts((even,), _EVENLY)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.arguments import checked_mask, whole
+from daband.arguments import check_available, whole
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.linear.standardise import feature_scale
@@ -218,7 +218,7 @@ class Deployed:
         """Which arms may be chosen, (n, K): by booleans (``available``), by names or numbers (``among``), or both."""
         mask = np.ones((n, self.n_arms), np.bool_)
         if available is not None:
-            mask = checked_mask(available, n, self.n_arms)
+            mask = check_available(available, n, self.n_arms)
         if among is None:
             return mask
         if isinstance(among, str | bytes | Mapping) or not hasattr(among, "__iter__"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from daband.linear.steps import TransformStep, step_from
 from daband.serving.networks import Network, network_from
 from daband.table_transform import TableTransform
 
-__all__ = ["FrozenPolicy", "Member", "frozen_from"]
+__all__ = ["FrozenParts", "FrozenPolicy", "Member", "frozen_from"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,17 @@ class Member:
         """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
         mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows), kernels_numpy)
         return mean, np.sqrt(variance)
+
+
+class FrozenParts(NamedTuple):
+    """What a policy's ``_freeze`` returns: the part of a ``FrozenPolicy`` that differs from policy to policy."""
+
+    members: tuple[Member, ...]
+    exploration: Exploration
+    counts: IntArray | None = None
+    layout: ImageLayout | None = None
+    reference: AnyArray | None = None
+    seen_target: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

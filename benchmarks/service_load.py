@@ -1,0 +1,244 @@
+"""How many requests a second does the service answer, beside a bare endpoint that writes the same rows?
+
+    python benchmarks/service_load.py --json benchmarks/records/service-load.json --commit $(git rev-parse --short HEAD)
+    python benchmarks/service_load.py --soak 20 ...        # and 20 minutes at a steady rate, for the memory
+
+16 clients with connections that stay open decide and reward in turns (LinUCB, 32 numbers, 10 arms), from a process of
+their own. The bare endpoint runs on the same server and framework: it reads the JSON, writes a row of the same size by
+the same group commit, and answers; it decides nothing, checks nothing, watches nothing, and has no worker. Service and
+bare endpoint take turns, so that a noisy neighbour is shared out. Loopback only; the load lasts as long as it is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from service_kill import DIMENSIONS, Server, free_port, write_policy
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from daband.service.store import Event, Reward, Store
+from daband.service.writer import Writer
+
+CLIENTS = 16
+
+
+def bare_app(log: str) -> Starlette:
+    """The bare endpoint: JSON in, the same row to disk, JSON out."""
+    store = Store(log)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> Any:
+        app.state.writer = Writer(store, most_waiting=100_000)
+        yield
+        await app.state.writer.close()
+        store.close()
+
+    async def decide(request: Request) -> Response:
+        body = await request.body()
+        given = orjson.loads(body)
+        context, now = orjson.dumps(given["context"]).decode(), time.time()
+        event = Event(given["event_id"], now, now, "online", "source", 0, 3, 0.91, 3, None, context, None, "0" * 32)
+        await request.app.state.writer.write([event])
+        answer = {
+            "event_id": event.event_id, "arm": 3, "arm_name": "3", "propensity": 0.91, "model": 0, "mode": "online",
+            "active": True, "logged": True, "repeated": False, "warnings": [],
+        }  # fmt: skip
+        return Response(orjson.dumps(answer), media_type="application/json")
+
+    async def reward(request: Request) -> Response:
+        given = orjson.loads(await request.body())
+        event_id = request.path_params["event_id"]
+        await request.app.state.writer.write([Reward(event_id, given["reward"], time.time())])
+        answer = {"event_id": event_id, "status": "recorded", "reward": given["reward"], "version": 1}
+        return Response(orjson.dumps(answer), media_type="application/json")
+
+    async def health(request: Request) -> Response:  # noqa: ARG001
+        return Response(b"{}")
+
+    routes = [
+        Route("/decide", decide, methods=["POST"]),
+        Route("/events/{event_id}/reward", reward, methods=["POST"]),
+        Route("/health", health),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+async def _client(port: int, until: float, seed: int, pause: float) -> tuple[list[float], list[float], int]:
+    """One client: latencies of decisions and of rewards in seconds, and how many answers were no 200."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    rng = random.Random(seed)
+    decided: list[float] = []
+    rewarded: list[float] = []
+    wrong, number = 0, 0
+
+    async def post(path: str, body: bytes) -> bool:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        writer.write(head + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        await reader.readexactly(length)
+        return answer.startswith(b"HTTP/1.1 200")
+
+    bodies = [orjson.dumps([rng.gauss(0, 1) for _ in range(DIMENSIONS)]) for _ in range(64)]
+    while time.perf_counter() < until:
+        event_id = f"{seed}-{time.monotonic_ns()}-{number}"
+        number += 1
+        begun = time.perf_counter()
+        good = await post("/decide", b'{"event_id":"%b","context":%b}' % (event_id.encode(), bodies[number % 64]))
+        decided.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        good &= await post(f"/events/{event_id}/reward", b'{"reward":%d}' % rng.getrandbits(1))
+        rewarded.append(time.perf_counter() - begun)
+        wrong += not good
+        if pause:
+            await asyncio.sleep(pause)
+    writer.close()
+    return decided, rewarded, wrong
+
+
+async def _clients(port: int, seconds: float, pause: float) -> dict[str, Any]:
+    begun = time.perf_counter()
+    outcomes = await asyncio.gather(*(_client(port, begun + seconds, seed, pause) for seed in range(CLIENTS)))
+    took = time.perf_counter() - begun
+    decided = [one for outcome in outcomes for one in outcome[0]]
+    rewarded = [one for outcome in outcomes for one in outcome[1]]
+    every = np.array(decided + rewarded)
+    return {
+        "requests": len(every),
+        "rate": len(every) / took,
+        "wrong": sum(outcome[2] for outcome in outcomes),
+        "decide_ms": [float(np.percentile(decided, q)) * 1e3 for q in (50, 99)],
+        "reward_ms": [float(np.percentile(rewarded, q)) * 1e3 for q in (50, 99)],
+        "median_ms": float(np.median(every)) * 1e3,
+        "p99_ms": float(np.percentile(every, 99)) * 1e3,
+    }
+
+
+def load(port: int, seconds: float, pause: float = 0.0) -> dict[str, Any]:
+    """The clients in a process of their own."""
+    command = [sys.executable, __file__, "--clients", str(port), "--seconds", str(seconds), "--pause", str(pause)]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=seconds + 120)
+    return dict(json.loads(done.stdout))
+
+
+def resident_mb(pid: int) -> float:
+    """The memory of a process."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process started."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(one) for one in file.read().split()]
+
+
+def soak(server: Server, minutes: float, rate: float) -> dict[str, Any]:
+    """A steady rate for some minutes: memory of service and worker every few seconds, and what it grew by."""
+    assert server.process is not None
+    pause = CLIENTS * 2.0 / rate
+    command = [
+        sys.executable, __file__, "--clients", str(server.port), "--seconds", str(60 * minutes), "--pause", str(pause),
+    ]  # fmt: skip
+    clients = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pids = {"service": server.process.pid, "worker": children(server.process.pid)[0]}
+    samples: dict[str, list[float]] = {name: [] for name in pids}
+    while clients.poll() is None:
+        for name, pid in pids.items():
+            samples[name].append(resident_mb(pid))
+        time.sleep(max(0.5, minutes / 4))
+    assert clients.stdout is not None
+    found = dict(json.loads(clients.stdout.read()))
+    memory = {}
+    for name, megabytes in samples.items():
+        third = len(megabytes) // 3
+        memory[name] = {
+            "start": megabytes[0],
+            "second_third": float(np.median(megabytes[third : 2 * third])),
+            "last_third": float(np.median(megabytes[2 * third :])),
+            "most": max(megabytes),
+        }
+    return {"minutes": minutes, "memory_mb": memory, **found}
+
+
+def compare(seconds: float, turns: int, soak_minutes: float, soak_rate: float) -> dict[str, Any]:
+    """Service and bare endpoint in turns, then the soak."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        policy, file = write_policy(folder)
+        server = Server(file, f"sqlite:///{folder}/events.db", "--learn", str(policy))
+        port = free_port()
+        code = (
+            "import sys, uvicorn; sys.path.insert(0, sys.argv[1]); from service_load import bare_app; "
+            "uvicorn.run(bare_app(sys.argv[2]), host='127.0.0.1', port=int(sys.argv[3]), log_level='warning')"
+        )
+        here, log = str(Path(__file__).parent), f"sqlite:///{folder}/bare.db"
+        bare = subprocess.Popen([sys.executable, "-c", code, here, log, str(port)])
+        try:
+            server.start()
+            found: dict[str, list[dict[str, Any]]] = {"service": [], "bare": []}
+            load(port, 2.0)
+            load(server.port, 2.0)
+            for _ in range(turns):
+                found["bare"].append(load(port, seconds))
+                found["service"].append(load(server.port, seconds))
+                print({name: round(runs[-1]["rate"]) for name, runs in found.items()}, flush=True)
+            bare.terminate()
+            bare.wait()
+            long = soak(server, soak_minutes, soak_rate) if soak_minutes else None
+        finally:
+            bare.kill()
+            server.kill()
+    rates = {name: float(np.median([one["rate"] for one in runs])) for name, runs in found.items()}
+    return {
+        "clients": CLIENTS,
+        "turns": found,
+        "rate": rates,
+        "ratio": rates["service"] / rates["bare"],
+        "median_ms": float(np.median([one["median_ms"] for one in found["service"]])),
+        "p99_ms": float(np.median([one["p99_ms"] for one in found["service"]])),
+        "soak": long,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of one turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--soak", type=float, default=0.0, help="minutes")
+    parser.add_argument("--soak-rate", type=float, default=300.0, help="requests a second")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--clients", type=int, help="only the clients, on this port")
+    parser.add_argument("--pause", type=float, default=0.0)
+    arguments = parser.parse_args()
+    if arguments.clients is not None:
+        print(json.dumps(asyncio.run(_clients(arguments.clients, arguments.seconds, arguments.pause))))
+        return
+    found = compare(arguments.seconds, arguments.turns, arguments.soak, arguments.soak_rate)
+    print(json.dumps({name: value for name, value in found.items() if name != "turns"}, indent=2))
+    if arguments.json is not None:
+        machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
+        document = {**found, "machine": machine, "commit": arguments.commit}
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

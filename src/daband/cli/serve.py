@@ -1,0 +1,110 @@
+"""``daband serve``: decisions and rewards over HTTP, with a log that loses nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from daband.cli.lines import say
+from daband.errors import InvalidInput
+
+__all__ = ["export_events_command", "serve_command"]
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
+    log: Annotated[str, typer.Option(help="The log: sqlite:///FILE or postgresql://...")] = "sqlite:///events.db",
+    learn: Annotated[
+        Path | None,
+        typer.Option(help="The policy that FILE was exported from (policy.safetensors): learn from the log."),
+    ] = None,
+    learn_every: Annotated[int, typer.Option(min=1, help="Rewards that are learned at a time.")] = 100,
+    mode: Annotated[Literal["online", "apprentice", "log-only"], typer.Option(help="Whose arm is played.")] = "online",
+    wait: Annotated[float | None, typer.Option(help="Seconds until the default reward; without it, for ever.")] = None,
+    default_reward: Annotated[float, typer.Option(help="The reward of events that get none in time.")] = 0.0,
+    corrections: Annotated[
+        Literal["refused", "versioned"], typer.Option(help="A second, other reward is.")
+    ] = "refused",
+    incumbent: Annotated[str | None, typer.Option(help="The arm that was played before, to compare with.")] = None,
+    contexts: Annotated[Literal["keep", "hash", "drop"], typer.Option(help="What the log keeps of contexts.")] = "keep",
+    on_full: Annotated[
+        Literal["stop", "decide"], typer.Option(help="Decisions while the log cannot be written.")
+    ] = "stop",
+    promise: Annotated[float | None, typer.Option(help="Alarm below this mean reward; else what was assessed.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8000,
+    rate: Annotated[float, typer.Option(min=0, help="Requests a second of one client; 0 for no limit.")] = 0.0,
+    body_bytes: Annotated[int, typer.Option(min=1, help="The largest body of a request.")] = 1 << 20,
+    worker: Annotated[bool, typer.Option(help="Watch, learn and set default rewards in a second process.")] = True,
+    access_log: Annotated[bool, typer.Option(help="Write a line per request: path and status, no context.")] = False,
+    open_to_all: Annotated[bool, typer.Option(help="Listen beyond this machine although tokens are missing.")] = False,
+) -> None:
+    """Serve an exported policy over HTTP: decide, log, take rewards, and go on learning.
+
+    Tokens come from the environment: DABAND_DECIDE_TOKEN, DABAND_REWARD_TOKEN, DABAND_WATCH_TOKEN, DABAND_ADMIN_TOKEN.
+
+    Example: daband serve market.daband --log sqlite:///events.db --learn policy.safetensors --wait 86400
+    """
+    try:
+        from daband.service import Limits, Settings, Tokens, serve
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
+    tokens = Tokens(
+        **{name: os.environ.get(f"DABAND_{name.upper()}_TOKEN", "") for name in ("decide", "reward", "watch", "admin")}
+    )
+    if host not in _LOOPBACK and not tokens.complete and not open_to_all:
+        raise InvalidInput(
+            f"--host {host} is open to other machines, and not every role has a token; set DABAND_DECIDE_TOKEN, "
+            "DABAND_REWARD_TOKEN and DABAND_ADMIN_TOKEN, or say --open-to-all"
+        )
+    settings = Settings(
+        mode=mode,
+        contexts=contexts,
+        wait=wait,
+        default_reward=default_reward,
+        corrections=corrections,
+        incumbent=incumbent,
+        on_full=on_full,
+        promise=promise,
+        tokens=tokens,
+        limits=Limits(body_bytes=body_bytes, rate=rate),
+    )
+    console = Console()
+    say(console, f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
+    serve(
+        file,
+        log,
+        settings,
+        learn=learn,
+        learn_every=learn_every,
+        host=host,
+        port=port,
+        worker=worker,
+        access_log=access_log,
+    )
+
+
+def export_events_command(
+    log: Annotated[str, typer.Argument(metavar="LOG", help="The log: sqlite:///FILE or postgresql://...")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The Parquet file to write.")],
+    since: Annotated[str | None, typer.Option(help="First day, 2026-11-02, or moment, 2026-11-02T12:00.")] = None,
+    until: Annotated[str | None, typer.Option(help="The moment before which events are taken.")] = None,
+    defaults: Annotated[bool, typer.Option(help="Take events with a default reward.")] = True,
+    ids: Annotated[bool, typer.Option(help="Add columns event_id, time, model and mode.")] = False,
+) -> None:
+    """Write the events of a service's log that have a reward to a Parquet file, as fit-log and evaluate-log read it.
+
+    Example: daband export-events sqlite:///events.db week1.parquet --since 2026-11-02 --until 2026-11-09
+    """
+    try:
+        from daband.service import export_events
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
+    written = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
+    say(Console(), f"Written: {file} ({written:,} events)")

@@ -1,0 +1,410 @@
+"""The service as an ASGI application: decisions, rewards, models, health and metrics over HTTP.
+
+Starlette and not FastAPI: what a context must look like is known from the deployed policy and not from types, so there
+is nothing for pydantic to check, and an endpoint costs half as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from daband.errors import CheckpointError, InvalidInput
+from daband.service import pages
+from daband.service.decider import Decider, checked_id, checked_reward, model_from
+from daband.service.openapi import openapi
+from daband.service.settings import Clock, Settings
+from daband.service.store import Activation, Answer, Event, Reward, Store
+from daband.service.writer import LogFailed, Writer
+from daband.serving import load_deployed
+
+__all__ = ["Service", "create_app"]
+
+_log = logging.getLogger("daband.service")
+_POLL_SECONDS = 1.0
+"""Between two looks for a newer model."""
+_MOST_CLIENTS = 10_000
+_MOST_MODEL_BYTES = 1 << 30
+_LATENCIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class _Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, headers
+
+
+def create_app(
+    file: str | Path, log: str, settings: Settings | None = None, *, clock: Clock | None = None
+) -> Starlette:
+    """The application that serves an exported policy with a log; run it by any ASGI server.
+
+    Learning, default rewards and the page's numbers need ``daband.service.worker`` beside it, as ``daband serve``
+    starts it.
+    """
+    return Service(file, Store(log), settings or Settings(), clock=clock).app
+
+
+class Service:
+    """The endpoints, and what they share: the log's writer, the model that decides, counters."""
+
+    def __init__(self, file: str | Path, store: Store, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.store, self.settings = store, settings
+        self._clock = clock or Clock(store.newest_time())
+        load_deployed(file)  # a damaged file is an error before anything is written
+        number = publish_file(store, Path(file).read_bytes(), self._clock.now())
+        current = store.current_model()
+        assert current is not None
+        self._decider = Decider(model_from(store.model_content(current), current), settings)
+        self._file_number = number
+        self._buckets: dict[str, tuple[float, float]] = {}
+        self._begun = time.monotonic()
+        self._registry = CollectorRegistry()
+        self._requests = Counter("daband_requests", "Requests", ["route", "status"], registry=self._registry)
+        self._seconds = Histogram(
+            "daband_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=_LATENCIES
+        )
+        self._odd_rows = Counter("daband_row_warnings", "Rows with a warning", ["kind"], registry=self._registry)
+        self._unlogged = Counter(
+            "daband_unlogged_decisions", "Decisions that could not be logged", registry=self._registry
+        )
+        self._observers: dict[tuple[str, int], tuple[Any, Any]] = {}
+        roles: dict[str, tuple[bytes, ...]] = {}
+        for role, listed in asdict(settings.tokens).items():
+            roles[role] = tuple(token.strip().encode() for token in listed.split(",") if token.strip())
+        roles["watch"] = (*roles["watch"], *roles["admin"]) if roles["watch"] or roles["admin"] else ()
+        self._tokens = roles
+        route = self._route
+        self.app = Starlette(
+            routes=[
+                route("/decide", self._decide, "POST", "decide"),
+                route("/events/{event_id}/reward", self._reward, "POST", "reward"),
+                route("/events/{event_id}/activate", self._activate, "POST", "decide"),
+                route("/models", self._list_models, "GET", "watch"),
+                route("/models", self._upload_model, "POST", "admin"),
+                route("/models/{number}/activate", self._activate_model, "POST", "admin"),
+                route("/watch/reset", self._reset_watch, "POST", "admin"),
+                route("/health", self._health, "GET", None),
+                route("/metrics", self._metrics, "GET", "watch"),
+                route("/openapi.json", self._openapi, "GET", None),
+                route("/docs", self._docs, "GET", None),
+                route("/", self._page, "GET", "watch"),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    # The life of the service.
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:  # noqa: ARG002
+        self._writer = Writer(self.store, most_waiting=self.settings.limits.waiting)
+        follower = asyncio.create_task(self._follow_models())
+        try:
+            yield
+        finally:
+            follower.cancel()
+            with suppress(asyncio.CancelledError):
+                await follower
+            await self._writer.close()
+            self.store.close()
+
+    async def _follow_models(self) -> None:
+        """Take the newest model, or the one that is pinned, as soon as it is there. Requests go on meanwhile."""
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            try:
+                await asyncio.to_thread(self._take_current_model)
+            except Exception as error:  # the log may be away for a while; decisions go on with the model at hand
+                _log.warning("models cannot be looked up: %s", type(error).__name__)
+
+    def _take_current_model(self) -> None:
+        number = self.store.current_model()
+        if number is not None and number != self._decider.model.number:
+            self._decider.model = model_from(self.store.model_content(number), number)
+            _log.info("model %d decides", number)
+
+    # What every request goes through.
+
+    def _route(
+        self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, role: str | None
+    ) -> Route:
+        async def answer(request: Request) -> Response:
+            begun = time.perf_counter()
+            try:
+                self._check_rate(request)
+                if role is not None:
+                    self._check_token(request, role)
+                response = await endpoint(request)
+            except _Refused as error:
+                response = _json({"error": error.message}, error.status, error.headers)
+            except InvalidInput as error:
+                response = _json({"error": str(error)}, 422)
+            except LogFailed as error:
+                response = _json({"error": str(error)}, 503, {"Retry-After": "1"})
+            except Exception as error:  # the text may hold parts of a context, so the server's log has its kind alone
+                _log.error("%s %s failed: %s", method, path, type(error).__name__)
+                response = _json({"error": "the service failed; its log says more"}, 500)
+            key = (path, response.status_code)
+            observers = self._observers.get(key)
+            if observers is None:
+                observers = (self._requests.labels(path, response.status_code), self._seconds.labels(path))
+                self._observers[key] = observers
+            observers[0].inc()
+            observers[1].observe(time.perf_counter() - begun)
+            return response
+
+        return Route(path, answer, methods=[method])
+
+    def _check_token(self, request: Request, role: str) -> None:
+        allowed = self._tokens[role]
+        if not allowed:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        token = given.strip().encode()
+        if scheme.lower() == "basic":  # a browser that shows the page; the token is the password
+            with suppress(binascii.Error, ValueError):
+                token = base64.b64decode(given).partition(b":")[2]
+            origin = request.headers.get("origin", "")
+            if request.method == "POST" and urlsplit(origin).netloc != request.headers.get("host"):
+                raise _Refused(403, "a form of another site")
+        if not _matches(token, allowed):
+            if any(_matches(token, others) for others in self._tokens.values()):
+                raise _Refused(403, f"this token is not for {role}")
+            scheme = 'Basic realm="daband"' if role in ("watch", "admin") else "Bearer"
+            raise _Refused(401, "a token is missing or wrong", {"WWW-Authenticate": scheme})
+
+    def _check_rate(self, request: Request) -> None:
+        rate = self.settings.limits.rate
+        if rate <= 0:
+            return
+        client = request.client.host if request.client else ""
+        now = time.monotonic()
+        if len(self._buckets) > _MOST_CLIENTS:  # forget those who have been quiet long enough to have a full bucket
+            self._buckets = {name: one for name, one in self._buckets.items() if now - one[1] < 2.0}
+        left, then = self._buckets.get(client, (2.0 * rate, now))
+        left = min(2.0 * max(rate, 0.5), left + (now - then) * rate)
+        if left < 1.0:
+            raise _Refused(429, f"more than {rate:g} requests a second", {"Retry-After": "1"})
+        self._buckets[client] = (left - 1.0, now)
+
+    async def _body(self, request: Request, most: int | None = None) -> bytes:
+        limit = self.settings.limits.body_bytes if most is None else most
+        length = request.headers.get("content-length", "")
+        too_large = _Refused(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
+        if length.isdigit() and int(length) > limit:
+            raise too_large
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise too_large
+        return bytes(body)
+
+    async def _read_json(self, request: Request) -> Any:
+        body = await self._body(request)
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise _Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
+
+    # Decisions and rewards.
+
+    async def _decide(self, request: Request) -> Response:
+        given = await self._read_json(request)
+        events, warnings = self._decider.decide(given, self._clock.now())
+        for odd in warnings:
+            for one in odd:
+                self._odd_rows.labels(one.kind).inc()
+        logged = True
+        try:
+            answers = await self._writer.write(events)
+        except LogFailed:
+            if self.settings.on_full != "decide":
+                raise
+            self._unlogged.inc(len(events))
+            answers, logged = [Answer("unlogged", event) for event in events], False
+        taken = [event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"]
+        if taken:
+            raise _Refused(409, f"event_id {taken[0]!r} was used for another context; nothing was decided for it")
+        arm_names = self._decider.model.deployed.arm_names
+        decided = [
+            _decision(answer, arm_names, odd, logged=logged) for answer, odd in zip(answers, warnings, strict=True)
+        ]
+        return _json({"events": decided} if "events" in given else decided[0])
+
+    async def _reward(self, request: Request) -> Response:
+        event_id = checked_id(request.path_params["event_id"])
+        given = await self._read_json(request)
+        if not isinstance(given, dict) or set(given) != {"reward"}:
+            raise InvalidInput('the body must be {"reward": NUMBER}')
+        reward = checked_reward(given["reward"], self._decider.model.deployed.reward_range)
+        may_correct = self.settings.corrections == "versioned"
+        entry = Reward(event_id, reward, self._clock.now(), may_correct=may_correct)
+        (answer,) = await self._writer.write([entry])
+        if answer.status == "unknown":
+            raise _Refused(404, f"event {event_id!r} is not in the log")
+        if answer.status == "inactive":
+            raise _Refused(409, f"event {event_id!r} is not active; POST /events/{event_id}/activate comes first")
+        if answer.status == "refused":
+            which = "the default, as none came in time" if answer.kind == "default" else "recorded"
+            raise _Refused(409, f"event {event_id!r} has another reward already, {answer.reward:g} ({which})")
+        return _json(
+            {"event_id": event_id, "status": answer.status, "reward": answer.reward, "version": answer.version}
+        )
+
+    async def _activate(self, request: Request) -> Response:
+        event_id = checked_id(request.path_params["event_id"])
+        (answer,) = await self._writer.write([Activation(event_id, self._clock.now())])
+        if answer.status == "unknown":
+            raise _Refused(404, f"event {event_id!r} is not in the log")
+        return _json({"event_id": event_id, "status": answer.status})
+
+    # Models.
+
+    async def _list_models(self, request: Request) -> Response:  # noqa: ARG002
+        return _json(await asyncio.to_thread(self._models))
+
+    def _models(self) -> dict[str, Any]:
+        pinned = self.store.note("pinned")
+        return {
+            "deciding": self._decider.model.number,
+            "pinned": int(pinned) if pinned else None,
+            "models": [{**asdict(row), "kept": kept} for row, kept in self.store.models()],
+        }
+
+    async def _upload_model(self, request: Request) -> Response:
+        content = await self._body(request, _MOST_MODEL_BYTES)
+        number = await asyncio.to_thread(self._add_file, content)
+        return _json({"number": number}, 201)
+
+    def _add_file(self, content: bytes) -> int:
+        try:
+            deployed = model_from(content, 0).deployed
+        except CheckpointError:
+            raise InvalidInput("the body is not a file that daband.export wrote") from None
+        now = self._decider.model.deployed
+        for name in ("arm_names", "reward_range", "columns", "context_shape", "per_arm"):
+            if getattr(deployed, name) != getattr(now, name):
+                raise InvalidInput(f"{name} is another one than that of the model that decides; start a new service")
+        number = publish_file(self.store, content, self._clock.now())
+        self._take_current_model()
+        return number
+
+    async def _activate_model(self, request: Request) -> Response:
+        asked = request.path_params["number"]
+        if asked != "newest" and not asked.isdigit():
+            raise _Refused(404, "a model is a number, or newest")
+        await asyncio.to_thread(self.store.pin, None if asked == "newest" else int(asked))
+        await asyncio.to_thread(self._take_current_model)
+        return self._done(request, {"deciding": self._decider.model.number, "pinned": asked != "newest"})
+
+    async def _reset_watch(self, request: Request) -> Response:
+        await asyncio.to_thread(self.store.write_note, "watch_from", str(self._clock.now()))
+        return self._done(request, {"status": "the watch begins anew"})
+
+    def _done(self, request: Request, content: dict[str, Any]) -> Response:
+        """JSON for programs; a form of the page goes back to the page."""
+        if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+            return RedirectResponse("/", 303)
+        return _json(content)
+
+    # Watching.
+
+    async def _health(self, request: Request) -> Response:  # noqa: ARG002
+        failure, clock = self._writer.failure, self._clock.warning
+        status = "the log cannot be written" if failure else "ok"
+        body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
+        return _json({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
+
+    async def _metrics(self, request: Request) -> Response:  # noqa: ARG002
+        snapshot = await asyncio.to_thread(self._snapshot)
+        text = generate_latest(self._registry) + self._gauges(snapshot)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def _gauges(self, snapshot: dict[str, Any]) -> bytes:
+        registry = CollectorRegistry()
+
+        def gauge(name: str, what: str, value: Any) -> None:
+            if value is not None:
+                Gauge(f"daband_{name}", what, registry=registry).set(float(value))
+
+        gauge("model", "The number of the model that decides", self._decider.model.number)
+        gauge("log_entries_written", "Entries this process wrote", self._writer.written)
+        gauge("log_transactions", "Transactions of this process", self._writer.transactions)
+        gauge("log_seconds", "Seconds spent in them", self._writer.seconds)
+        gauge("log_failing", "Whether the latest transaction failed", bool(self._writer.failure))
+        gauge("clock_moved", "Whether the machine's clock has moved away from the service's", bool(self._clock.warning))
+        for name, (what, value) in pages.gauges(snapshot).items():
+            gauge(name, what, value)
+        return generate_latest(registry)
+
+    def _snapshot(self) -> dict[str, Any]:
+        text = self.store.note("snapshot")
+        return {} if text is None else dict(orjson.loads(text))
+
+    async def _page(self, request: Request) -> Response:  # noqa: ARG002
+        snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
+        deployed = self._decider.model.deployed
+        health = {"log": self._writer.failure, "clock": self._clock.warning}
+        return HTMLResponse(pages.watch_page(snapshot, models, deployed, self.settings, health, self._clock.now()))
+
+    async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
+        return _json(openapi(self._decider.model.deployed, self.settings))
+
+    async def _docs(self, request: Request) -> Response:
+        return HTMLResponse(pages.api_page(openapi(self._decider.model.deployed, self.settings), str(request.base_url)))
+
+
+def publish_file(store: Store, content: bytes, now: float) -> int:
+    """The number of an exported file among the log's models; it becomes the newest one where it is not there yet."""
+    digest = hashlib.sha256(content).hexdigest()
+    for row, _ in store.models():
+        if row.digest == digest and row.origin == "file":
+            return row.number
+    return store.add_model(content, time=now, origin="file", base=digest).number
+
+
+def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
+    """Whether a token is one of those, in a time that does not tell how much of it is right."""
+    return sum(hmac.compare_digest(token, one) for one in allowed) > 0  # all are compared
+
+
+def _decision(answer: Answer, arm_names: tuple[str, ...], warnings: tuple[Any, ...], *, logged: bool) -> dict[str, Any]:
+    event = answer.event
+    assert isinstance(event, Event)
+    return {
+        "event_id": event.event_id,
+        "arm": event.arm,
+        "arm_name": arm_names[event.arm],
+        "propensity": event.propensity,
+        "model": event.model,
+        "mode": event.mode,
+        "active": event.activated is not None,
+        "logged": logged,
+        "repeated": answer.status == "repeated",
+        "warnings": [{"kind": odd.kind, "column": odd.column, "message": odd.message} for odd in warnings],
+    }
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, "application/json")

@@ -1,0 +1,239 @@
+"""From the JSON of a request to events of the log: what is asked, checked, and what the model chooses."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from daband.arrays import BoolArray
+from daband.errors import InvalidInput
+from daband.service.settings import Settings
+from daband.service.store import Event
+from daband.serving import Deployed, load_deployed
+from daband.suggestions import did_you_mean
+
+__all__ = ["Decider", "Model", "checked_id", "checked_reward", "model_from"]
+
+_FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
+_EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
+_HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A deployed policy under the number that decisions name."""
+
+    number: int
+    deployed: Deployed
+
+
+def model_from(content: bytes, number: int) -> Model:
+    """A model of the log, ready to decide."""
+    with tempfile.NamedTemporaryFile(suffix=".daband") as file:
+        file.write(content)
+        file.flush()
+        return Model(number, load_deployed(file.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One checked event of a request."""
+
+    event_id: str
+    context: Any
+    eligible: list[int] | None
+    incumbent: int | None
+    incumbent_propensity: float
+    deferred: bool
+
+
+class Decider:
+    """Decides on the events of a request. ``model`` may be replaced at any time; a request has one model throughout."""
+
+    def __init__(self, model: Model, settings: Settings) -> None:
+        self.model = model
+        self._settings = settings
+        arm_names = model.deployed.arm_names
+        self._numbers = {name: arm for arm, name in enumerate(arm_names)}
+        self._incumbent = None if settings.incumbent is None else self._arm(settings.incumbent, "incumbent")
+        low, high = model.deployed.reward_range
+        if settings.wait is not None and not low <= settings.default_reward <= high:
+            raise InvalidInput(f"default_reward must lie within {low:g} and {high:g}, got {settings.default_reward:g}")
+
+    def decide(self, given: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
+        """The events of a request's JSON as they are to be logged, and the warnings on each row."""
+        model, settings = self.model, self._settings
+        asked = self._asked(given)
+        warnings: list[tuple[Any, ...]] = [()] * len(asked)
+        own: Sequence[tuple[int, float] | None] = [None] * len(asked)
+        if settings.mode != "log-only":
+            own, warnings = self._choose(model.deployed, asked)
+        events = []
+        for one, choice in zip(asked, own, strict=True):
+            if settings.mode == "online":
+                assert choice is not None
+                arm, propensity = choice
+            elif one.incumbent is None:
+                raise InvalidInput(f"mode {settings.mode}: incumbent is missing, the arm that is played")
+            else:
+                arm, propensity = one.incumbent, one.incumbent_propensity
+            events.append(
+                Event(
+                    event_id=one.event_id,
+                    time=now,
+                    activated=None if one.deferred else now,
+                    mode=settings.mode,
+                    domain=model.deployed.domain,
+                    model=model.number,
+                    arm=arm,
+                    propensity=propensity,
+                    own_arm=None if choice is None else choice[0],
+                    incumbent_arm=one.incumbent,
+                    **self._kept(one),
+                )
+            )
+        return events, warnings
+
+    def _kept(self, one: _Asked) -> dict[str, str | None]:
+        """What the log keeps of an event's context."""
+        eligible = None if one.eligible is None else str(one.eligible)
+        if self._settings.contexts == "drop":
+            return {"context": None, "eligible": eligible, "digest": None}
+        text = orjson.dumps(one.context, option=orjson.OPT_SORT_KEYS)
+        asked = b"%b|%b|%d" % (text, (eligible or "").encode(), -1 if one.incumbent is None else one.incumbent)
+        digest = hashlib.blake2b(asked, digest_size=16, key=_HASH_KEY).hexdigest()
+        context = text.decode() if self._settings.contexts == "keep" else None
+        return {"context": context, "eligible": eligible, "digest": digest}
+
+    def _choose(
+        self, deployed: Deployed, asked: list[_Asked]
+    ) -> tuple[list[tuple[int, float] | None], list[tuple[Any, ...]]]:
+        if len(asked) == 1:
+            one = asked[0]
+            decision = deployed.decide(_as_row(one.context), one.eligible)
+            return [(int(decision.arm), float(decision.propensity))], [decision.warnings]
+        rows = [_as_row(one.context) for one in asked]
+        kinds = {type(row) for row in rows}
+        if len(kinds) > 1:
+            raise InvalidInput("the contexts of a batch must all be objects or all be arrays")
+        if isinstance(rows[0], np.ndarray):
+            if len({row.shape for row in rows}) > 1:
+                raise InvalidInput("the contexts of a batch must all have the same shape")
+            batch: Any = np.stack(rows)
+        else:
+            batch = rows
+        available: BoolArray | None = None
+        if any(one.eligible is not None for one in asked):
+            available = np.zeros((len(asked), deployed.n_arms), np.bool_)
+            for row, one in zip(available, asked, strict=True):
+                row[slice(None) if one.eligible is None else one.eligible] = True
+        decision = deployed.decide(batch, available)
+        pairs = zip(np.asarray(decision.arm).tolist(), np.asarray(decision.propensity).tolist(), strict=True)
+        return [(arm, propensity) for arm, propensity in pairs], list(decision.warnings)
+
+    def _asked(self, given: Any) -> list[_Asked]:
+        if not isinstance(given, dict):
+            raise InvalidInput("the body must be an object with a context, or with events, a list of such objects")
+        if "events" not in given:
+            return [self._one(given)]
+        listed = given["events"]
+        if len(given) > 1:
+            raise InvalidInput("events stand alone in a body: what else is asked belongs to each event")
+        if not isinstance(listed, list) or not listed:
+            raise InvalidInput("events must be a list of objects, at least one")
+        if len(listed) > self._settings.limits.batch:
+            raise InvalidInput(f"{len(listed)} events in one request, the limit is {self._settings.limits.batch}")
+        asked = []
+        for number, one in enumerate(listed):
+            try:
+                asked.append(self._one(one))
+            except InvalidInput as error:
+                raise InvalidInput(f"event {number}: {error}") from None
+        if len({one.event_id for one in asked}) < len(asked):
+            raise InvalidInput("events: an event_id stands there twice")
+        return asked
+
+    def _one(self, given: Any) -> _Asked:
+        if not isinstance(given, dict):
+            raise InvalidInput(f"an event must be an object, got {type(given).__name__}")
+        for name in given:
+            if name not in _FIELDS:
+                raise InvalidInput(f"{name!r} is not known{did_you_mean(name, _FIELDS)} ({', '.join(_FIELDS)})")
+        context = given.get("context")
+        if not isinstance(context, dict | list):
+            raise InvalidInput("context must be an object with the row's columns, or an array of numbers")
+        event_id = given.get("event_id")
+        domain = given.get("domain")
+        deployed = self.model.deployed
+        if domain is not None and domain != deployed.domain:
+            raise InvalidInput(f"domain is {domain!r}, but the model acts in {deployed.domain!r}")
+        eligible = given.get("eligible")
+        if eligible is not None:
+            if not isinstance(eligible, list) or not eligible:
+                raise InvalidInput("eligible must be a list of arms, at least one")
+            eligible = sorted({self._arm(arm, "eligible") for arm in eligible})
+        incumbent = given.get("incumbent")
+        propensity = given.get("incumbent_propensity", 1.0)
+        if isinstance(propensity, bool) or not isinstance(propensity, int | float) or not 0 < propensity <= 1:
+            raise InvalidInput(f"incumbent_propensity must lie in (0, 1], got {propensity!r}")
+        deferred = given.get("deferred", False)
+        if not isinstance(deferred, bool):
+            raise InvalidInput(f"deferred must be true or false, got {deferred!r}")
+        return _Asked(
+            event_id=uuid.uuid4().hex if event_id is None else checked_id(event_id),
+            context=context,
+            eligible=eligible,
+            incumbent=self._incumbent if incumbent is None else self._arm(incumbent, "incumbent"),
+            incumbent_propensity=float(propensity),
+            deferred=deferred,
+        )
+
+    def _arm(self, arm: Any, name: str) -> int:
+        if isinstance(arm, str):
+            number = self._numbers.get(arm)
+            if number is not None:
+                return number
+        elif type(arm) is int and 0 <= arm < len(self._numbers):
+            return arm
+        hint = did_you_mean(arm, self._numbers) if isinstance(arm, str) else ""
+        raise InvalidInput(f"{name}: {arm!r} is no arm{hint} ({', '.join(self._numbers)})")
+
+
+def _as_row(context: Any) -> Any:
+    """A context for ``decide``. An array is made here: texts in it would be taken for names of files."""
+    if isinstance(context, Mapping):
+        return context
+    try:
+        array = np.array(context)
+    except ValueError:
+        array = np.empty(0, object)
+    if array.dtype.kind not in "iuf":
+        raise InvalidInput("a context that is an array must hold numbers, in rows of one length")
+    return array.astype(np.float64)
+
+
+def checked_id(event_id: Any) -> str:
+    """An event's id as paths and logs can hold it."""
+    if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
+        raise InvalidInput("event_id must be 1 to 128 letters, digits or . _ : ~ -")
+    return event_id
+
+
+def checked_reward(reward: Any, reward_range: tuple[float, float]) -> float:
+    """A reward within the policy's range, in its unit."""
+    low, high = reward_range
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise InvalidInput(f"reward must be a number, got {reward!r}")
+    if not low <= reward <= high:
+        raise InvalidInput(f"reward must lie within {low:g} and {high:g}, got {reward:g}")
+    return float(reward)

@@ -1,0 +1,567 @@
+"""The durable log of the service: events, their rewards and the models, in SQLite or Postgres.
+
+Whatever ``append`` has returned for is on disk. All writers of one log take turns (SQLite's write lock, an advisory
+lock in Postgres), so the numbers ``seq`` grow in the order of commits: who has read up to one of them has missed
+nothing before it, and everybody who reads the log reads it in the same order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from daband.errors import DataError, InvalidInput
+
+__all__ = ["Activation", "Answer", "Event", "LoggedReward", "ModelRow", "Reward", "Store"]
+
+_VERSION = "1"
+_WRITERS, _WORKER = 720_911, 720_912
+"""Names of the advisory locks in Postgres."""
+_ATTEMPTS = 3
+_MOST_IDS = 500
+"""Event ids that one query asks for."""
+
+_metadata = sa.MetaData()
+_Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_events = sa.Table(
+    "events",
+    _metadata,
+    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
+    sa.Column("event_id", sa.Text, nullable=False, unique=True),
+    sa.Column("time", sa.Double, nullable=False),
+    sa.Column("activated", sa.Double, index=True),
+    sa.Column("mode", sa.Text, nullable=False),
+    sa.Column("domain", sa.Text, nullable=False),
+    sa.Column("model", sa.Integer, nullable=False),
+    sa.Column("arm", sa.Integer, nullable=False),
+    sa.Column("propensity", sa.Double, nullable=False),
+    sa.Column("own_arm", sa.Integer),
+    sa.Column("incumbent_arm", sa.Integer),
+    sa.Column("context", sa.Text),
+    sa.Column("eligible", sa.Text),
+    sa.Column("digest", sa.Text),
+    sqlite_autoincrement=True,
+)
+_rewards = sa.Table(
+    "rewards",
+    _metadata,
+    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
+    sa.Column("event_id", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("reward", sa.Double, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("time", sa.Double, nullable=False),
+    sa.UniqueConstraint("event_id", "version"),
+    sqlite_autoincrement=True,
+)
+_models = sa.Table(
+    "models",
+    _metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.Double, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("base", sa.Text, nullable=False),
+    sa.Column("start_seq", _Number, nullable=False),
+    sa.Column("learned_seq", _Number, nullable=False),
+    sa.Column("rounds", _Number, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("content", sa.LargeBinary),
+    sa.Column("state", sa.LargeBinary),
+)
+_notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One decision as it is logged."""
+
+    event_id: str
+    time: float
+    activated: float | None
+    """When the event began to count: at once, or with ``activate``; None before."""
+    mode: str
+    domain: str
+    model: int
+    """The number of the model that decided."""
+    arm: int
+    """The arm that was played."""
+    propensity: float
+    """The probability with which whoever chose it did so."""
+    own_arm: int | None
+    """What the model chose; None where it was not asked."""
+    incumbent_arm: int | None
+    """What the incumbent chose, where the caller said so."""
+    context: str | None
+    """The raw row as JSON; None where the log leaves contexts out."""
+    eligible: str | None
+    """The arms that could be chosen, as a JSON list of numbers; None for all."""
+    digest: str | None
+    """A hash of what was asked, which tells a repeated request from another one of the same id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An event whose activation was deferred begins to count."""
+
+    event_id: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A reward as it arrives."""
+
+    event_id: str
+    reward: float
+    time: float
+    kind: Literal["given", "default"] = "given"
+    may_correct: bool = False
+    """Whether a reward that differs from the recorded one becomes its next version instead of being refused."""
+
+
+Entry = Event | Activation | Reward
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of an entry, once it is on disk.
+
+    ``status`` of an event is "recorded", "repeated" or "conflict" (the id is taken by another request); of an
+    activation "recorded", "repeated" or "unknown"; of a reward "recorded", "repeated", "corrected", "refused" (another
+    reward is recorded), "inactive" or "unknown".
+    """
+
+    status: str
+    event: Event | None = None
+    """The event as it is recorded, which for a repeated request is that of the first one."""
+    reward: float | None = None
+    version: int | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedReward:
+    """A reward of the log with its event, and the reward that it corrects."""
+
+    seq: int
+    event_seq: int
+    version: int
+    reward: float
+    kind: str
+    time: float
+    previous: float | None
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A numbered model: the file that was given, or what the learner made of it and of the log."""
+
+    number: int
+    time: float
+    origin: str
+    """"file" or "learned"."""
+    base: str
+    """The digest of the policy file that learning began with, or of the exported file."""
+    start_seq: int
+    """Learning began after this reward of the log."""
+    learned_seq: int
+    """The last reward it has learned."""
+    rounds: int
+    digest: str
+
+
+_EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
+_MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
+
+
+class Store:
+    """A log by its address: ``sqlite:///events.db`` or ``postgresql://user@host/name``."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        try:
+            url = sa.make_url(address)
+        except sa.exc.ArgumentError:
+            raise InvalidInput(f"log must be sqlite:///FILE or postgresql://..., got {address!r}") from None
+        self.backend = url.get_backend_name()
+        if self.backend not in ("sqlite", "postgresql"):
+            raise InvalidInput(f"log must be sqlite:///FILE or postgresql://..., got {address!r}")
+        if self.backend == "sqlite":
+            if url.database in (None, "", ":memory:"):
+                raise InvalidInput("log must be a file, e.g. sqlite:///events.db: what is in memory is lost")
+            self._engine = sa.create_engine(url, connect_args={"timeout": 30.0, "check_same_thread": False})
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
+        else:
+            try:
+                self._engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+            except ModuleNotFoundError:
+                raise InvalidInput("a log in Postgres needs psycopg: pip install 'daband[serve]'") from None
+            sa.event.listen(self._engine, "connect", _prepare_postgres)
+        try:
+            with self._writing() as connection:
+                _metadata.create_all(connection)
+                found = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "version")).scalar()
+                if found is None:
+                    connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
+        except sa.exc.DBAPIError as error:
+            place = url.render_as_string(hide_password=True)
+            raise DataError(f"the log {place} cannot be opened: {error.orig}") from None
+        if found not in (None, _VERSION):
+            raise DataError(f"the log is of version {found}, this daband reads version {_VERSION}; update daband")
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    # Events and rewards.
+
+    def append(self, entries: Sequence[Entry]) -> list[Answer]:
+        """Write entries in one transaction, and say what became of each. They are on disk when this returns.
+
+        Events come first, then activations, then rewards. An id that is there already is not written again.
+        """
+        decided = [entry for entry in entries if isinstance(entry, Event)]
+        activated = [entry for entry in entries if isinstance(entry, Activation)]
+        rewarded = [entry for entry in entries if isinstance(entry, Reward)]
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._writing() as connection:
+                    # An id is seldom there already, so the first attempt does not ask.
+                    answers: dict[int, Answer] = _write_events(connection, decided, ask=attempt > 0)
+                    answers.update(_write_activations(connection, activated))
+                    answers.update(_write_rewards(connection, rewarded))
+                return [answers[id(entry)] for entry in entries]
+            except sa.exc.IntegrityError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def events_after(self, seq: int, limit: int) -> list[tuple[int, Event]]:
+        """The next events of the log with their numbers, in its order."""
+        query = sa.select(_events.c.seq, *_EVENT_COLUMNS).where(_events.c.seq > seq).order_by(_events.c.seq)
+        with self._reading() as connection:
+            return [(row[0], Event(*row[1:])) for row in connection.execute(query.limit(limit))]
+
+    def rewards_after(self, seq: int, limit: int, *, first_only: bool = False) -> list[LoggedReward]:
+        """The next rewards of the log in its order; ``first_only`` leaves corrections out."""
+        before = _rewards.alias("before")
+        query = (
+            sa.select(
+                _rewards.c.seq, _events.c.seq, _rewards.c.version, _rewards.c.reward, _rewards.c.kind, _rewards.c.time,
+                before.c.reward, *_EVENT_COLUMNS,
+            )
+            .join(_events, _events.c.event_id == _rewards.c.event_id)
+            .outerjoin(
+                before, (before.c.event_id == _rewards.c.event_id) & (before.c.version == _rewards.c.version - 1)
+            )
+            .where(_rewards.c.seq > seq)
+            .order_by(_rewards.c.seq)
+            .limit(limit)
+        )  # fmt: skip
+        if first_only:
+            query = query.where(_rewards.c.version == 1)
+        with self._reading() as connection:
+            rows: list[Any] = list(connection.execute(query))
+        return [LoggedReward(*[*row[:7], Event(*row[7:])]) for row in rows]
+
+    def last_reward(self) -> int:
+        """The number of the newest reward; 0 without one."""
+        with self._reading() as connection:
+            return connection.execute(sa.select(sa.func.max(_rewards.c.seq))).scalar() or 0
+
+    def newest_time(self) -> float:
+        """When the newest entry was written; 0 without one."""
+        with self._reading() as connection:
+            times = [
+                connection.execute(sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1)).scalar()
+                for table in (_events, _rewards)
+            ]
+        return max((time for time in times if time is not None), default=0.0)
+
+    def unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
+        """Events without a reward that were activated in (after, until]: when, and their ids, the oldest first."""
+        query = (
+            sa.select(_events.c.activated, _events.c.event_id)
+            .outerjoin(_rewards, (_rewards.c.event_id == _events.c.event_id) & (_rewards.c.version == 1))
+            .where(_events.c.activated > after, _events.c.activated <= until, _rewards.c.seq.is_(None))
+            .order_by(_events.c.activated)
+            .limit(limit)
+        )
+        with self._reading() as connection:
+            return [(row[0], row[1]) for row in connection.execute(query)]
+
+    def rounds(self, after: float, until: float) -> Iterator[list[tuple[Event, float, str]]]:
+        """Events of a span of time with the latest version of their reward and its kind, some thousands at a time."""
+        newer = _rewards.alias("newer")
+        seq = 0
+        while True:
+            query = (
+                sa.select(_events.c.seq, _rewards.c.reward, _rewards.c.kind, *_EVENT_COLUMNS)
+                .join(_rewards, _rewards.c.event_id == _events.c.event_id)
+                .outerjoin(
+                    newer, (newer.c.event_id == _rewards.c.event_id) & (newer.c.version == _rewards.c.version + 1)
+                )
+                .where(_events.c.seq > seq, _events.c.time >= after, _events.c.time < until, newer.c.seq.is_(None))
+                .order_by(_events.c.seq)
+                .limit(4096)
+            )
+            with self._reading() as connection:
+                rows = connection.execute(query).all()
+            if not rows:
+                return
+            yield [(Event(*row[3:]), row[1], row[2]) for row in rows]
+            seq = rows[-1][0]
+
+    # Models and notes.
+
+    def add_model(
+        self,
+        content: bytes,
+        *,
+        time: float,
+        origin: Literal["file", "learned"],
+        base: str,
+        start_seq: int | None = None,
+        learned_seq: int | None = None,
+        rounds: int = 0,
+        state: bytes | None = None,
+        keep: int = 50,
+    ) -> ModelRow:
+        """Publish a model under the next number. Of learned ones the newest ``keep`` stay, and one learner's state.
+
+        ``start_seq`` and ``learned_seq`` are the newest reward's number by default.
+        """
+        newest, last = sa.func.max(_models.c.number), sa.func.max(_rewards.c.seq)
+        with self._writing() as connection:
+            number = connection.execute(sa.select(newest)).scalar()
+            if start_seq is None or learned_seq is None:
+                start_seq = learned_seq = connection.execute(sa.select(last)).scalar() or 0
+            row = ModelRow(
+                number=0 if number is None else number + 1,
+                time=time,
+                origin=origin,
+                base=base,
+                start_seq=start_seq,
+                learned_seq=learned_seq,
+                rounds=rounds,
+                digest=hashlib.sha256(content).hexdigest(),
+            )
+            if state is not None:
+                connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
+            connection.execute(sa.insert(_models).values(**asdict(row), content=content, state=state))
+            old = _models.c.number < row.number - keep
+            pinned = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "pinned")).scalar()
+            if pinned:
+                old &= _models.c.number != int(pinned)
+            connection.execute(sa.update(_models).values(content=None).where(old, _models.c.origin == "learned"))
+        return row
+
+    def models(self) -> list[tuple[ModelRow, bool]]:
+        """All models, the newest first, each with whether its content is still there."""
+        query = sa.select(_models.c.content.is_not(None), *_MODEL_COLUMNS).order_by(_models.c.number.desc())
+        with self._reading() as connection:
+            return [(ModelRow(*row[1:]), bool(row[0])) for row in connection.execute(query)]
+
+    def current_model(self) -> int | None:
+        """The number of the model that decides: the one pinned, else the newest; None without models."""
+        pinned = self.note("pinned")
+        if pinned:
+            return int(pinned)
+        with self._reading() as connection:
+            return connection.execute(sa.select(sa.func.max(_models.c.number))).scalar()
+
+    def model_content(self, number: int) -> bytes:
+        """The exported file of a model."""
+        with self._reading() as connection:
+            found = connection.execute(sa.select(_models.c.content).where(_models.c.number == number)).scalar()
+        if found is None:
+            raise InvalidInput(f"model {number} is not there: GET /models lists those that are kept")
+        return bytes(found)
+
+    def model_state(self, number: int) -> bytes | None:
+        """The learner's state when it published this model, where it is kept."""
+        with self._reading() as connection:
+            found = connection.execute(sa.select(_models.c.state).where(_models.c.number == number)).scalar()
+        return None if found is None else bytes(found)
+
+    def pin(self, number: int | None) -> None:
+        """Let one model decide until further notice; None goes back to the newest."""
+        if number is not None:
+            self.model_content(number)
+        self.write_note("pinned", "" if number is None else str(number))
+
+    def note(self, name: str) -> str | None:
+        """A text that the processes of the service share."""
+        with self._reading() as connection:
+            return connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar()
+
+    def write_note(self, name: str, text: str) -> None:
+        """Write one."""
+        with self._writing() as connection:
+            done = connection.execute(sa.update(_notes).values(text=text).where(_notes.c.name == name))
+            if not done.rowcount:
+                connection.execute(sa.insert(_notes).values(name=name, text=text))
+
+    @contextlib.contextmanager
+    def leading(self) -> Iterator[bool]:
+        """Whether this process may work on the log in the background: of all that ask, one at a time."""
+        if self.backend == "sqlite":
+            import fcntl
+
+            path = Path(str(self._engine.url.database) + "-worker")
+            with path.open("a") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    yield False
+                else:
+                    yield True
+            return
+        with self._engine.connect() as connection:
+            got = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_WORKER))).scalar())
+            connection.commit()
+            try:
+                yield got
+            finally:
+                if got:
+                    connection.execute(sa.select(sa.func.pg_advisory_unlock(_WORKER)))
+
+    # Connections.
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._engine.connect() as plain:
+            connection = plain.execution_options(daband_writes=True)
+            with connection.begin():
+                if self.backend == "postgresql":
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITERS)))
+                yield connection
+
+    def _reading(self) -> sa.Connection:
+        return self._engine.connect()
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:  # noqa: ARG001
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says so
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    if limit := os.environ.get("DABAND_SQLITE_MAX_PAGES"):  # lets operators, and the tests, bound the log's size
+        cursor.execute(f"PRAGMA max_page_count={int(limit)}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    writes = connection.get_execution_options().get("daband_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _prepare_postgres(connection: Any, record: Any) -> None:  # noqa: ARG001
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit TO on")
+    connection.commit()
+
+
+def _in_groups(ids: Iterable[str]) -> Iterator[list[str]]:
+    listed = list(dict.fromkeys(ids))
+    for start in range(0, len(listed), _MOST_IDS):
+        yield listed[start : start + _MOST_IDS]
+
+
+def _recorded_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Event]:
+    recorded = {}
+    for group in _in_groups(ids):
+        for row in connection.execute(sa.select(*_EVENT_COLUMNS).where(_events.c.event_id.in_(group))):
+            recorded[row[0]] = Event(*row)
+    return recorded
+
+
+def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: bool) -> dict[int, Answer]:
+    if not given:
+        return {}
+    recorded = _recorded_events(connection, (event.event_id for event in given)) if ask else {}
+    answers, new = {}, []
+    for event in given:
+        first = recorded.get(event.event_id)
+        if first is None:
+            recorded[event.event_id] = event
+            new.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
+            answers[id(event)] = Answer("recorded", event)
+        else:
+            answers[id(event)] = Answer("repeated" if first.digest == event.digest else "conflict", first)
+    if new:
+        connection.execute(sa.insert(_events), new)
+    return answers
+
+
+def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -> dict[int, Answer]:
+    if not given:
+        return {}
+    recorded = _recorded_events(connection, (entry.event_id for entry in given))
+    answers = {}
+    for entry in given:
+        event = recorded.get(entry.event_id)
+        if event is None:
+            answers[id(entry)] = Answer("unknown")
+        elif event.activated is not None:
+            answers[id(entry)] = Answer("repeated", event)
+        else:
+            connection.execute(
+                sa.update(_events).values(activated=entry.time).where(_events.c.event_id == entry.event_id)
+            )
+            recorded[entry.event_id] = replace(event, activated=entry.time)
+            answers[id(entry)] = Answer("recorded", recorded[entry.event_id])
+    return answers
+
+
+def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[int, Answer]:
+    if not given:
+        return {}
+    active: dict[str, bool] = {}
+    latest: dict[str, tuple[int, float, str]] = {}
+    for group in _in_groups(entry.event_id for entry in given):
+        query = (
+            sa.select(
+                _events.c.event_id, _events.c.activated, _rewards.c.version, _rewards.c.reward, _rewards.c.kind
+            )
+            .outerjoin(_rewards, _rewards.c.event_id == _events.c.event_id)
+            .where(_events.c.event_id.in_(group))
+        )  # fmt: skip
+        for event_id, activated, version, reward, kind in connection.execute(query):
+            active[event_id] = activated is not None
+            if version is not None and version > latest.get(event_id, (0,))[0]:
+                latest[event_id] = (version, reward, kind)
+    answers, new = {}, []
+    for entry in given:
+        before = latest.get(entry.event_id)
+        version = 1 if before is None else before[0] + 1
+        status = "recorded" if before is None else "corrected"
+        if entry.event_id not in active:
+            answers[id(entry)] = Answer("unknown")
+        elif not active[entry.event_id]:
+            answers[id(entry)] = Answer("inactive")
+        elif before is not None and (before[1] == entry.reward or entry.kind == "default"):
+            answers[id(entry)] = Answer("repeated", reward=before[1], version=before[0], kind=before[2])
+        elif before is not None and not entry.may_correct:
+            answers[id(entry)] = Answer("refused", reward=before[1], version=before[0], kind=before[2])
+        else:
+            latest[entry.event_id] = (version, entry.reward, entry.kind)
+            answers[id(entry)] = Answer(status, reward=entry.reward, version=version, kind=entry.kind)
+            new.append(
+                {
+                    "event_id": entry.event_id, "version": version, "reward": entry.reward, "kind": entry.kind,
+                    "time": entry.time,
+                }
+            )  # fmt: skip
+    if new:
+        connection.execute(sa.insert(_rewards), new)
+    return answers

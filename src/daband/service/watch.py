@@ -1,0 +1,288 @@
+"""What the page shows, counted from the log: rates, joins, values with intervals, shift, alarms."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from daband.arrays import FloatArray
+from daband.evaluation.intervals import Estimate, normal_interval
+from daband.service.promise import PromiseTest
+from daband.service.settings import Settings
+from daband.service.store import Event, LoggedReward
+from daband.serving import Deployed, Monitor
+
+__all__ = ["ValueSums", "Watch", "promised_value"]
+
+_MINUTES = 120
+"""Minutes of which the rates are kept."""
+_BLOCKS = 80
+"""Points of the curve of rewards, at most; where they are more, two become one."""
+_FIRST_BLOCK = 100
+_CONFIDENCE = 0.95
+
+
+class ValueSums:
+    """The mean reward of what was played, and the self-normalised estimate for another policy, from sums alone.
+
+    With w the weight of the other policy, ``powers[a, b]`` is the sum of w^a r^b. Errors are those of the delta method.
+    """
+
+    def __init__(self) -> None:
+        self.powers: FloatArray = np.zeros((3, 3))
+
+    def add(self, weight: float, reward: float, *, sign: float = 1.0) -> None:
+        """Count a round; with sign -1 take it back."""
+        self.powers += sign * np.outer((1.0, weight, weight * weight), (1.0, reward, reward * reward))
+
+    @property
+    def n(self) -> int:
+        """Rounds."""
+        return round(float(self.powers[0, 0]))
+
+    @property
+    def effective_sample_size(self) -> float:
+        """(sum of w)^2 / sum of w^2."""
+        return float(self.powers[1, 0] ** 2 / self.powers[2, 0]) if self.powers[2, 0] > 0 else 0.0
+
+    def played(self) -> Estimate:
+        """The mean reward."""
+        p, n = self.powers, self.n
+        if n < 2:
+            return Estimate(float(p[0, 1]) if n else math.nan, math.inf)
+        value = float(p[0, 1]) / n
+        return Estimate(value, math.sqrt(max(float(p[0, 2]) - n * value * value, 0.0) / (n - 1) / n))
+
+    def other(self) -> Estimate:
+        """The other policy's value."""
+        p, n = self.powers, self.n
+        if n < 2 or p[1, 0] <= 0:
+            return Estimate(math.nan, math.inf)
+        value = float(p[1, 1] / p[1, 0])
+        squares = float(p[2, 2] - 2 * value * p[2, 1] + value * value * p[2, 0])
+        return Estimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / float(p[1, 0]))
+
+    def difference(self) -> Estimate:
+        """What was played less the other policy, on the same rounds."""
+        p, n = self.powers, self.n
+        played, other = self.played(), self.other()
+        if not math.isfinite(other.error):
+            return Estimate(math.nan, math.inf)
+        v, u, scale = played.value, other.value, n / float(p[1, 0])
+        own = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
+        both = float(p[1, 2] - (v + u) * p[1, 1] + v * u * p[1, 0])
+        others = float(p[2, 2] - 2 * u * p[2, 1] + u * u * p[2, 0])
+        squares = own - 2.0 * scale * both + scale * scale * others
+        return Estimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
+
+
+@dataclass
+class _Block:
+    n: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, reward: float) -> None:
+        self.n += 1
+        self.total += reward
+        self.squares += reward * reward
+
+
+class Watch:
+    """Counts events and rewards in the order of the log. ``deployed`` is the file that the service was started with."""
+
+    def __init__(self, deployed: Deployed, settings: Settings) -> None:
+        self.deployed, self.settings = deployed, settings
+        self._monitor: Monitor | None = None
+        if deployed.reference is not None and settings.contexts == "keep":
+            self._monitor = Monitor(deployed, false_alarms=settings.false_alarms, seed=0)
+        low, high = deployed.reward_range
+        self._low, self._scale = low, high - low
+        promise = promised_value(deployed, settings)
+        self._promise: PromiseTest | None = None
+        if promise is not None and settings.mode == "online":
+            self._promise = PromiseTest(min(max((promise - low) / self._scale, 0.0), 1.0), level=settings.false_alarms)
+        self._events = self._deferred = self._given = self._defaulted = self._corrected = 0
+        self._equal = self._compared = 0
+        self._smallest: float | None = None
+        self._arms: Counter[int] = Counter()
+        self._own_arms: Counter[int] = Counter()
+        self._minutes: dict[int, list[int]] = {}
+        self._sums, self._all = ValueSums(), ValueSums()
+        self._models: dict[int, ValueSums] = {}
+        self._blocks: list[_Block] = []
+        self._block_size = _FIRST_BLOCK
+        self._order: deque[int] = deque()
+        self._arrived: dict[int, float] = {}
+        self._drift_at: int | None = None
+        self._broken_event: int | None = None
+
+    def see_events(self, rows: Sequence[tuple[int, Event]]) -> None:
+        """The next events of the log with their numbers."""
+        watched = []
+        for seq, event in rows:
+            self._events += 1
+            self._minute(event.time)[0] += 1
+            self._arms[event.arm] += 1
+            if event.own_arm is not None:
+                self._own_arms[event.own_arm] += 1
+            if event.own_arm is not None and event.incumbent_arm is not None:
+                self._compared += 1
+                self._equal += event.own_arm == event.incumbent_arm
+            self._smallest = event.propensity if self._smallest is None else min(self._smallest, event.propensity)
+            if event.activated is None or event.activated > event.time:
+                self._deferred += 1
+            elif self._promise is not None and self.settings.wait is not None:
+                self._order.append(seq)
+            if self._monitor is not None and event.context is not None:
+                watched.append(event.context)
+        if watched and self._monitor is not None:
+            contexts = orjson.loads("[" + ",".join(watched) + "]")
+            self._monitor.see(contexts if isinstance(contexts[0], dict) else np.asarray(contexts, np.float64))
+            if self._monitor.alarm and self._drift_at is None:
+                self._drift_at = self._events
+
+    def see_rewards(self, rows: Sequence[LoggedReward]) -> None:
+        """The next rewards of the log."""
+        for row in rows:
+            event = row.event
+            sums = self._models.setdefault(event.model, ValueSums())
+            weight = self._weight(event)
+            if row.version > 1:
+                self._corrected += 1
+                if row.previous is not None:
+                    for each, by in ((sums, 1.0), (self._all, 1.0)):
+                        each.add(by, row.previous, sign=-1.0)
+                    if weight is not None:
+                        self._sums.add(weight, row.previous, sign=-1.0)
+            else:
+                self._minute(row.time)[1] += 1
+                self._given += row.kind == "given"
+                self._defaulted += row.kind == "default"
+                self._test(row)
+                self._curve(row.reward)
+            for each in (sums, self._all):
+                each.add(1.0, row.reward)
+            if weight is not None:
+                self._sums.add(weight, row.reward)
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """All numbers as JSON can hold them."""
+        played = self._all.played()
+        rewarded = self._given + self._defaulted
+        apprentice = self.settings.mode == "apprentice"
+        uplift = self._sums.difference()
+        minutes = sorted(self._minutes)
+        report = None if self._monitor is None else self._monitor.report()
+        names = self.deployed.arm_names
+        promise = promised_value(self.deployed, self.settings)
+        return {
+            "time": now,
+            "mode": self.settings.mode,
+            "events": self._events,
+            "deferred": self._deferred,
+            "rewarded": rewarded,
+            "given": self._given,
+            "defaulted": self._defaulted,
+            "corrected": self._corrected,
+            "join_rate": self._given / self._events if self._events else None,
+            "defaulted_share": self._defaulted / rewarded if rewarded else None,
+            "smallest_propensity": self._smallest,
+            "equal_share": self._equal / self._compared if self._compared else None,
+            "minutes": [[minute * 60, *self._minutes[minute]] for minute in minutes],
+            "played": _interval(played),
+            "other": _interval(self._sums.other()),
+            "uplift": _interval(Estimate(-uplift.value, uplift.error) if apprentice else uplift),
+            "compared_rounds": self._sums.n,
+            "effective_sample_size": self._sums.effective_sample_size,
+            "promise": promise,
+            "assessed": None if self.deployed.assessment is None else self.deployed.assessment.get("value"),
+            "promise_evidence": None if self._promise is None else self._promise.evidence,
+            "promise_tested": None if self._promise is None else self._promise.n,
+            "promise_broken_at": None if self._promise is None else self._promise.broken_at,
+            "shift": None
+            if report is None
+            else {
+                "rounds": report.rounds,
+                "contexts_left": report.contexts_left,
+                "arms_left": report.arms_left,
+                "told_at_event": self._drift_at,
+                "scores": [
+                    {"name": score.name, "left": score.left, "since": score.since, "evidence": score.evidence}
+                    for score in sorted(report.scores, key=lambda one: (not one.left, -one.evidence))[:8]
+                ],
+            },
+            "arms": [[name, self._arms[arm], self._own_arms[arm]] for arm, name in enumerate(names)],
+            "curve": self._points(),
+            "models": {number: {"n": sums.n, **_interval(sums.played())} for number, sums in self._models.items()},
+        }
+
+    def _weight(self, event: Event) -> float | None:
+        """The weight of the policy that is compared with what was played; None where nothing is compared."""
+        other = event.incumbent_arm if event.mode == "online" else event.own_arm
+        if other is None or event.mode != self.settings.mode:
+            return None
+        return 1.0 / event.propensity if other == event.arm else 0.0
+
+    def _test(self, row: LoggedReward) -> None:
+        """Rewards are tested in the order of decisions where a default ends every wait: quick ones may be better."""
+        if self._promise is None or row.event.mode != "online":
+            return
+        reward = (row.reward - self._low) / self._scale
+        if self.settings.wait is None:
+            self._promise.add(reward)
+            return
+        self._arrived[row.event_seq] = reward
+        while self._order and self._order[0] in self._arrived:
+            self._promise.add(self._arrived.pop(self._order.popleft()))
+
+    def _minute(self, time: float) -> list[int]:
+        minute = int(time // 60)
+        counts = self._minutes.get(minute)
+        if counts is None:
+            counts = self._minutes[minute] = [0, 0]
+            while len(self._minutes) > _MINUTES:
+                del self._minutes[min(self._minutes)]
+        return counts
+
+    def _curve(self, reward: float) -> None:
+        if not self._blocks or self._blocks[-1].n >= self._block_size:
+            if len(self._blocks) >= _BLOCKS:
+                pairs = zip(self._blocks[::2], self._blocks[1::2], strict=True)
+                self._blocks = [_Block(a.n + b.n, a.total + b.total, a.squares + b.squares) for a, b in pairs]
+                self._block_size *= 2
+            self._blocks.append(_Block())
+        self._blocks[-1].add(reward)
+
+    def _points(self) -> list[dict[str, float]]:
+        points, seen = [], 0
+        for block in self._blocks:
+            seen += block.n
+            if block.n < 20:
+                continue
+            mean = block.total / block.n
+            error = math.sqrt(max(block.squares / block.n - mean * mean, 0.0) / (block.n - 1))
+            low, high = normal_interval(Estimate(mean, error), _CONFIDENCE)
+            points.append({"rewards": seen, "value": mean, "low": low, "high": high})
+        return points
+
+
+def promised_value(deployed: Deployed, settings: Settings) -> float | None:
+    """The mean reward that is promised: what the settings say, else the lower bound of the file's assessment."""
+    if settings.promise is not None:
+        return settings.promise
+    low = None if deployed.assessment is None else deployed.assessment.get("low")
+    return float(low) if isinstance(low, int | float) and math.isfinite(low) else None
+
+
+def _interval(estimate: Estimate) -> dict[str, float | None]:
+    if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
+        return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}
+    low, high = normal_interval(estimate, _CONFIDENCE)
+    return {"value": estimate.value, "low": low, "high": high}

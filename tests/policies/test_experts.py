@@ -1,0 +1,196 @@
+"""Experts beside the network: predictions are mixed by shares; they learn, grow, are saved and exported with it."""
+
+import numpy as np
+import pytest
+
+import daband
+
+DIM = 6
+
+
+def _rounds(n, seed=0, dim=DIM):
+    draw = np.random.default_rng(seed)
+    return draw.standard_normal((n, dim)).astype(np.float32), draw.integers(2, size=n), draw.random(n)
+
+
+def _policy(kind=daband.NeuralLinUCB, dim=DIM, **learning):
+    recipe = {"base": "small", "learning": {"steps": 2, **learning}}
+    return kind(context_shape=(dim,), n_arms=2, recipe=recipe, device="cpu", seed=0)
+
+
+def _taught(policy, n=80):
+    contexts, arms, rewards = _rounds(n)
+    policy.prepare(contexts)
+    policy.update(contexts, arms, rewards)
+    return contexts, arms, rewards
+
+
+def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
+    alone, beside = _policy(linear_weight=0.0), _policy(linear_weight=0.5)
+    contexts, arms, rewards = _taught(beside)
+    _taught(alone)
+    for policy in (alone, beside):
+        policy.adapt()
+    network, linear = beside.expert_shares
+    assert alone.expert_shares == (1.0,)
+    assert 0 < linear < 1
+    np.testing.assert_allclose(network + linear, 1.0)
+    alpha = beside._experts[1].head.exploration.alpha
+    ridge = daband.LinUCB(context_shape=(DIM,), n_arms=2, alpha=alpha, transform=daband.Standardise(), seed=0)
+    ridge.prepare(contexts)
+    ridge.update(contexts, arms, rewards)
+    first, second, both = (policy.decide(contexts, rule="ucb") for policy in (alone, ridge, beside))
+    np.testing.assert_allclose(both.mean, network * first.mean + linear * second.mean, atol=1e-6)
+    own = beside.alpha
+    scores = network * (first.mean + own * first.width) + linear * (second.mean + alpha * second.width)
+    np.testing.assert_allclose(both.mean + own * both.width, scores, atol=1e-6)
+    np.testing.assert_array_equal(both.arm, scores.argmax(axis=1))
+
+
+def test_playing_is_deciding_and_learning_round_by_round():
+    played, told = _policy(linear_weight=0.5), _policy(linear_weight=0.5)
+    contexts, _, _ = _rounds(40)
+    every_reward = np.random.default_rng(5).random((40, 2))
+    for policy in (played, told):
+        policy.prepare(contexts)
+    decision = played.play(contexts, every_reward)
+    arms = []
+    for row, rewards in zip(contexts, every_reward, strict=True):
+        arms.append(int(told.select(row[None]).arm[0]))
+        told.update(row[None], arms[-1:], rewards[arms[-1:]])
+    assert decision.arm.tolist() == arms
+    np.testing.assert_allclose(played.decide(contexts).mean, told.decide(contexts).mean, atol=1e-9)
+    np.testing.assert_allclose(played.decide(contexts).width, told.decide(contexts).width, atol=1e-9)
+
+
+@pytest.mark.parametrize("explore", ["ucb", "greedy", "thompson"])
+def test_probabilities_are_those_of_its_choices(explore):
+    recipe = {"base": "small", "learning": {"steps": 2, "linear_weight": 0.5}}
+    policy = daband.NeuralLinUCB(
+        context_shape=(DIM,), n_arms=2, recipe=recipe, explore=explore, epsilon=0.1, device="cpu", seed=0
+    )
+    contexts, *_ = _taught(policy)
+    probabilities, decision = policy.probabilities(contexts), policy.decide(contexts)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-9)
+    np.testing.assert_allclose(probabilities[np.arange(80), decision.arm], decision.propensity, atol=1e-6)
+
+
+def test_shares_follow_what_predicted_new_contexts_well():
+    draw = np.random.default_rng(3)
+    contexts = draw.standard_normal((1200, DIM))
+    arms = draw.integers(2, size=1200)
+    rewards = (0.5 + 0.3 * np.where(arms == 1, contexts[:, 0], contexts[:, 1])).clip(0, 1)  # ridge knows lines
+    policy = _policy(linear_weight=0.5)
+    policy.prepare(contexts)
+    for start in range(0, 1200, 40):
+        part = slice(start, start + 40)
+        policy.update(contexts[part], arms[part], rewards[part])
+    assert policy.expert_shares[1] > 0.51  # no step was taken: the network's latent is that of random weights
+
+
+def test_a_context_that_comes_again_says_nothing_of_the_experts():
+    policy = _policy(linear_weight=0.5)
+    contexts, arms, rewards = _taught(policy)
+    before, n = policy.expert_shares, policy._shares.n
+    assert n == 80
+    policy.update(contexts, arms, rewards)
+    assert policy.expert_shares == before
+    policy.update(*_rounds(2000, seed=1))
+    assert policy._shares.n == 2080
+
+
+def test_refits_are_told_with_experts_and_without():
+    for weight in (0.0, 0.5):
+        policy = _policy(linear_weight=weight)
+        policy.update(*_rounds(120))
+        assert policy.adapt()["refitted"] == 1.0
+        assert "refitted" not in policy.adapt()
+
+
+def test_without_prepare_it_starts_with_the_first_refit():
+    policy = _policy(linear_weight=0.5)
+    contexts, arms, rewards = _rounds(120)
+    policy.update(contexts, arms, rewards)
+    assert policy.expert_shares == (1.0,)
+    policy.adapt()
+    late = policy._acting.experts[1].head.statistics
+    early = _policy(linear_weight=0.5)
+    early.prepare(contexts)
+    early.update(contexts, arms, rewards)
+    assert late.counts.sum() == 120
+    np.testing.assert_allclose(late.theta, early._acting.experts[1].head.statistics.theta, atol=1e-6)
+
+
+def test_a_file_without_replay_keeps_the_shares_and_no_checksum(tmp_path):
+    policy = _policy(linear_weight=0.5)
+    _taught(policy)
+    policy.adapt()
+    policy.save(tmp_path / "p.safetensors", replay=False)
+    restored = daband.load(tmp_path / "p.safetensors")
+    assert restored.expert_shares == policy.expert_shares
+    assert len(policy._distinct.state(rounds=True)) == 80
+    assert len(restored._distinct.state(rounds=True)) == 0
+
+
+def test_on_a_table_of_lines_it_is_better_than_the_network_alone():
+    draw = np.random.default_rng(2)
+    lines = draw.standard_normal((12, 3))
+    contexts = draw.standard_normal((1500, 12))
+    labels = (contexts @ lines + 0.5 * draw.standard_normal((1500, 3))).argmax(axis=1)
+    pair = daband.domains.from_arrays(
+        source=(contexts[:300], labels[:300]),
+        target=contexts[300:500],
+        target_test=(contexts[500:], labels[500:]),
+        n_arms=3,
+        passes=3,
+    )
+    found = []
+    for weight in (0.0, 0.5):
+        recipe = {"base": "small", "learning": {"linear_weight": weight}}
+        policy = daband.DABand.for_pair(pair, recipe=recipe, device="cpu", seed=2)
+        daband.train(policy, source=pair.source, target=pair.target, episodes=12, episode_length=64)
+        found.append(daband.evaluate(policy, pair.target_test).accuracy)
+    assert found[1] > found[0], found
+
+
+@pytest.mark.parametrize("dim", [DIM, 140])
+def test_saved_and_restored_it_continues_alike(tmp_path, dim):
+    policy = _policy(dim=dim, linear_weight=0.3)
+    contexts, arms, rewards = _rounds(160, dim=dim)
+    policy.prepare(contexts)
+    policy.update(contexts[:80], arms[:80], rewards[:80])
+    policy.adapt()
+    policy.save(tmp_path / "p.safetensors")
+    restored = daband.load(tmp_path / "p.safetensors")
+    for one in (policy, restored):
+        one.update(contexts[80:], arms[80:], rewards[80:])
+        one.adapt()
+    np.testing.assert_array_equal(policy.select(contexts).mean, restored.select(contexts).mean)
+
+
+@pytest.mark.parametrize("arms", ["disjoint", "shared"])
+def test_arms_can_be_added(arms):
+    recipe = {"base": "small", "learning": {"steps": 2, "linear_weight": 0.3}}
+    policy = daband.NeuralLinUCB(context_shape=(DIM,), n_arms=2, recipe=recipe, arms=arms, device="cpu", seed=0)
+
+    def contexts(n_arms):
+        shape = (64, n_arms, DIM) if arms == "shared" else (64, DIM)
+        return np.random.default_rng(n_arms).standard_normal(shape)
+
+    policy.prepare(contexts(2))
+    policy.update(contexts(2), [0, 1] * 32, np.linspace(0, 1, 64))
+    policy.add_arm()
+    assert policy.select(contexts(3)).mean.shape == (64, 3)
+    policy.update(contexts(3)[:1], [2], [1.0])
+    policy.adapt()
+    assert np.isfinite(policy.select(contexts(3)).width).all()
+
+
+def test_without_a_weight_the_network_acts_alone():
+    policy = _policy(linear_weight=0.0)
+    contexts, arms, rewards = _rounds(64)
+    policy.update(contexts, arms, rewards)
+    assert policy.prepared
+    assert policy.expert_shares == (1.0,)
+    with pytest.raises(daband.InvalidInput, match="linear_weight"):
+        _policy(linear_weight=1.0)

@@ -1,0 +1,304 @@
+"""What must be refused is refused with a reason, and nothing that was acknowledged is lost."""
+
+import asyncio
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import DataError, InvalidInput
+from daband.service import Client, Limits, ServiceError, Settings, Store, Tokens
+from daband.service.store import Event
+from daband.service.writer import LogFailed, Writer
+from tests.service.conftest import ARMS, DIM, served
+
+ROW = [0.5] * DIM
+GOOD = {"event_id": "v", "context": ROW}
+
+
+@pytest.fixture(scope="module")
+def service(exported, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    with served(
+        exported, f"sqlite:///{folder}/events.db", Settings(limits=Limits(body_bytes=20_000, batch=5))
+    ) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], "the body must be an object"),
+        ({}, "context must be an object"),
+        ({"context": 3}, "context must be an object"),
+        ({"context": "/etc/passwd"}, "context must be an object"),
+        ({"context": ["/etc/passwd"] * DIM}, "must hold numbers"),
+        ({"context": [[1.0], [1.0, 2.0]]}, "must hold numbers, in rows of one length"),
+        ({"context": ROW[:-1]}, r"must have shape \(6,\)"),
+        ({"context": {"age": 41}}, "without a table"),
+        ({"context": [None, *ROW[1:]]}, "must hold numbers"),
+        ({"context": [1e300] * DIM}, "norm"),
+        ({"context": ROW, "event_id": "a/b"}, "event_id must be 1 to 128"),
+        ({"context": ROW, "event_id": "x" * 129}, "event_id must be 1 to 128"),
+        ({"context": ROW, "event_id": 7}, "event_id must be"),
+        ({"context": ROW, "eligible": ["cal"]}, "'cal' is no arm.*call"),
+        ({"context": ROW, "eligible": []}, "at least one"),
+        ({"context": ROW, "eligible": [3]}, "3 is no arm"),
+        ({"context": ROW, "eligible": [True]}, "True is no arm"),
+        ({"context": ROW, "domain": "moon"}, "'moon'.*acts in 'source'"),
+        ({"context": ROW, "deferred": 1}, "deferred must be true or false"),
+        ({"context": ROW, "incumbent": "call", "incumbent_propensity": 0}, r"must lie in \(0, 1\]"),
+        ({"context": ROW, "contxt": 1}, "'contxt' is not known.*context"),
+        ({"events": []}, "at least one"),
+        ({"events": [GOOD, GOOD]}, "twice"),
+        ({"events": [GOOD] * 6}, "the limit is 5"),
+        ({"events": [GOOD], "domain": "source"}, "stand alone"),
+        ({"events": [GOOD, {"context": ROW[:2]}]}, "the same shape"),
+        ({"events": [GOOD, {"context": 1}]}, "event 1: context"),
+    ],
+)
+def test_a_request_that_is_not_valid_is_refused_with_a_reason(service, body, message):
+    response = service.post("/decide", json=body)
+    assert response.status_code == 422
+    assert re.search(message, response.json()["error"]), response.json()
+
+
+def test_nothing_of_a_refused_batch_is_logged(exported, sqlite_log):
+    with served(exported, sqlite_log) as client:
+        client.post("/decide", json={"events": [GOOD, {"event_id": "w", "context": [0.0]}]})
+        assert client.post("/events/v/reward", json={"reward": 1}).status_code == 404
+
+
+def test_json_that_is_none_and_bodies_that_are_too_large(service):
+    assert service.post("/decide", content=b"{").status_code == 400
+    assert service.post("/decide", content=b'{"context": [NaN]}').status_code == 400
+    assert service.post("/decide", content=b" " * 20_001).status_code == 413
+
+    def chunks():  # of no stated length
+        for _ in range(30):
+            yield b" " * 1000
+
+    assert service.post("/decide", content=chunks()).status_code == 413
+    assert service.post("/decide", json=GOOD).status_code == 200
+
+
+@pytest.mark.parametrize("reward", [1.5, -0.1, "1", None, True, [1]])
+def test_a_reward_that_is_out_of_range_or_no_number(service, reward):
+    service.post("/decide", json=GOOD)
+    response = service.post("/events/v/reward", json={"reward": reward})
+    assert response.status_code == 422
+    assert "reward must" in response.json()["error"]
+
+
+def test_an_unknown_event_and_an_unknown_path(service):
+    response = service.post("/events/nobody/reward", json={"reward": 1})
+    assert response.status_code == 404
+    assert "'nobody' is not in the log" in response.json()["error"]
+    assert service.post("/events/nobody/rewrd", json={"reward": 1}).status_code == 404
+    assert service.get("/decide").status_code == 405
+
+
+def test_a_row_of_another_schema_names_the_column(tmp_path, sqlite_log):
+    import polars as pl
+
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)})
+    frame = frame.with_columns(offer=pl.Series(rng.choice(["a", "b"], 300)))
+    columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
+    pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    daband.export(policy, tmp_path / "t.daband", pair=pair, domain="target")
+    with served(tmp_path / "t.daband", sqlite_log) as client:
+        good = client.post("/decide", json={"context": {"age": 41, "city": "Oslo"}})
+        assert good.json()["arm_name"] in ("a", "b")
+        for row, told in (
+            ({"age": 41}, "city"),
+            ({"age": "old", "city": "Oslo"}, "age"),
+            ({"age": 41, "town": "Oslo"}, "city"),
+        ):
+            response = client.post("/decide", json={"context": row})
+            assert response.status_code == 422
+            assert told in response.json()["error"]
+        odd = client.post("/decide", json={"context": {"age": 41, "city": "Paris"}}).json()
+        assert [one["kind"] for one in odd["warnings"]] == ["unseen_category"]
+        assert 'daband_row_warnings_total{kind="unseen_category"} 1.0' in client.get("/metrics").text
+
+
+def test_every_role_has_its_own_token(exported, sqlite_log):
+    tokens = Tokens(decide="d-1, d-2", reward="r-1", admin="a-1")
+    calls = {
+        "decide": ("POST", "/decide", GOOD),
+        "reward": ("POST", "/events/v/reward", {"reward": 1}),
+        "admin": ("POST", "/models/0/activate", None),
+        "watch": ("GET", "/models", None),
+    }
+    allowed = {
+        "d-1": {"decide"},
+        "d-2": {"decide"},
+        "r-1": {"reward"},
+        "a-1": {"admin", "watch"},
+        "x": set(),
+        "": set(),
+    }
+    with served(exported, sqlite_log, Settings(tokens=tokens)) as client:
+        client.post("/decide", json=GOOD, headers={"Authorization": "Bearer d-1"})
+        for token, roles in allowed.items():
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            for role, (method, path, body) in calls.items():
+                status = client.request(method, path, json=body, headers=headers).status_code
+                assert status == (200 if role in roles else 403 if token in ("d-1", "d-2", "r-1", "a-1") else 401)
+        assert client.get("/health").status_code == 200
+        assert client.get("/", auth=("anybody", "a-1")).status_code == 200
+        assert client.get("/", auth=("anybody", "d-1")).status_code == 403
+        assert "Basic" in client.get("/").headers["WWW-Authenticate"]
+        forged = client.post("/models/0/activate", auth=("x", "a-1"), headers={"Origin": "https://elsewhere.example"})
+        assert forged.status_code == 403
+        assert repr(tokens).count("-1") == 0
+    with served(exported, sqlite_log, Settings(tokens=tokens)) as client:
+        with Client(str(client.base_url), token="d-1", reward_token="r-1") as api:
+            api.reward(api.decide(ROW).event_id, 1.0)
+        with Client(str(client.base_url), token="wrong") as api, pytest.raises(ServiceError, match="401"):
+            api.decide(ROW)
+
+
+def test_a_client_that_asks_too_often_is_told_to_wait(exported, sqlite_log):
+    with served(exported, sqlite_log, Settings(limits=Limits(rate=5))) as client:
+        statuses = [client.get("/health").status_code for _ in range(30)]
+        assert statuses[:10] == [200] * 10
+        assert statuses.count(429) >= 10
+        with Client(str(client.base_url), patience=10) as api:  # waits, and is served
+            assert api.decide(ROW).logged
+
+
+def test_nothing_of_a_context_goes_to_the_servers_log(exported, sqlite_log, caplog, capfd):
+    with served(exported, sqlite_log) as client:
+        client.post("/decide", json={"context": [0.98765] * DIM})
+        client.post("/decide", json={"context": [0.98765] * (DIM + 1)})
+        client.post("/decide", json={"context": {"0.98765": "0.98765"}})
+    told = caplog.text + "".join(capfd.readouterr())
+    assert "0.98765" not in told
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = os.getuid() == 0 and shutil.which("mount")
+    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here (needs root)")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("on_full", ["stop", "decide"])
+@pytest.mark.parametrize("kind", ["disk", "pages"])
+def test_a_full_disk_loses_nothing_that_was_acknowledged(exported, tmp_path, monkeypatch, request, kind, on_full):
+    if kind == "disk":
+        folder = request.getfixturevalue("small_disk")
+    else:
+        folder = tmp_path
+        monkeypatch.setenv("DABAND_SQLITE_MAX_PAGES", "60")
+    log = f"sqlite:///{folder}/events.db"
+    acknowledged, refused, unlogged = [], 0, 0
+    with served(exported, log, Settings(on_full=on_full)) as client:
+        for number in range(3000):
+            response = client.post("/decide", json={"event_id": f"e{number}", "context": ROW})
+            if response.status_code == 200 and response.json()["logged"]:
+                acknowledged.append(f"e{number}")
+            elif response.status_code == 200:
+                unlogged += 1
+            else:
+                assert response.status_code == 503
+                assert "full" in response.json()["error"]
+                refused += 1
+            if unlogged + refused == 20:
+                break
+        assert client.get("/health").status_code == 503
+        assert "full" in client.get("/health").json()["log"]
+        reward = client.post(f"/events/{acknowledged[0]}/reward", json={"reward": 1})
+        assert reward.status_code in (200, 503)  # the last page may have room
+    assert acknowledged
+    assert (unlogged, refused) == ((0, 20) if on_full == "stop" else (20, 0))
+    monkeypatch.delenv("DABAND_SQLITE_MAX_PAGES", raising=False)
+    store = Store(log) if kind == "pages" else None
+    with sqlite3.connect(f"file:{folder}/events.db?mode=ro", uri=True) as connection:
+        logged = [row[0] for row in connection.execute("SELECT event_id FROM events ORDER BY seq")]
+    connection.close()
+    assert logged == acknowledged
+    if store is not None:
+        store.close()
+
+
+def test_a_group_that_fails_for_ones_sake_is_written_one_by_one(sqlite_log):
+    store = Store(sqlite_log)
+
+    def event(name, arm):
+        return Event(name, 1.0, 1.0, "online", "source", 0, arm, 1.0, arm, None, None, None, None)
+
+    async def write():
+        writer = Writer(store, most_waiting=10)
+        outcomes = await asyncio.gather(
+            writer.write([event("a", 0)]), writer.write([event("b", "x" * 3)]), writer.write([event("c", 10**30)]),
+            writer.write([event("d", 1)]), return_exceptions=True,
+        )  # fmt: skip
+        with pytest.raises(LogFailed, match="wait for the log"):
+            await writer.write([event(f"n{i}", 0) for i in range(11)])
+        await writer.close()
+        return outcomes
+
+    outcomes = asyncio.run(write())
+    assert isinstance(outcomes[2], LogFailed)
+    assert outcomes[0][0].status == outcomes[3][0].status == "recorded"
+    assert {"a", "d"} <= {one.event_id for _, one in store.events_after(0, 9)}
+    store.close()
+
+
+@pytest.mark.parametrize("address", ["events.db", "mysql://x/y", "sqlite://", "sqlite:///:memory:"])
+def test_a_log_that_cannot_be_is_refused(address):
+    with pytest.raises(InvalidInput, match="log must be"):
+        Store(address)
+
+
+def test_a_log_that_cannot_be_opened_says_why(tmp_path):
+    with pytest.raises(DataError, match="cannot be opened"):
+        Store(f"sqlite:///{tmp_path}/no/such/folder/events.db")
+    (tmp_path / "text.db").write_text("this is no database, and long enough to be seen as none" * 50)
+    with pytest.raises(DataError, match="cannot be opened"):
+        Store(f"sqlite:///{tmp_path}/text.db")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mode": "onlin"}, {"contexts": "all"}, {"wait": 0.0}, {"wait": float("nan")}, {"false_alarms": 1.0},
+        {"corrections": "yes"}, {"on_full": "wait"},
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        Settings(**wrong)
+
+
+def test_an_incumbent_or_default_that_cannot_be(exported, sqlite_log):
+    with (
+        pytest.raises(InvalidInput, match=f"incumbent: 'fax' is no arm.*{ARMS[0]}"),
+        served(exported, sqlite_log, Settings(incumbent="fax")),
+    ):
+        pass
+    with (
+        pytest.raises(InvalidInput, match="default_reward must lie within 0 and 1"),
+        served(exported, sqlite_log, Settings(wait=1.0, default_reward=2.0)),
+    ):
+        pass
+
+
+def test_a_service_that_does_not_answer_is_an_error_after_the_patience():
+    with Client("http://127.0.0.1:9", patience=0.2) as api, pytest.raises(ServiceError, match="does not answer"):
+        api.decide(ROW)

@@ -1,0 +1,133 @@
+"""Decisions, rewards and activations over HTTP, on SQLite and on Postgres."""
+
+import numpy as np
+import pytest
+
+from daband.service import Settings, Store
+from tests.service.conftest import ARMS, DIM, served, write_policy
+
+ROW = [0.5] * DIM
+
+
+def test_a_decision_is_logged_as_it_was_answered(exported, log):
+    with served(exported, log) as client:
+        answer = client.post("/decide", json={"event_id": "v-1", "context": ROW, "eligible": ["call", 2]}).json()
+    assert answer["arm_name"] in ("call", "visit")
+    assert answer["arm_name"] == ARMS[answer["arm"]]
+    assert 0 < answer["propensity"] <= 1
+    assert (answer["model"], answer["logged"], answer["repeated"], answer["warnings"]) == (0, True, False, [])
+    store = Store(log)
+    ((_, event),) = store.events_after(0, 10)
+    store.close()
+    assert (event.event_id, event.arm, event.propensity) == ("v-1", answer["arm"], answer["propensity"])
+    assert (event.context, event.eligible, event.domain) == (str(ROW).replace(" ", ""), "[1, 2]", "source")
+
+
+def test_the_same_id_gives_the_same_answer_and_another_context_is_refused(exported, log):
+    with served(exported, log) as client:
+        first = client.post("/decide", json={"event_id": "v", "context": ROW}).json()
+        for _ in range(20):  # the policy explores, so a new decision would differ now and then
+            again = client.post("/decide", json={"event_id": "v", "context": ROW}).json()
+            assert again == {**first, "repeated": True}
+        other = client.post("/decide", json={"event_id": "v", "context": [0.4] * DIM})
+        assert other.status_code == 409
+        assert "'v'" in other.json()["error"]
+    assert count(log) == (1, 0)
+
+
+def test_a_batch_is_decided_like_its_rows(tmp_path, sqlite_log):
+    _, file = write_policy(tmp_path, epsilon=0.0)
+    rows = np.random.default_rng(3).normal(size=(40, DIM))
+    events = [{"event_id": f"b-{i}", "context": row.tolist()} for i, row in enumerate(rows)]
+    events[3]["eligible"] = ["visit"]
+    with served(file, sqlite_log) as client:
+        batch = client.post("/decide", json={"events": events}).json()["events"]
+        for event, found in zip(events, batch, strict=True):
+            single = client.post("/decide", json={**event, "event_id": event["event_id"] + "-single"}).json()
+            assert (found["arm"], found["propensity"]) == (single["arm"], single["propensity"])
+        assert batch[3]["arm_name"] == "visit"
+        assert client.post("/decide", json={"events": events}).json()["events"][0]["repeated"]
+    assert count(sqlite_log) == (80, 0)
+
+
+def test_a_reward_counts_once_however_often_it_comes(exported, log):
+    with served(exported, log) as client:
+        client.post("/decide", json={"event_id": "v", "context": ROW})
+        first = client.post("/events/v/reward", json={"reward": 1}).json()
+        assert first == {"event_id": "v", "status": "recorded", "reward": 1.0, "version": 1}
+        assert client.post("/events/v/reward", json={"reward": 1.0}).json() == {**first, "status": "repeated"}
+        refused = client.post("/events/v/reward", json={"reward": 0})
+        assert refused.status_code == 409
+        assert "another reward already, 1" in refused.json()["error"]
+    assert count(log) == (1, 1)
+
+
+def test_corrections_are_versions_where_the_service_allows_them(exported, log):
+    with served(exported, log, Settings(corrections="versioned")) as client:
+        client.post("/decide", json={"event_id": "v", "context": ROW})
+        versions = [client.post("/events/v/reward", json={"reward": r}).json()["version"] for r in (1, 0, 0, 1)]
+        assert versions == [1, 2, 2, 3]
+    store = Store(log)
+    assert [(row.version, row.reward, row.previous) for row in store.rewards_after(0, 9)] == [
+        (1, 1.0, None), (2, 0.0, 1.0), (3, 1.0, 0.0),
+    ]  # fmt: skip
+    assert [(reward, kind) for part in store.rounds(0, 1e12) for _, reward, kind in part] == [(1.0, "given")]
+    store.close()
+
+
+def test_a_deferred_event_takes_a_reward_once_it_is_active(exported, log):
+    with served(exported, log) as client:
+        assert (
+            client.post("/decide", json={"event_id": "v", "context": ROW, "deferred": True}).json()["active"] is False
+        )
+        early = client.post("/events/v/reward", json={"reward": 1})
+        assert early.status_code == 409
+        assert "/events/v/activate" in early.json()["error"]
+        assert client.post("/events/v/activate").json()["status"] == "recorded"
+        assert client.post("/events/v/activate").json()["status"] == "repeated"
+        assert client.post("/events/v/reward", json={"reward": 1}).json()["status"] == "recorded"
+        assert client.post("/events/other/activate").status_code == 404
+
+
+def test_an_apprentice_plays_the_incumbents_arm_and_logs_its_own(exported, sqlite_log):
+    with served(exported, sqlite_log, Settings(mode="apprentice")) as client:
+        missing = client.post("/decide", json={"context": ROW})
+        assert missing.status_code == 422
+        assert "incumbent is missing" in missing.json()["error"]
+        asked = {"event_id": "v", "context": ROW, "incumbent": "visit", "incumbent_propensity": 0.5}
+        answer = client.post("/decide", json=asked).json()
+        assert (answer["arm_name"], answer["propensity"], answer["mode"]) == ("visit", 0.5, "apprentice")
+    ((_, event),) = events(sqlite_log)
+    assert event.own_arm in range(len(ARMS))
+    assert (event.arm, event.incumbent_arm) == (2, 2)
+
+
+def test_log_only_asks_no_model(exported, sqlite_log):
+    with served(exported, sqlite_log, Settings(mode="log-only", incumbent="call")) as client:
+        assert client.post("/decide", json={"event_id": "v", "context": ROW}).json()["arm_name"] == "call"
+    ((_, event),) = events(sqlite_log)
+    assert (event.arm, event.own_arm, event.propensity) == (1, None, 1.0)
+
+
+@pytest.mark.parametrize("contexts", ["hash", "drop"])
+def test_contexts_can_be_left_out_of_the_log(exported, sqlite_log, tmp_path, contexts):
+    with served(exported, sqlite_log, Settings(contexts=contexts)) as client:
+        client.post("/decide", json={"event_id": "v", "context": [0.123456] * DIM})
+        again = client.post("/decide", json={"event_id": "v", "context": [0.3] * DIM})
+        assert again.status_code == (409 if contexts == "hash" else 200)  # without a hash nobody can tell
+    for file in tmp_path.glob("events.db*"):
+        assert b"0.123456" not in file.read_bytes()
+
+
+def count(log):
+    store = Store(log)
+    found = len(store.events_after(0, 10_000)), len(store.rewards_after(0, 10_000))
+    store.close()
+    return found
+
+
+def events(log):
+    store = Store(log)
+    found = store.events_after(0, 10_000)
+    store.close()
+    return found

@@ -1,0 +1,200 @@
+"""The worker: models as a function of the log, default rewards, and clocks that jump."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from daband.errors import InvalidInput
+from daband.service import Client, Clock, Settings, Store
+from daband.service.app import publish_file
+from daband.service.learner import replay
+from daband.service.store import Event, Reward
+from daband.service.worker import Worker
+from tests.service.conftest import DIM, rewards_of, served, write_policy
+
+
+def fill(store, n, *, start=0, mode="online"):
+    """Events with rewards, some of them late."""
+    rng = np.random.default_rng(start)
+    contexts = rng.normal(size=(n, DIM))
+    arms = rng.integers(3, size=n)
+    rewards = rewards_of(contexts, arms, seed=start)
+    for place in range(n):
+        event_id = f"e{start + place}"
+        event = Event(
+            event_id=event_id, time=1000.0 + place, activated=1000.0 + place, mode=mode, domain="source", model=0,
+            arm=int(arms[place]), propensity=1 / 3, own_arm=0, incumbent_arm=None,
+            context=str(contexts[place].tolist()), eligible=None, digest=None,
+        )  # fmt: skip
+        store.append([event])
+    for place in rng.permutation(n):
+        store.append([Reward(f"e{start + place}", float(rewards[place]), 2000.0)])
+
+
+def worked(store, policy_files, **options):
+    worker = Worker(store, Settings(), learn=policy_files[0], learn_every=20, publish_seconds=0.0, **options)
+    while worker.tick():
+        pass
+    worker.show()
+    return worker
+
+
+def test_a_model_is_a_function_of_the_log_bit_for_bit(policy_files, log):
+    store = Store(log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 50)
+    worked(store, policy_files)  # learns 40 of 50
+    fill(store, 45, start=50, mode="apprentice")
+    worked(store, policy_files)  # another process, which resumes
+    learned = [row for row, _ in store.models() if row.origin == "learned"]
+    assert learned[0].rounds == 400 + 80
+    assert len(learned) >= 2
+    for row in learned:
+        assert replay(store, policy_files[0], row) == store.model_content(row.number)
+    assert store.model_content(learned[0].number) != store.model_content(learned[1].number)
+    store.close()
+
+
+def test_learning_in_one_go_gives_the_models_of_many_restarts(policy_files, tmp_path):
+    contents = []
+    for name, portions in (("one", [100]), ("many", [30, 10, 45, 15])):
+        store = Store(f"sqlite:///{tmp_path}/{name}.db")
+        publish_file(store, policy_files[1].read_bytes(), 0.0)
+        rounds = Store(f"sqlite:///{tmp_path}/source-{name}.db")
+        fill(rounds, 100)
+        rows = rounds.rewards_after(0, 1000)
+        store.append([row.event for row in rows])
+        given = iter(rows)
+        for portion in portions:
+            store.append([Reward(row.event.event_id, row.reward, row.time) for row in islice(given, portion)])
+            worked(store, policy_files)
+        contents.append(store.model_content(store.current_model()))
+        store.close()
+        rounds.close()
+    assert contents[0] == contents[1]
+
+
+def test_another_policy_file_does_not_learn_old_rewards_again(policy_files, tmp_path, sqlite_log):
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 40)
+    worked(store, policy_files)
+    other = write_policy(tmp_path, alpha=0.3)
+    publish_file(store, other[1].read_bytes(), 0.0)
+    assert worked(store, other)._learner.seq == 40
+    fill(store, 20, start=40)
+    worked(store, other)
+    assert [row.rounds for row, _ in store.models()][:2] == [420, 0]
+    store.close()
+
+
+def test_the_service_takes_new_models_without_a_pause_and_goes_back(policy_files, sqlite_log):
+    with served(policy_files[1], sqlite_log) as client:
+        api = Client(str(client.base_url))
+        rng = np.random.default_rng(0)
+        for _ in range(30):
+            api.reward(api.decide(rng.normal(size=DIM).tolist()).event_id, 1.0)
+        store = Store(sqlite_log)
+        worked(store, policy_files)
+        store.close()
+        assert client.post("/models/newest/activate").json() == {"deciding": 1, "pinned": False}
+        assert api.decide([0.1] * DIM).model == 1
+        assert client.post("/models/0/activate").json() == {"deciding": 0, "pinned": True}
+        assert api.decide([0.2] * DIM).model == 0
+        assert client.post("/models/7/activate").status_code == 422
+        listed = client.get("/models").json()
+        assert [(row["number"], row["origin"]) for row in listed["models"]] == [(1, "learned"), (0, "file")]
+        assert (listed["deciding"], listed["pinned"]) == (0, 0)
+        uploaded = client.post("/models", content=policy_files[1].read_bytes())
+        assert uploaded.json() == {"number": 0}  # it is there already
+        assert client.post("/models", content=b"rubbish").status_code == 422
+        api.close()
+
+
+class Times:
+    """A wall clock that somebody sets, and a steady one."""
+
+    def __init__(self):
+        self.wall, self.steady = 1_000_000.0, 50.0
+
+    def pass_by(self, seconds):
+        self.wall += seconds
+        self.steady += seconds
+
+    def clock(self, newest=0.0):
+        return Clock(newest, wall=lambda: self.wall, steady=lambda: self.steady)
+
+
+def test_events_without_a_reward_get_the_default_after_the_wait(exported, log):
+    times, settings = Times(), Settings(wait=100.0, default_reward=0.25, corrections="refused")
+    clock = times.clock()
+    with served(exported, log, settings, clock=clock) as client:
+        for name in ("rewarded", "silent"):
+            client.post("/decide", json={"event_id": name, "context": [0.1] * DIM})
+        client.post("/decide", json={"event_id": "deferred", "context": [0.1] * DIM, "deferred": True})
+        client.post("/events/rewarded/reward", json={"reward": 1})
+        store = Store(log)
+        worker = Worker(store, settings, clock=clock)
+        times.pass_by(99.0)
+        worker.tick()
+        assert [row.event.event_id for row in store.rewards_after(0, 9)] == ["rewarded"]
+        times.pass_by(2.0)
+        client.post("/events/deferred/activate")
+        worker.tick()
+        worker.tick()
+        rows = store.rewards_after(0, 9)
+        assert [(row.event.event_id, row.reward, row.kind) for row in rows[1:]] == [("silent", 0.25, "default")]
+        late = client.post("/events/silent/reward", json={"reward": 1})
+        assert late.status_code == 409
+        assert "the default, as none came in time" in late.json()["error"]
+        assert client.post("/events/silent/reward", json={"reward": 0.25}).json()["status"] == "repeated"
+        times.pass_by(101.0)
+        worker.tick()
+        assert store.rewards_after(0, 9)[-1].event.event_id == "deferred"
+        store.close()
+
+
+@pytest.mark.parametrize("jump", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_sets_no_defaults_and_is_told(exported, sqlite_log, jump):
+    times, settings = Times(), Settings(wait=100.0)
+    clock = times.clock()
+    with served(exported, sqlite_log, settings, clock=clock) as client:
+        client.post("/decide", json={"event_id": "before", "context": [0.1] * DIM})
+        assert client.get("/health").json()["clock"] == "ok"
+        times.wall += jump
+        client.post("/decide", json={"event_id": "after", "context": [0.1] * DIM})
+        assert "86400 s" in client.get("/health").json()["clock"]
+        assert "daband_clock_moved 1.0" in client.get("/metrics").text
+        store = Store(sqlite_log)
+        worker = Worker(store, settings, clock=clock)
+        times.pass_by(60.0)
+        worker.tick()
+        assert store.rewards_after(0, 9) == []
+        assert [event.time for _, event in store.events_after(0, 9)] == [1_000_000.0, 1_000_000.0]
+        restarted = times.clock(store.newest_time())
+        assert restarted.now() >= 1_000_000.0  # never before what is logged
+        store.close()
+
+
+def test_one_worker_at_a_time_works_on_a_log(log):
+    first, second = Store(log), Store(log)
+    with first.leading() as mine:
+        assert mine
+        with second.leading() as also:
+            assert not also
+    with second.leading() as now:
+        assert now
+    first.close()
+    second.close()
+
+
+def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log):
+    import daband
+
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    daband.LinUCB(context_shape=(2,), n_arms=3, seed=0).save(tmp_path / "other.safetensors")
+    with pytest.raises(InvalidInput, match="give the one it was exported from"):
+        Worker(store, Settings(), learn=tmp_path / "other.safetensors")
+    store.close()
