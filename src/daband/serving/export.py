@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,11 +24,6 @@ from daband.serving.frozen import FrozenPolicy
 from daband.serving.monitor_reference import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
 
-if TYPE_CHECKING:
-    from daband.domains import Contexts, Pair
-    from daband.domains.readers.images import Framing
-    from daband.policies import Policy
-
 __all__ = ["ExportWarning", "export"]
 
 _SMALLEST_DEVIATION = 1e-9
@@ -38,16 +33,24 @@ class ExportWarning(UserWarning):
     """An exported file may not be what its owner thinks it is."""
 
 
+class Freezable(Protocol):
+    """What can be exported: every ``daband.Policy``."""
+
+    def frozen(self, domain: str | None = None) -> FrozenPolicy:
+        """What it decides with in a domain."""
+        ...
+
+
 def export(
-    policy: Policy,
+    policy: Freezable,
     path: str | Path,
     *,
-    pair: Pair | None = None,
+    pair: Any = None,
     domain: str | None = None,
     arm_names: Sequence[str] | None = None,
     table: TableTransform | None = None,
-    images: Framing | int | None = None,
-    reference: Contexts | ArrayLike | None = None,
+    images: Any = None,
+    reference: ArrayLike | None = None,
     assessment: Any = None,
     epsilon: float | None = None,
     least_rounds: int = 0,
@@ -62,13 +65,13 @@ def export(
     Args:
         policy: a trained policy: any with a method ``frozen``, as all of daband's own have.
         path: the file.
-        pair: the pair it was trained on. What follows from it: arm names, table, images and reference.
+        pair: the ``daband.domains.Pair`` it was trained on. What follows from it: arm names, table, images and reference.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
         arm_names: a name per arm; by default those of the pair, else "0", "1", ...
         table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
             pair's, else the policy's own.
         images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
-        reference: contexts of the domain it will act in, (n, *C). Ranges and counts of them go into the file, for
+        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of them go into the file, for
             warnings and for ``Deployed.monitor``. By default those of the pair, else the contexts that the policy
             keeps for replay, else none.
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.

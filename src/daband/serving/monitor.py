@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.serving.monitor_reference import bins_of
-
-if TYPE_CHECKING:
-    from daband.serving.deployed import Deployed, DeployedDecision
 
 __all__ = ["Monitor", "MonitorReport", "ScoreReport"]
 
@@ -104,7 +101,7 @@ class Monitor:
     It may be shared by threads. Each process has its own, and each of these keeps its promise on false alarms alone.
     """
 
-    def __init__(self, deployed: Deployed, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
+    def __init__(self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
         if not 0.0 < false_alarms < 1.0:
             raise InvalidInput(f"false_alarms must lie between 0 and 1, got {false_alarms}")
         if deployed.reference is None:
@@ -141,7 +138,7 @@ class Monitor:
         self._arm_counts: IntArray = np.zeros(len(deployed.arm_names), np.int64)
         self._warnings: dict[str, int] = {}
 
-    def decide(self, row: Any, available: Any = None, **options: Any) -> DeployedDecision:
+    def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
         """``Deployed.decide`` with its options, counted."""
         decision, read, mean, width = self.deployed.decide_with(row, available, **options)
         scores, preferred = self.deployed.summary_of(read.contexts, mean, width)
