@@ -65,15 +65,15 @@ def export(
     Args:
         policy: a trained policy: any with a method ``frozen``, as all of daband's own have.
         path: the file.
-        pair: the ``daband.domains.Pair`` it was trained on. What follows from it: arm names, table, images and reference.
+        pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
         arm_names: a name per arm; by default those of the pair, else "0", "1", ...
         table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
             pair's, else the policy's own.
         images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
-        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of them go into the file, for
-            warnings and for ``Deployed.monitor``. By default those of the pair, else the contexts that the policy
-            keeps for replay, else none.
+        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of
+            them go into the file, for warnings and for ``Deployed.monitor``. By default those of the pair, else the
+            contexts that the policy keeps for replay, else none.
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
         epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
