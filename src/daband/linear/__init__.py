@@ -14,6 +14,7 @@ from daband.linear.transforms import (
     apply_transform,
     as_transform,
     build_transform,
+    frozen_step,
     shift_transform,
     transform_settings,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "apply_transform",
     "as_transform",
     "build_transform",
+    "frozen_step",
     "shift_transform",
     "transform_settings",
 ]

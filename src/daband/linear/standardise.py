@@ -59,9 +59,8 @@ class Standardise:
         self.components = None if components is None else whole("components", components, least=1)
         places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
         self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
-        self._mean: FloatArray | None = None
-        self._deviation: FloatArray | None = None
-        self._axes: FloatArray | None = None
+        self._steps: list[StandardiseStep] = []
+        """What it does to contexts of each domain, or of all; empty before ``fit``."""
 
     def __repr__(self) -> str:
         given = [f"{name}={value!r}" for name, value in self.settings().items() if value is not None]
@@ -70,7 +69,7 @@ class Standardise:
     @property
     def fitted(self) -> bool:
         """Whether ``fit`` has been called."""
-        return self._mean is not None
+        return bool(self._steps)
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """One more than a context has numbers, or than there are components: the constant."""
@@ -112,28 +111,26 @@ class Standardise:
         if self.components is not None:
             steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
             pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
-            standardised = [step.clipped(step.in_deviations(unit_scale(batch))) for step, batch in pairs]
-            axes = PCA(self.components).fit(*standardised).axes
-        self._mean, self._deviation, self._axes = mean, deviation, axes
+            axes = PCA(self.components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in pairs]).axes
+        self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Features (n, d + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
-        values = unit_scale(contexts.reshape(-1, step.n_inputs))
-        deviations = step.in_deviations(values)
-        if max(deviations.max(), -deviations.min()) > _OUTLIER:
-            _warn_of_outlier(values, deviations, step.mean)
-        return step.with_constant(step.clipped(deviations))
+
+        def watch(rows: FloatArray, deviations: FloatArray) -> None:
+            _warn_of_outlier(rows, deviations, step.mean)
+
+        return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=watch)
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """What it does to contexts of a domain, as fitted."""
-        if self._mean is None or self._deviation is None:
+        if not self._steps:
             raise NotFitted(
                 f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
             )
-        row = min(domain, len(self._mean) - 1)
-        return _step(self._mean[row], self._deviation[row], self._axes)
+        return self._steps[min(domain, len(self._steps) - 1)]
 
     def settings(self) -> dict[str, Any]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
@@ -142,34 +139,31 @@ class Standardise:
 
     def state(self) -> dict[str, AnyArray]:
         """The fitted arrays; empty before ``fit``."""
-        if self._mean is None or self._deviation is None:
-            return {}
-        one = len(self._mean) == 1  # a file of one domain's statistics has vectors
-        fitted = {
-            name: rows[0] if one else rows for name, rows in (("mean", self._mean), ("deviation", self._deviation))
-        }
-        return fitted if self._axes is None else {**fitted, "axes": self._axes}
+        if len(self._steps) < 2:  # a file of one domain's statistics has vectors
+            return self._steps[0].arrays() if self._steps else {}
+        first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
+        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in ("mean", "deviation")}}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
         if state:
             mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
             deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
-            if not (deviation > 0).all():
-                raise ValueError("deviation must be positive")
             axes = None
             if self.components is not None:
                 axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
-            self._mean, self._deviation, self._axes = mean, deviation, axes
+            self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
 
 
-def _warn_of_outlier(values: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
+def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
+    if max(deviations.max(), -deviations.min()) <= _OUTLIER:
+        return
     row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
     warnings.warn(
-        f"a context has {values[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations "
-        f"from the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
+        f"a context has {rows[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations from "
+        f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
         OutlierWarning,
-        stacklevel=5,
+        stacklevel=7,
     )
 
 

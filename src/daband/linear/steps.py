@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,9 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray
 
 __all__ = ["PcaStep", "StandardiseStep", "TransformStep", "step_from"]
+
+_SMALLEST_DEVIATION = 1e-200
+"""No number that a policy accepts overflows when it is divided by a larger one."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +51,30 @@ class StandardiseStep:
         """Numbers that a context becomes."""
         return len(self.mean if self.axes is None else self.axes) + 1
 
-    def __call__(self, rows: FloatArray) -> FloatArray:
-        return self.with_constant(self.clipped(self.in_deviations(rows)))
-
-    def in_deviations(self, rows: FloatArray) -> FloatArray:
-        """Rows (n, d), centred and divided by deviations."""
-        with np.errstate(over="ignore"):  # what overflows is clipped
-            out: FloatArray = (rows - self.mean) / self.deviation
-        return out
-
-    def clipped(self, deviations: FloatArray) -> FloatArray:
-        """Rows in deviations, clipped and scaled in place."""
-        np.maximum(deviations, -self.clip, out=deviations)
-        np.minimum(deviations, self.clip, out=deviations)
-        deviations *= self.scale
-        return deviations
-
-    def with_constant(self, inner: FloatArray) -> FloatArray:
-        """Standardised rows, projected where there are axes, and the constant behind them."""
-        if self.axes is not None:
-            inner = inner @ self.axes.T
-        out = np.empty((len(inner), inner.shape[1] + 1))
-        out[:, :-1] = inner
+    def __call__(self, rows: FloatArray, watch: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
+        """Features of rows; ``watch`` sees the rows, and what they are in deviations before these are clipped."""
+        dimensions = len(self.mean)
+        out = np.empty((len(rows), dimensions + 1))
         out[:, -1] = 1.0
-        return out
+        inner = out[:, :-1]
+        np.subtract(rows, self.mean, out=inner)
+        if self._may_overflow:
+            with np.errstate(over="ignore"):  # what overflows is clipped
+                inner /= self.deviation
+        else:
+            inner /= self.deviation
+        if watch is not None:
+            watch(rows, inner)
+        np.maximum(inner, -self.clip, out=inner)
+        np.minimum(inner, self.clip, out=inner)
+        inner *= self.scale
+        if self.axes is None:
+            return out
+        return np.concatenate([inner @ self.axes.T, out[:, -1:]], axis=1)
+
+    @functools.cached_property
+    def _may_overflow(self) -> bool:
+        return bool(self.deviation.min() < _SMALLEST_DEVIATION)
 
     def settings(self) -> dict[str, Any]:
         """What a file's header says of it."""
@@ -107,7 +111,7 @@ class PcaStep:
         return len(self.axes)
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        features: FloatArray = (rows - self.centre) @ self.axes.T
+        features: FloatArray = (rows - self.centre).dot(self.axes.T)
         return features
 
     def settings(self) -> dict[str, Any]:
