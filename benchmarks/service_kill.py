@@ -158,6 +158,7 @@ def run(
         for thread in threads:
             thread.start()
         for _ in range(kills):
+            _wait_for_answers(threads, 10)
             time.sleep(moments.uniform(*between))
             server.kill()
             starts.append(server.start())
@@ -178,6 +179,13 @@ def run(
         "median_start_seconds": float(np.median(starts[1:] or starts)),
         **_compare(log, told, rewarded),
     }
+
+
+def _wait_for_answers(threads: list[Caller], n: int) -> None:
+    """Until so many more decisions were acknowledged: every kill comes under load, however busy the machine is."""
+    until, most = sum(len(thread.events) for thread in threads) + n, time.monotonic() + _START_LIMIT
+    while sum(len(thread.events) for thread in threads) < until and time.monotonic() < most:
+        time.sleep(0.01)
 
 
 def _compare(log: str, told: dict[str, dict[str, Any]], rewarded: dict[str, float]) -> dict[str, int]:
