@@ -45,8 +45,8 @@ def test_a_network_that_a_user_brings_passes(registered):
 class Crossed(MlpFeatures):
     """Gives every run the features of the first."""
 
-    def forward(self, contexts, *, n_source, runs=1):
-        features = super().forward(contexts, n_source=n_source, runs=runs)
+    def forward(self, contexts, *, domain_rows, runs=1):
+        features = super().forward(contexts, domain_rows=domain_rows, runs=runs)
         return features if runs == 1 else features[:, : self.width].repeat(1, runs)
 
 
@@ -55,7 +55,7 @@ class BatchBound(Features):
         super().__init__()
         self.context_shape, self.width = context_shape, 3
 
-    def forward(self, contexts, *, n_source):
+    def forward(self, contexts, *, domain_rows):
         return contexts - contexts.mean(dim=0)  # of the batch, so that a single is nothing
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -52,12 +54,9 @@ def test_get_says_what_must_be_got_by_hand():
 
 
 def test_get_without_a_network_raises_the_helpful_error(monkeypatch):
-    from daband.domains import catalogue
-
-    resource = catalogue.resources("digit")[0]
-    monkeypatch.setitem(
-        catalogue._RESOURCES, "digit", (type(resource)(**{**vars(resource), "url": "http://127.0.0.1:9/a"}),)
-    )
+    entry = pairs.get("digit")
+    nowhere = replace(entry.resources[0], url="http://127.0.0.1:9/a")
+    monkeypatch.setitem(pairs._members, "digit", replace(entry, resources=(nowhere,)))
     with pytest.raises(DataError, match="Is there a network"):
         run("get", "digit")
 

@@ -7,10 +7,15 @@ import pytest
 from PIL import Image
 
 from daband.domains import load
-from daband.domains.backgrounds import packaged_photographs, photographs_in
 from daband.domains.datasets import digit as module
-from daband.domains.mnist_m import blend, read_archive, read_folder
-from daband.domains.readers.idx import read_idx
+from daband.domains.datasets.mnist import (
+    blend,
+    packaged_photographs,
+    photographs_in,
+    read_archive,
+    read_folder,
+    read_idx,
+)
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 from daband.experiments import load_experiment
@@ -274,7 +279,7 @@ def test_what_is_missing_is_said_with_the_remedy(places):
 def test_a_class_without_examples_is_named(places):
     write_mnist(places / "mnist")
     write_release(places, n=7)
-    with pytest.raises(DataError, match=r"MNIST-M's training set \(released\) has no example of class '7'"):
+    with pytest.raises(DataError, match=r"digit's target_labelled has no example of class '7'"):
         load("digit")
 
 

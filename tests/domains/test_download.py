@@ -5,13 +5,14 @@ import io
 import tarfile
 import threading
 import zipfile
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from daband.domains import catalogue
-from daband.domains.catalogue import Resource
 from daband.domains.download import download, get, unpack
+from daband.domains.registry import Resource, pairs
 from daband.errors import DataError, InvalidInput
 
 CONTENT = bytes(range(256)) * 8000
@@ -206,7 +207,7 @@ def offered(server, monkeypatch):
         ),
         Resource(what="rest", places=("rest",), licence="free", by_hand="ask the authors"),
     )
-    monkeypatch.setitem(catalogue._RESOURCES, "digit", entries)
+    monkeypatch.setitem(pairs._members, "digit", replace(pairs.get("digit"), resources=entries))
     return server
 
 

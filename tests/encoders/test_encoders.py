@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from daband.encoders import LatentSettings, build_encoder, encoders
+from daband.encoders import LatentSettings, build_encoder, domain_rows, encoders
 from daband.encoders.conv import normalised_pixels
 from daband.errors import InvalidInput
 
@@ -14,7 +14,7 @@ def trained(name, shape, **settings):
     torch.manual_seed(0)
     encoder = build_encoder(name, context_shape=shape, latent=LatentSettings(**settings))
     with torch.no_grad():
-        encoder(torch.rand(32, *shape), n_source=16)
+        encoder(torch.rand(32, *shape), domain_rows=(16, 16))
     return encoder.eval()
 
 
@@ -32,9 +32,9 @@ def test_latent_has_unit_norm_and_tap_has_the_promised_width(name, shape):
 def test_a_batch_equals_its_singles_in_each_domain(name, shape, normalise_hidden):
     encoder = trained(name, shape, normalise_hidden=normalise_hidden)
     contexts = torch.rand(6, *shape)
-    for n_source in (0, 1):
-        batch = encoder(contexts, n_source=6 * n_source)
-        singles = torch.cat([encoder(row[None], n_source=n_source).latent for row in contexts])
+    for domain in (0, 1):
+        batch = encoder(contexts, domain_rows=domain_rows(domain, 6))
+        singles = torch.cat([encoder(row[None], domain_rows=domain_rows(domain, 1)).latent for row in contexts])
         torch.testing.assert_close(batch.latent, singles, atol=1e-6, rtol=1e-5)
 
 
@@ -42,10 +42,16 @@ def test_a_batch_equals_its_singles_in_each_domain(name, shape, normalise_hidden
 def test_domains_mixed_in_one_batch_equal_domains_apart(name):
     encoder = trained(name, (3, 20, 20))
     contexts = torch.rand(6, 3, 20, 20)
-    mixed = encoder(contexts, n_source=2).latent
-    apart = torch.cat([encoder(contexts[:2], n_source=2).latent, encoder(contexts[2:], n_source=0).latent])
+    rest = len(contexts) - 2
+    mixed = encoder(contexts, domain_rows=(2, rest)).latent
+    apart = torch.cat(
+        [
+            encoder(contexts[:2], domain_rows=(2,)).latent,
+            encoder(contexts[2:], domain_rows=(0, rest)).latent,
+        ]
+    )
     torch.testing.assert_close(mixed, apart, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(mixed[2:], encoder(contexts[2:], n_source=4).latent, atol=1e-4)
+    assert not torch.allclose(mixed[2:], encoder(contexts[2:], domain_rows=(rest,)).latent, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
@@ -65,7 +71,7 @@ def test_tap_can_be_the_latent():
 @pytest.mark.parametrize("options", [{"normalise": False}, {"normalise_image": True}, {"channels": (4,)}])
 def test_conv_variants(options):
     encoder = build_encoder("conv", context_shape=(1, 28, 28), **options)
-    latent, _ = encoder(torch.rand(4, 1, 28, 28), n_source=2)
+    latent, _ = encoder(torch.rand(4, 1, 28, 28), domain_rows=(2, 2))
     latent.sum().backward()
     assert all(torch.isfinite(weight.grad).all() for weight in encoder.parameters())
     assert torch.isfinite(encoder(torch.zeros(4, 1, 28, 28)).latent).all()

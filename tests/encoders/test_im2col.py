@@ -4,7 +4,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from daband.encoders import build_encoder
-from daband.encoders.im2col import fits_patches, im2col_conv2d, im2col_is_faster
+from daband.encoders.conv import fits_patches, im2col_conv2d, im2col_is_faster
 
 
 def problem(*, runs, inputs=3, outputs=4, bias=True):
@@ -61,7 +61,7 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
     }
     buffers = {name: torch.cat([own] * runs, dim=-1) if own.ndim == 2 else own for name, own in network.named_buffers()}
     contexts = torch.rand(8, *([runs] if runs > 1 else []), 3, 20, 17, dtype=torch.float64)
-    settings = {"n_source": 4, "runs": runs}
+    settings = {"domain_rows": (4, len(contexts) - 4), "runs": runs}
     results, used = [], []
 
     def counted(*given):

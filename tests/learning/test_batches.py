@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, ResidentBatches, batches_for
-from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
+from daband.learning.learner import Learner
+from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers
 from daband.learning.settings import ReplaySettings
+from daband.learning.stepper import take_steps
 from daband.policies import DABand, load, recipe_for
 from daband.policies.stacked import adapt_stacked
 from tests.learning.one_step import assert_same_step, copies
@@ -102,12 +105,8 @@ def test_a_prefetched_step_of_stacked_runs_is_that_of_each_alone():
 
 
 def numbered_buffers(n_source, n_target=0, *, capacity=40, latest=False, place="device", dtype=np.float32):
-    settings = {"capacity": capacity, "device": torch.device("cpu"), "latest": latest, "place": place}
-    buffers = ReplayBuffers(
-        source=RoundBuffer(context_shape=(1,), seed=0, **settings),
-        target=ContextBuffer(context_shape=(1,), seed=1, **settings),
-        target_rounds=RoundBuffer(context_shape=(1,), seed=2, **settings),
-    )
+    settings = ReplaySettings(capacity=capacity, place=place, sampling="last" if latest else "all")
+    buffers = ReplayBuffers.empty((1,), settings, seed=0, device=torch.device("cpu"))
     for start in range(0, n_source, 21):
         numbers = np.arange(start, min(start + 21, n_source))
         buffers.source.add_rounds(numbers[:, None].astype(np.float32), numbers % 3, numbers / 1000)
@@ -150,7 +149,7 @@ def test_the_latest_rounds_are_the_latest_also_when_the_buffer_is_full(n, expect
 @pytest.mark.parametrize("place", ["device", "host"])
 def test_arms_and_rewards_are_those_of_the_drawn_contexts(place):
     batches = made([numbered_buffers(30, 5, place=place)])
-    assert (batches.n_source, batches.n_target, batches.n_contexts) == (16, 16, 32)
+    assert (batches.domain_rows(), batches.n_contexts) == ((16, 16), 32)
     for contexts, augmentation, arm, reward in drawn(batches, 7):
         numbers = contexts[0, :16, 0].long()
         assert numbers.max() < 30
@@ -184,7 +183,60 @@ def test_bytes_beside_floats_are_scaled_to_the_unit_range(place):
 
 def test_target_contexts_that_no_term_needs_are_not_drawn():
     batches = made([numbered_buffers(30, 5)], uses_target=False)
-    assert (batches.n_source, batches.n_target, batches.n_contexts) == (16, 0, 16)
+    assert (batches.domain_rows(), batches.n_contexts) == ((16,), 16)
+
+
+def test_batches_of_several_domains_come_domain_by_domain():
+    domains = DomainNames(sources=("a", "b"), targets=("c", "d"))
+    buffers = ReplayBuffers.empty((1,), ReplaySettings(), seed=0, device=torch.device("cpu"), domains=domains)
+    for domain in (0, 1, 3):  # a reward in the last target, too
+        buffers.rounds[domain].add_rounds(
+            np.full((5, 1), domain, np.float32), np.full(5, domain), np.full(5, domain / 10)
+        )
+    for target, part in enumerate(buffers.unlabelled):
+        part.add(np.full((5, 1), 12 + target, np.float32))
+    batches = made([buffers])
+    assert (batches.domain_rows(), batches.domain_rows(batches.unlabelled)) == ((16, 16, 16, 32), (0, 0, 16, 16))
+    ((contexts, _, arm, reward),) = drawn(batches, 1)
+    assert contexts[0, ::16, 0].tolist() == [0, 1, 12, 13, 3]
+    assert arm[0, ::16].tolist() == [0, 1, 3]
+    np.testing.assert_allclose(reward[0, ::16], [0, 0.1, 0.3])
+    restored = ReplayBuffers.empty((1,), ReplaySettings(), seed=0, device=torch.device("cpu"), domains=domains)
+    restored.restore(buffers.state())
+    assert {name.partition(".")[0] for name in buffers.state()} == {"a", "b", "c", "d", "c_rounds", "d_rounds"}
+    assert [len(part) for part in restored.parts().values()] == [5, 5, 5, 0, 5, 5]
+
+
+def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():
+    domains = DomainNames(sources=("a", "b"), targets=("c", "d"))
+    rng = np.random.default_rng(0)
+    recipe = recipe_for("default-rpd", context_shape=(4,)).changed(
+        {
+            "weights": {"conditional_adversarial": 0.1, "mmd": 0.1, "coral": 0.1, "pseudo_labels": 0.1},
+            "encoder": {"options": {"statistics": "own"}},
+            "learning": {"gate_exponent": 0.0},
+        }
+    )
+    settings = {"recipe": recipe, "feature_shape": (4,), "n_arms": 3, "shared": False, "feedback": "one_hot"}
+    learners = [Learner(**settings, seed=seed, device=torch.device("cpu"), domains=domains) for seed in (0, 1)]
+    buffers = ReplayBuffers.empty((4,), recipe.replay, seed=0, device=torch.device("cpu"), domains=domains)
+    for domain in (0, 1, 3):
+        contexts = domain + rng.normal(size=(90, 4))
+        buffers.rounds[domain].add_rounds(contexts, rng.integers(0, 3, 90), rng.integers(0, 2, 90).astype(float))
+    for domain, part in enumerate(buffers.unlabelled, start=2):
+        part.add(domain + rng.normal(size=(90, 4)))
+    alone, theta = copies(learners)[0], rng.normal(size=(3, 64))
+    for learner in (*learners, alone):
+        learner.take_head(theta, np.stack([np.eye(64)] * 3), alpha=0.1, rate=1.0)
+    take_steps([alone], 1, [buffers])
+    (first, _) = take_steps(learners, 1, [buffers, buffers])
+    assert first["skipped_steps"] == 0
+    assert 0 <= first["discriminator_accuracy"] <= 1
+    norm = learners[0].encoder.features.normalise_input
+    assert norm.batches_seen.tolist() == [1] * 4
+    assert norm.running_mean.mean(dim=1).argsort().tolist() == [0, 1, 2, 3]
+    one, other = (learner.moments["exp_avg"] for learner in (learners[0], alone))
+    np.testing.assert_allclose(one, other, atol=1e-4 * float(other.abs().max()))
 
 
 def test_more_steps_than_a_block_are_taken():

@@ -45,7 +45,7 @@ def test_features_and_gradients_equal_the_plain_order_in_the_plain_layout(normal
     slow = build_encoder("conv", context_shape=SHAPE, channels=(8, 12), normalise=normalise).double()
     slow.load_state_dict(fast.state_dict())
     contexts = torch.rand(12, *SHAPE).double()
-    outputs = [fast.features(contexts, n_source=5), plain_features(slow.features, contexts, 5)]
+    outputs = [fast.features(contexts, domain_rows=(5, len(contexts) - 5)), plain_features(slow.features, contexts, 5)]
     weights = torch.randn(outputs[0].shape, dtype=torch.float64)
     for output in outputs:
         (output * weights).sum().backward()
@@ -54,20 +54,20 @@ def test_features_and_gradients_equal_the_plain_order_in_the_plain_layout(normal
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("n_source", [0, 7])
-def test_norms_that_are_folded_into_convolutions_do_what_norms_do(n_source):
+@pytest.mark.parametrize("rows", [(7,), (0, 7)])
+def test_norms_that_are_folded_into_convolutions_do_what_norms_do(rows):
     torch.manual_seed(0)
     encoder = build_encoder("conv", context_shape=SHAPE, channels=(8, 12)).double()
     for norm in encoder.features.norms:
         torch.nn.init.normal_(norm.weight)
         torch.nn.init.normal_(norm.bias)
     for _ in range(3):
-        encoder(torch.rand(12, *SHAPE).double(), n_source=5)
+        encoder(torch.rand(12, *SHAPE).double(), domain_rows=(5, 7))
     contexts = torch.rand(7, *SHAPE).double()
-    folded = encoder.eval().features(contexts, n_source=n_source)
+    folded = encoder.eval().features(contexts, domain_rows=rows)
     maps = contexts
     for layer, norm in zip(encoder.features.layers, encoder.features.norms, strict=True):
-        maps = functional.max_pool2d(functional.relu(norm(layer(maps), n_source=n_source)), 2)
+        maps = functional.max_pool2d(functional.relu(norm(layer(maps), domain_rows=rows)), 2)
     torch.testing.assert_close(folded, maps.flatten(1))
 
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn import functional
 
+from daband.domain_names import DomainNames
 from daband.objectives import Objective, TermShape, Weight, terms
-from daband.objectives.adversarial import domain_accuracy, domain_cross_entropy
-from daband.objectives.gradient_reversal import reverse_gradient
+from daband.objectives.adversarial import domain_accuracy, domain_cross_entropy, reverse_gradient
 from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 
 
 def cross_entropy(source, target):
-    return domain_cross_entropy(torch.cat([source, target]), len(source))
+    return domain_cross_entropy(torch.cat([source, target]), (len(source), len(target)))
 
 
 @pytest.mark.parametrize("name", ["adversarial", "conditional_adversarial"])
@@ -85,8 +85,8 @@ def test_accuracy_is_measured():
             parameter.zero_()
         term.discriminator.layers[-1].bias.fill_(1.0)
     assert float(term.measured(make_batch(dtype=torch.float32))["discriminator_accuracy"]) == 0.5
-    assert float(domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), 2)) == 1.0
-    assert float(domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), 2)) == 0.75
+    assert float(domain_accuracy(torch.tensor([-1.0, -2.0, 3.0, 4.0]), (2, 2))) == 1.0
+    assert float(domain_accuracy(torch.tensor([-1.0, 2.0, 3.0]), (2, 1))) == 0.75
 
 
 def test_conditional_grows_with_the_arms():
@@ -105,3 +105,21 @@ def test_taps_that_lie_together_are_not_copied():
     assert torch.equal(alignments, torch.cat([batch.alignment, batch.target_alignment]))
     term = terms.get("adversarial")(shape()).double()
     assert torch.equal(term(joint), term(batch))
+
+
+def test_a_discriminator_of_three_domains_descends_the_softmax_cross_entropy_of_each():
+    torch.manual_seed(0)
+    domains = DomainNames(sources=("a", "b"), targets=("c",))
+    term = terms.get("adversarial")(shape(domains=domains)).double()
+    features = torch.randn(B + T, W, dtype=torch.float64, requires_grad=True)
+    batch = replace(make_batch(), alignments=features, domain_rows=(2, B - 2, T), weight=torch.tensor(0.5).double())
+    label = torch.tensor([0] * 2 + [1] * (B - 2) + [2] * T)
+    logits = term.discriminator(features)
+    assert logits.shape == (B + T, 3)
+    each = functional.cross_entropy(logits, label, reduction="none")
+    expected = torch.stack([each[label == domain].mean() for domain in range(3)]).mean()
+    torch.testing.assert_close(term(batch), expected)
+    (received,), (descended,) = torch.autograd.grad(term(batch), features), torch.autograd.grad(expected, features)
+    torch.testing.assert_close(received, -3 * 0.5 * descended)
+    assert float(domain_accuracy(torch.eye(3), (1, 1, 1))) == 1.0
+    assert float(domain_accuracy(torch.eye(3)[[0, 0, 0]], (1, 1, 1))) == pytest.approx(1 / 3)

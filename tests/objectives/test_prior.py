@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import daband
-from daband.objectives.target_diversity import target_diversity
+from daband.objectives.target_predictions import target_diversity
 
 
 def _predicted(probabilities, n=8):

@@ -9,14 +9,9 @@ import torch
 
 from daband.errors import InvalidInput
 from daband.objectives import Batch, Objective, Term, Weight, terms
-from daband.objectives.class_confusion import class_confusion
-from daband.objectives.coral import coral
-from daband.objectives.mmd import mmd
-from daband.objectives.pseudo_labels import pseudo_label_loss
-from daband.objectives.regression_error import regression_error
-from daband.objectives.source_regret import cross_entropy_regret, known_rewards, squared_regret
-from daband.objectives.target_diversity import target_diversity
-from daband.objectives.target_entropy import target_entropy
+from daband.objectives.feature_distances import coral, mmd
+from daband.objectives.source_losses import cross_entropy_regret, known_rewards, regression_error, squared_regret
+from daband.objectives.target_predictions import class_confusion, pseudo_label_loss, target_diversity, target_entropy
 from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
 
 

@@ -32,7 +32,7 @@ def walked():
 
 def test_choices_a_b_and_theta(walked):
     _, start, head, played, source, _, rewards, _ = walked
-    z = start.acting_copy().encode(source, "source")
+    z = start.acting_copy().encode(source, 0)
     A, b = np.stack([np.eye(D)] * K), np.zeros((K, D))
     for i in range(H):
         scores = [
@@ -54,8 +54,8 @@ def by_hand(walked):
     theta = functional.normalize(torch.from_numpy(head.theta).float(), dim=1)
     arm = torch.from_numpy(played.arm)
     reward = torch.from_numpy(rewards[np.arange(H), played.arm]).float()
-    z_source = encoder(torch.from_numpy(source), n_source=H).latent
-    z_target = encoder(torch.from_numpy(target), n_source=0).latent
+    z_source = encoder(torch.from_numpy(source), domain_rows=(H,)).latent
+    z_target = encoder(torch.from_numpy(target), domain_rows=(0, len(target))).latent
     predicted, promised = z_source @ theta.T, z_target @ theta.T
     regret = torch.zeros(())
     for i in range(H):

@@ -114,7 +114,7 @@ class Tanh(Features):
         self.context_shape, self.width = tuple(context_shape), width
         self.layer = torch.nn.Linear(math.prod(context_shape), width)
 
-    def forward(self, contexts, *, n_source):
+    def forward(self, contexts, *, domain_rows):
         return torch.tanh(self.layer(contexts.flatten(1)))
 
 

@@ -14,12 +14,13 @@ import torch
 from torch.func import functional_call
 
 from daband.checks.explained import run_checks
-from daband.encoders import Encoder, build_encoder
+from daband.encoders import Encoder, build_encoder, domain_rows
 from daband.learning.flat_parameters import FlatStatistics
 
 __all__ = ["ENCODER_CHECKS", "check_encoder"]
 
 _ROWS, _SOURCE = 7, 4
+_DOMAIN_ROWS = (_SOURCE, _ROWS - _SOURCE)
 
 
 def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -43,7 +44,7 @@ def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> N
     """Latents (B, d) have norm 1 and alignments (B, w) the promised width, in training and after it."""
     encoder = _made(name, context_shape)
     for mode in (True, False):
-        latent, alignment = encoder.train(mode)(_contexts(context_shape), n_source=_SOURCE)
+        latent, alignment = encoder.train(mode)(_contexts(context_shape), domain_rows=_DOMAIN_ROWS)
         assert latent.shape == (_ROWS, encoder.dimension), f"latents have shape {tuple(latent.shape)}"
         assert alignment.shape == (_ROWS, encoder.alignment_width), f"alignments have shape {tuple(alignment.shape)}"
         norms = latent.norm(dim=1)
@@ -55,11 +56,11 @@ def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) 
     encoder = _made(name, context_shape)
     contexts = _contexts(context_shape)
     with torch.no_grad():
-        encoder(contexts, n_source=_SOURCE)
+        encoder(contexts, domain_rows=_DOMAIN_ROWS)
         encoder.eval()
-        mixed = encoder(contexts, n_source=_SOURCE).latent
+        mixed = encoder(contexts, domain_rows=_DOMAIN_ROWS).latent
         for row in range(_ROWS):
-            alone = encoder(contexts[row : row + 1], n_source=int(row < _SOURCE)).latent[0]
+            alone = encoder(contexts[row : row + 1], domain_rows=domain_rows(int(row >= _SOURCE), 1)).latent[0]
             assert _close(alone, mixed[row]), f"row {row} has another latent alone"
 
 
@@ -80,11 +81,11 @@ def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -
         side_by_side[0].train(mode)
         given = {**both, **buffers}
         found = functional_call(
-            side_by_side[0], given, (torch.stack(batches, dim=1),), {"n_source": _SOURCE, "runs": 2}
+            side_by_side[0], given, (torch.stack(batches, dim=1),), {"domain_rows": _DOMAIN_ROWS, "runs": 2}
         )
         ours = torch.autograd.grad(_score(found.latent, found.alignment), list(both.values()), allow_unused=True)
         for run, encoder in enumerate(alone):
-            latent, alignment = encoder(batches[run], n_source=_SOURCE)
+            latent, alignment = encoder(batches[run], domain_rows=_DOMAIN_ROWS)
             assert _close(found.latent[:, run], latent), f"run {run} has other latents than alone"
             assert _close(found.alignment[:, run], alignment), f"run {run} has other alignments than alone"
             theirs = torch.autograd.grad(_score(latent, alignment), list(encoder.parameters()), allow_unused=True)

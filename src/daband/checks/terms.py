@@ -157,7 +157,7 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
     ]
 
     def judged(own: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = functional_call(made[0], own, (Batch(**fields),))
+        found: dict[str, torch.Tensor] = functional_call(made[0], own, (Batch(**fields),))  # type: ignore[arg-type]
         return found
 
     def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:

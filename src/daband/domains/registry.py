@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations
+from dataclasses import dataclass
 from typing import Any
 
 from daband.domains.contract import About, Pair
@@ -16,11 +15,9 @@ from daband.suggestions import did_you_mean
 __all__ = [
     "PairEntry",
     "Resource",
-    "describe",
     "load",
     "pair_names",
     "pairs",
-    "register_ordered_pairs",
     "register_pair",
 ]
 
@@ -98,38 +95,6 @@ def register_pair(
         return build
 
     return enter
-
-
-def register_ordered_pairs(
-    family: str, build: Build, *, domains: Sequence[str], about: Callable[[str, str], About]
-) -> None:
-    """Register ``family/source-target`` for every two of the domains, in both orders.
-
-    ``build`` is the family's own function, which takes ``source`` and ``target``; ``about`` says what there is to know
-    of one source and target.
-    """
-
-    def enter(source: str, target: str) -> None:
-        @register_pair(f"{family}/{source}-{target}", about=about(source, target))
-        def one_pair(
-            *, tiny: bool = False, passes: int = 1, target_passes: int | None = None, source_test: float | None = 0.1
-        ) -> Pair:
-            return build(
-                tiny=tiny,
-                source=source,
-                target=target,
-                passes=passes,
-                target_passes=target_passes,
-                source_test=source_test,
-            )
-
-    for source, target in permutations(domains, 2):
-        enter(source, target)
-
-
-def describe(pair: Pair, about: About, summary: str | None = None) -> Pair:
-    """The pair with what its registration says about it, and a summary of its own where options changed it."""
-    return replace(pair, about=about if summary is None else replace(about, summary=summary))
 
 
 def pair_names() -> list[str]:

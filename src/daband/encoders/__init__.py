@@ -1,13 +1,11 @@
 """Encoders: one network per file, each ending in a unit-norm latent."""
 
-from daband.encoders.build import build_encoder
+from daband.encoders.build import CustomFeatures, build_encoder
 from daband.encoders.contract import Encoded, Encoder, Features, LatentSettings, encoders, unit_range
-from daband.encoders.custom import CustomFeatures
-from daband.encoders.normalisation import DOMAINS, DomainNorm
+from daband.encoders.normalisation import DomainNorm, domain_rows
 from daband.image_layout import image_layout
 
 __all__ = [
-    "DOMAINS",
     "CustomFeatures",
     "DomainNorm",
     "Encoded",
@@ -15,6 +13,7 @@ __all__ = [
     "Features",
     "LatentSettings",
     "build_encoder",
+    "domain_rows",
     "encoders",
     "image_layout",
     "unit_range",

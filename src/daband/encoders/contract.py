@@ -7,7 +7,7 @@ does (``benchmarks/records/recipe-research.md``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.domain_names import DomainNames
 from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 from daband.registry import Registry
@@ -41,8 +42,8 @@ class Features(nn.Module):
     own one after another along its first dimension, and features are (B, runs * width). All parameters must be trained,
     and all buffers be those of ``DomainNorm``; ``daband.checks.check_encoder`` tells whether runs are kept apart."""
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
-        """Features of contexts whose first ``n_source`` rows are source and whose rest are target."""
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+        """Features of contexts: ``domain_rows[0]`` rows of the first domain come first, then those of the second..."""
         raise NotImplementedError
 
 
@@ -79,12 +80,12 @@ class LatentSettings:
 class Encoder(nn.Module):
     """A network, two dense layers, and a latent of unit norm."""
 
-    def __init__(self, *, features: Features, latent: LatentSettings) -> None:
+    def __init__(self, *, features: Features, latent: LatentSettings, domains: DomainNames | None = None) -> None:
         super().__init__()
         self.features = features
         self.latent = latent
         self.first = nn.Linear(features.width, latent.hidden)
-        self.normalise = DomainNorm(channels=latent.hidden) if latent.normalise_hidden else None
+        self.normalise = DomainNorm(channels=latent.hidden, domains=domains) if latent.normalise_hidden else None
         self.second = nn.Linear(latent.hidden, latent.dimension)
 
     @property
@@ -102,8 +103,8 @@ class Encoder(nn.Module):
         """The width w of the alignment."""
         return self.features.width if self.latent.alignment == "features" else self.latent.dimension
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int | None = None, runs: int = 1) -> Encoded:
-        """Encode (B, *context_shape); rows from ``n_source`` on are of the target, by default none is.
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int] | None = None, runs: int = 1) -> Encoded:
+        """Encode (B, *context_shape), ``domain_rows[i]`` of them of domain i; None: all are of the first.
 
         With ``runs`` above 1, contexts are (B, runs, *context_shape), parameters and buffers are those of all runs (see
         ``Features.stackable``), and the encoded are (B, runs, ...).
@@ -111,12 +112,12 @@ class Encoder(nn.Module):
         lead = () if runs == 1 else (runs,)
         if tuple(contexts.shape[1:]) != (*lead, *self.context_shape):
             raise InvalidInput(f"contexts must have shape (B, *{self.context_shape}), got {tuple(contexts.shape)}")
-        n_source = len(contexts) if n_source is None else n_source
+        domain_rows = (len(contexts),) if domain_rows is None else domain_rows
         more = {} if runs == 1 else {"runs": runs}
-        wide = self.features(unit_range(contexts), n_source=n_source, **more)
+        wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
         hidden = dense(self.first, wide, runs=runs)
         if self.normalise is not None:
-            hidden = self.normalise(hidden, n_source=n_source)
+            hidden = self.normalise(hidden, domain_rows=domain_rows)
         latent = dense(self.second, functional.relu(hidden), runs=runs)
         if runs > 1:
             latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.domain_names import DomainNames
 from daband.encoders.contract import Features, encoders
-from daband.encoders.im2col import im2col_conv2d, im2col_is_faster
 from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 
-__all__ = ["PIXELS", "ConvFeatures", "normalised_pixels"]
+__all__ = ["PIXELS", "ConvFeatures", "fits_patches", "im2col_conv2d", "im2col_is_faster", "normalised_pixels"]
 
 PIXELS = ("unit", "symmetric", "imagenet")
 """How pixels in [0, 1] can be normalised."""
@@ -21,15 +24,20 @@ _SMALLEST_SIDE = 16
 _RUNS_PER_CONVOLUTION = 5
 _ENOUGH_CHANNELS = 8
 
+_NUMBERS_IN_16_BYTES = 4
+"""Products are fastest over rows that begin where 16 bytes do."""
+_MOST_COLUMNS = 128
+_MOST_NUMBERS = 1 << 27
+
 
 @encoders.register("conv")
 class ConvFeatures(Features):
     """Convolution, norm, ReLU and 2x2 pooling, once per entry of ``channels``, over images (channels, height, width).
 
-    ``normalise=False`` leaves out the batch norms; ``statistics`` says by what they normalise the target
+    ``normalise=False`` leaves out the batch norms; ``statistics`` says by what they normalise a domain
     (``DomainNorm``). ``pixels`` says how pixels are normalised: "unit" leaves them in
     [0, 1], "symmetric" maps them to [-1, 1], "imagenet" subtracts ImageNet's mean and divides by its deviation, channel
-    by channel. ``normalise_image`` subtracts each image's own mean and divides by its spread, which takes brightness
+    by channel. ``normalise_image`` subtracts each image's own mean and divides by its deviation, which takes brightness
     and contrast out before anything is learned.
     ``pooled_side`` caps the side of the last map by average pooling, so that larger images keep alignment features
     of sane width.
@@ -47,6 +55,7 @@ class ConvFeatures(Features):
         pixels: str = "unit",
         normalise_image: bool = False,
         pooled_side: int = 8,
+        domains: DomainNames | None = None,
     ) -> None:
         super().__init__()
         if len(context_shape) != 3 or min(context_shape[1:]) < _SMALLEST_SIDE:
@@ -72,7 +81,8 @@ class ConvFeatures(Features):
         for outputs in channels:
             # The norm that follows has a shift of its own; without it the convolution needs one.
             self.layers.append(nn.Conv2d(inputs, outputs, kernel_size=5, bias=not normalise))
-            self.norms.append(DomainNorm(channels=outputs, statistics=statistics) if normalise else nn.Identity())
+            norm = DomainNorm(channels=outputs, domains=domains, statistics=statistics)
+            self.norms.append(norm if normalise else nn.Identity())
             inputs, height, width = outputs, (height - 4) // 2, (width - 4) // 2
             if min(height, width) < 1:
                 raise InvalidInput(f"images of shape {context_shape} are too small for {len(channels)} convolutions")
@@ -82,25 +92,26 @@ class ConvFeatures(Features):
         self.map_shape = (height, width)
         self.width = inputs * height * width
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int, runs: int = 1) -> torch.Tensor:
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
         maps = normalised_pixels(contexts, self.pixels)
         if self.normalise_image:
             dims = (-3, -2, -1)
             mean = maps.mean(dim=dims, keepdim=True)
-            spread = maps.std(dim=dims, keepdim=True, correction=0)
-            # A floor on the spread keeps an empty image empty instead of blowing up its noise.
-            maps = (maps - mean) / (spread + 0.1)
+            deviation = maps.std(dim=dims, keepdim=True, correction=0)
+            # A floor on the deviation keeps an empty image empty instead of blowing up its noise.
+            maps = (maps - mean) / (deviation + 0.1)
+        present = [domain for domain, rows in enumerate(domain_rows) if rows]
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Conv2d)
             weight, shift = layer.weight, layer.bias
             # Where all rows are of one domain, whose statistics are fixed, the norm is a part of the convolution.
-            folds = runs == 1 and not self.training and n_source in (0, len(maps))
+            folds = runs == 1 and not self.training and len(present) == 1
             if folds and isinstance(norm, DomainNorm):
-                scale, shift = norm.folded(0 if n_source else 1)
+                scale, shift = norm.folded(present[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
             maps = _convolved(maps, weight, shift, runs)
             if not folds and isinstance(norm, DomainNorm):
-                maps = norm(maps, n_source=n_source)
+                maps = norm(maps, domain_rows=domain_rows)
             # The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
             maps = functional.relu(functional.max_pool2d(maps, 2), inplace=True)
         if self.pools:
@@ -145,3 +156,73 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     if more_out:
         out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
     return out if bias is None else out + bias.view(1, -1, 1, 1)
+
+
+# A convolution as a matrix product (im2col). With three channels a library's kernels convert what they are given before
+# they begin, and are slow on the way back: a product of all patches with the weights saves a fifth to a third of the
+# layer's time on a GPU. The images need no gradient, which is the part that would be expensive this way. Biases are
+# weights of a column of ones, so that adding them costs nothing in either direction.
+
+
+def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether a convolution of images (B, runs, C, H, W) is faster so: on a GPU, of few channels, not too many."""
+    return images.is_cuda and fits_patches(images, weight)
+
+
+def fits_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
+    """The conditions of ``im2col_is_faster`` other than the device; only a weight gradient makes it faster."""
+    if images.requires_grad or not (weight.requires_grad and torch.is_grad_enabled()):
+        return False
+    patch = weight[0].numel()
+    positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
+    return patch < _MOST_COLUMNS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= _MOST_NUMBERS
+
+
+def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Images (B, runs, C, H, W), each run's with its own of weights (runs * K, C, h, w): (B, runs * K, H', W')."""
+    runs, (height, width) = images.shape[1], weight.shape[2:]
+    flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)  # as they lie in memory
+    fill = -(flat.shape[1] + (bias is not None)) % _NUMBERS_IN_16_BYTES
+    if bias is not None:
+        flat = torch.cat([flat, bias[:, None]], dim=1)
+    if fill:
+        flat = functional.pad(flat, (0, fill))
+    patches = _patches(images, height, width, columns=flat.shape[1])
+    maps: torch.Tensor = _Products.apply(patches, flat.view(runs, -1, flat.shape[1]))  # type: ignore[no-untyped-call]
+    return maps
+
+
+def _patches(images: torch.Tensor, height: int, width: int, *, columns: int) -> torch.Tensor:
+    """Every patch of every image as a row (runs, B, H', W', columns); what is left of a row are ones."""
+    cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 5, 6, 2)
+    patch = cut.shape[4:]
+    rows = torch.empty(*cut.shape[:4], columns, dtype=images.dtype, device=images.device)
+    rows[..., : patch.numel()].view(cut.shape).copy_(cut)
+    rows[..., patch.numel() :].fill_(1.0)
+    return rows
+
+
+class _Products(torch.autograd.Function):
+    """Rows (runs, B, H', W', columns) by weights (runs, K, columns): (B, runs * K, H', W'), the channels last."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        ctx.channels = weights.shape[1]
+        runs, images, height, width, columns = rows.shape
+        maps = rows.new_empty(images * height * width, runs, weights.shape[1])
+        for run in range(runs):
+            torch.mm(rows[run].view(-1, columns), weights[run].T, out=maps[:, run])
+        return maps.view(images, height, width, -1).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
+        (rows,) = ctx.saved_tensors
+        runs, images, _, _, columns = rows.shape
+        gradient = gradients[0].permute(0, 2, 3, 1).reshape(images, -1, runs, ctx.channels)
+        # A product for each image and their sum: one long product of so few numbers would leave the device idle.
+        own = [
+            torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(images, -1, columns)).sum(dim=0)
+            for run in range(runs)
+        ]
+        return None, torch.stack(own)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from daband.arrays import check_memory
+from daband.domain_names import DomainNames
 from daband.encoders.contract import Features, dense, encoders
 from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
@@ -21,7 +23,7 @@ class MlpFeatures(Features):
     """Dense layers over the flattened context, each batch-normalised.
 
     ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
-    ``statistics`` says by whose mean and spread the target is normalised, see ``DomainNorm``.
+    ``statistics`` says by whose mean and standard deviation a domain is normalised, see ``DomainNorm``.
     """
 
     stackable = True
@@ -34,6 +36,7 @@ class MlpFeatures(Features):
         normalise_input: bool = True,
         normalise_hidden: bool = True,
         statistics: str = "own",
+        domains: DomainNames | None = None,
     ) -> None:
         super().__init__()
         if not context_shape or min(context_shape) < 1:
@@ -46,24 +49,26 @@ class MlpFeatures(Features):
         check_memory(4.0 * 5 * inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {inputs} inputs")
         self.width = widths[-1]
         self.normalise_input = (
-            DomainNorm(channels=inputs, affine=False, statistics=statistics) if normalise_input else None
+            DomainNorm(channels=inputs, domains=domains, affine=False, statistics=statistics)
+            if normalise_input
+            else None
         )
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:
             self.layers.append(nn.Linear(inputs, width))
-            norm = DomainNorm(channels=width, statistics=statistics) if normalise_hidden else nn.Identity()
-            self.norms.append(norm)
+            norm = DomainNorm(channels=width, domains=domains, statistics=statistics)
+            self.norms.append(norm if normalise_hidden else nn.Identity())
             inputs = width
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int, runs: int = 1) -> torch.Tensor:
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int], runs: int = 1) -> torch.Tensor:
         hidden = contexts.flatten(1)
         if self.normalise_input is not None:
-            hidden = self.normalise_input(hidden, n_source=n_source)
+            hidden = self.normalise_input(hidden, domain_rows=domain_rows)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             assert isinstance(layer, nn.Linear)
             hidden = dense(layer, hidden, runs=runs)
             if isinstance(norm, DomainNorm):
-                hidden = norm(hidden, n_source=n_source)
+                hidden = norm(hidden, domain_rows=domain_rows)
             hidden = functional.relu(hidden)
         return hidden

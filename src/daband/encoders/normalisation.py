@@ -1,37 +1,44 @@
 """Batch normalisation that knows which domain a row comes from.
 
-Source and target have different means and spreads in every layer, and mixing them in one estimate is what makes a
-network normalise neither well. So each domain is normalised by its own statistics: while training by those of its part
-of the batch, and otherwise by running statistics, so that a batch gives the same as its singles and a policy that
-chooses for one context at a time acts as it was trained.
+Domains may differ in the mean and the standard deviation of every layer, and one estimate for all of them then
+normalises none well. So there are statistics for each domain: while training those of its part of the batch, and
+otherwise running ones, so that a batch gives the same as its singles and a policy that chooses for one context at a
+time acts as it was trained.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 
-__all__ = ["DOMAINS", "DomainNorm"]
+__all__ = ["DomainNorm", "domain_rows"]
 
-DOMAINS = ("source", "target")
 STATISTICS = ("own", "source", "gated")
 
 
+def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
+    """How many rows each domain has, up to the last that has any, where all are of one domain."""
+    return (0,) * domain + (rows,)
+
+
 class DomainNorm(nn.Module):
-    """Batch norm over channel 1 of (B, C) or (B, C, H, W), with running statistics for each domain.
+    """Batch norm over channel 1 of (B, C) or (B, C, H, W), with running statistics for each of ``domains``.
 
     Scale and shift are shared by the domains: the statistics are what differs, and a shared affine map keeps the
-    features comparable. A domain that was never trained on borrows the statistics of the source, so a policy without
+    features comparable. A domain that was never trained on borrows the statistics of the sources, so a policy without
     any target context still acts in the target.
 
-    ``statistics`` says by what the target is normalised: "own"; "source", which keeps a difference between the domains
-    that means something (where one domain's patients need more, taking the mean out takes that out as well); or
-    "gated", which moves from the source's to its own as ``gate``, a buffer that training sets, goes from 0 to 1.
+    ``statistics`` says by what a domain is normalised: "own"; "source", by those of all sources, which keeps a
+    difference between the domains that means something (where one domain's patients need more, taking the mean out
+    takes that out as well); or "gated", which moves from the sources' to its own as ``gate``, a buffer that training
+    sets, goes from 0 to 1.
 
     Stacked runs are normalised at once: given parameters and buffers for ``runs * channels`` channels (by
     ``torch.func.functional_call``), with one ``gate`` and one column of ``batches_seen`` a run, each run's channels
@@ -47,6 +54,7 @@ class DomainNorm(nn.Module):
         self,
         *,
         channels: int,
+        domains: DomainNames | None = None,
         affine: bool = True,
         statistics: str = "own",
         momentum: float = 0.1,
@@ -59,33 +67,33 @@ class DomainNorm(nn.Module):
             raise InvalidInput(f"momentum must lie in (0, 1], got {momentum}")
         if statistics not in STATISTICS:
             raise InvalidInput(f"statistics must be one of {', '.join(STATISTICS)}, got {statistics!r}")
+        domains = DomainNames() if domains is None else domains
         self.channels = channels
+        self.n_sources = domains.first_target
         self.statistics = statistics
         self.momentum = momentum
         self.epsilon = epsilon
         self.weight = nn.Parameter(torch.ones(channels)) if affine else None
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
-        self.register_buffer("running_mean", torch.zeros(len(DOMAINS), channels))
-        self.register_buffer("running_variance", torch.ones(len(DOMAINS), channels))
-        self.register_buffer("batches_seen", torch.zeros(len(DOMAINS)))
+        self.register_buffer("running_mean", torch.zeros(len(domains), channels))
+        self.register_buffer("running_variance", torch.ones(len(domains), channels))
+        self.register_buffer("batches_seen", torch.zeros(len(domains)))
         self.register_buffer("gate", torch.ones(()) if statistics == "own" else torch.zeros(()))
 
-    def forward(self, features: torch.Tensor, *, n_source: int) -> torch.Tensor:
-        """Normalise rows ``[:n_source]`` as source and the rest as target; same shape out as in."""
+    def forward(self, features: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+        """Normalise the first ``domain_rows[0]`` rows as the first domain, and so on; same shape out as in."""
         # Split, not sliced: the gradient of a slice is a full-size tensor of zeros, that of a split one concatenation.
-        source, target = torch.split(features, [n_source, len(features) - n_source])
-        # One value per channel has no spread to estimate; the running statistics are the honest answer then.
-        by_batch = self.training and _values_per_channel(source) > 1
+        rows = torch.split(features, list(domain_rows))
+        sources = rows[: self.n_sources]
         parts = []
-        if len(source):
-            parts.append(self._by_batch(source, 0) if by_batch else self._fixed(source, 0))
-        if len(target):
-            if not (self.training and _values_per_channel(target) > 1):
-                parts.append(self._fixed(target, 1))
-            elif self.statistics == "own":
-                parts.append(self._by_batch(target, 1))
+        for domain, part in enumerate(rows):
+            # One value per channel has no deviation to estimate; the running statistics are the honest answer then.
+            if not (self.training and _values_per_channel(part) > 1):
+                parts += [self._fixed(part, domain)] if len(part) else []
+            elif self.statistics == "own" or (domain == 0 and self.n_sources == 1):
+                parts.append(self._by_batch(part, domain))
             else:
-                parts.append(self._blended(target, source if by_batch else None))
+                parts.append(self._blended(part, domain, sources))
         if not parts:
             return features
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -106,11 +114,25 @@ class DomainNorm(nn.Module):
         return functional.batch_norm(features, mean, variance, self.weight, self.bias, False, 0.0, self.epsilon)
 
     def _running(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The running statistics that a domain is normalised by."""
         # Chosen by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.
-        own = (self.batches_seen[domain] > 0).to(self.gate.dtype)
-        own = self._per_channel(own if domain == 0 else own * self.gate)
-        mean = torch.lerp(self.running_mean[0], self.running_mean[domain], own)
-        return mean, torch.lerp(self.running_variance[0], self.running_variance[domain], own)
+        seen = (self.batches_seen > 0).to(self.gate.dtype)
+        only_source = domain == 0 and self.n_sources == 1
+        own = self._per_channel(seen[domain] if only_source else seen[domain] * self.gate)
+        mean, variance = self._running_sources(seen[: self.n_sources])
+        mean_here = torch.lerp(mean, self.running_mean[domain], own)
+        return mean_here, torch.lerp(variance, self.running_variance[domain], own)
+
+    def _running_sources(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The statistics of an even mixture of the sources that were trained on: ``seen`` (sources, ...)."""
+        means, variances = self.running_mean[: self.n_sources], self.running_variance[: self.n_sources]
+        if self.n_sources == 1:
+            return means[0], variances[0]
+        total = seen.sum(dim=0)
+        shares = torch.stack([self._per_channel(own).expand_as(means[0]) for own in seen / total.clamp(min=1.0)])
+        mean = (shares * means).sum(dim=0)
+        variance = (shares * (variances + (means - mean).square())).sum(dim=0)
+        return mean, variance + self._per_channel((total == 0).to(seen.dtype))  # 1 before the first batch
 
     def _per_channel(self, value: torch.Tensor) -> torch.Tensor:
         """A value a run, repeated for each of the run's channels; one run's value is left as it is."""
@@ -123,26 +145,27 @@ class DomainNorm(nn.Module):
             features, mean, variance, self.weight, self.bias, True, self.momentum, self.epsilon
         )
 
-    def _blended(self, target: torch.Tensor, source: torch.Tensor | None) -> torch.Tensor:
-        """Target rows by statistics between the source's and their own."""
-        dims = [0, *range(2, target.ndim)]
-        variance, mean = torch.var_mean(target, dim=dims, correction=0)
-        count = _values_per_channel(target)
+    def _blended(self, part: torch.Tensor, domain: int, sources: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Rows of a domain by statistics between those of all sources and their own."""
+        dims = [0, *range(2, part.ndim)]
+        variance, mean = torch.var_mean(part, dim=dims, correction=0)
+        count = _values_per_channel(part)
         with torch.no_grad():
             # By way of .data: the source's row was handed to batch_norm, which holds on to the whole buffer (and to
             # whatever shares its memory) and would take this change for one of its own. Neither is used again.
-            self.running_mean.data[1].lerp_(mean, self.momentum)
-            self.running_variance.data[1].lerp_(variance * (count / (count - 1)), self.momentum)
-            self.batches_seen.data[1].add_(1)
-        if source is None:
-            source_mean, source_variance = self._running(0)
+            self.running_mean.data[domain].lerp_(mean, self.momentum)
+            self.running_variance.data[domain].lerp_(variance * (count / (count - 1)), self.momentum)
+            self.batches_seen.data[domain].add_(1)
+        if sum(map(_values_per_channel, sources)) > 1:
+            pooled = sources[0] if len(sources) == 1 else torch.cat(list(sources))
+            source_variance, source_mean = torch.var_mean(pooled, dim=dims, correction=0)
         else:
-            source_variance, source_mean = torch.var_mean(source, dim=dims, correction=0)
-        shape = (1, -1, *[1] * (target.ndim - 2))
+            source_mean, source_variance = self._running_sources((self.batches_seen[: self.n_sources] > 0).to(mean))
+        shape = (1, -1, *[1] * (part.ndim - 2))
         gate = self._per_channel(self.gate)
         mean = torch.lerp(source_mean, mean, gate).view(shape)
-        spread = torch.rsqrt(torch.lerp(source_variance, variance, gate) + self.epsilon).view(shape)
-        out = (target - mean) * spread
+        inverse_deviation = torch.rsqrt(torch.lerp(source_variance, variance, gate) + self.epsilon).view(shape)
+        out = (part - mean) * inverse_deviation
         if self.weight is not None and self.bias is not None:
             out = out * self.weight.view(shape) + self.bias.view(shape)
         return out

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from daband.encoders.build import CustomFeatures
 from daband.encoders.contract import Features, encoders
-from daband.encoders.custom import CustomFeatures
 from daband.errors import InvalidInput
 
 __all__ = ["PretrainedFeatures"]
@@ -52,11 +53,11 @@ class PretrainedFeatures(Features):
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
         self.register_buffer("spread", torch.tensor(spread).view(1, 3, 1, 1))
 
-    def forward(self, contexts: torch.Tensor, *, n_source: int) -> torch.Tensor:
+    def forward(self, contexts: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
         images = contexts.expand(-1, 3, -1, -1)
         if images.shape[-2:] != (self.side, self.side):
             images = nn.functional.interpolate(images, size=(self.side, self.side), mode="bilinear", antialias=True)
-        features: torch.Tensor = self.body((images - self.mean) / self.spread, n_source=n_source)
+        features: torch.Tensor = self.body((images - self.mean) / self.spread, domain_rows=domain_rows)
         return features
 
 

@@ -49,7 +49,7 @@ class TorchNetwork:
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
         with torch.inference_mode():
-            latent = self._encoder(tensor, n_source=len(tensor) if self._source else 0).latent
+            latent = self._encoder(tensor, domain_rows=(len(tensor),) if self._source else (0, len(tensor))).latent
         latents: FloatArray = latent.numpy().astype(np.float64)
         latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
         return latents

@@ -28,7 +28,7 @@ class BatchShape:
     """What every batch of a stack of runs has in common."""
 
     rounds: int
-    """Rounds, or target contexts, drawn from each buffer."""
+    """Rounds, or unlabelled contexts, drawn from each buffer."""
     contexts_per_round: int
     context_shape: tuple[int, ...]
     augmentation_draws: int
@@ -40,14 +40,14 @@ class BatchShape:
 
 
 class DrawnBatch(NamedTuple):
-    """One step's batch of all runs: R contexts, those of the source first, then of the target, then target rounds."""
+    """One step's batch of all runs: R contexts, segment by segment (``Batches.segments``)."""
 
     contexts: torch.Tensor
     """(runs, R, *context_shape), as they were stored."""
     augmentation: torch.Tensor
     """(runs, R, draws), even draws from [0, 1)."""
     arm: torch.Tensor
-    """(runs, rounds): of source rounds and then of target rounds."""
+    """(runs, rounds): of the labelled segments."""
     reward: torch.Tensor
     """(runs, rounds)."""
 
@@ -60,29 +60,33 @@ class Batches(ABC):
         self._generators = generators
         self._device = generators[0].device
         runs, rows = len(buffers), shape.rounds
-        kinds = [
-            kind
-            for kind in ("source", "target", "target_rounds")
-            if len(getattr(buffers[0], kind)) and (shape.uses_target or kind != "target")
+        self.segments = [
+            segment
+            for segment, part in buffers[0].parts().items()
+            if len(part) and (shape.uses_target or segment.labelled)
         ]
-        self._parts: list[list[ContextBuffer]] = [[getattr(own, kind) for kind in kinds] for own in buffers]
+        """What every batch consists of, domain by domain."""
+        self._parts = [[own.parts()[segment] for segment in self.segments] for own in buffers]
         """The buffers that steps draw from, for each run."""
-        self._of_rounds = [place for place, kind in enumerate(kinds) if kind != "target"]
-        per_buffer = rows * shape.contexts_per_round
-        self.n_source = per_buffer if "source" in kinds else 0
-        self.n_target = per_buffer if "target" in kinds else 0
-        self.n_contexts = per_buffer * len(kinds)
-        paid = rows * len(self._of_rounds)
+        places = list(enumerate(self.segments))
+        self.labelled = [place for place, segment in places if segment.labelled]
+        """The places of segments that have rewards, and below of those that have none, and of the sources'."""
+        self.unlabelled = [place for place, segment in places if not segment.labelled]
+        self.sources = [place for place, segment in places if not buffers[0].domains.is_target(segment.domain)]
+        self.segment_rows = rows * shape.contexts_per_round
+        """Contexts of each segment."""
+        self.n_contexts = self.segment_rows * len(self.segments)
+        labelled = rows * len(self.labelled)
         device = self._device
-        self._rows = torch.zeros(BLOCK, runs, len(kinds), rows, dtype=torch.int64, device=device)
+        self._rows = torch.zeros(BLOCK, runs, len(self.segments), rows, dtype=torch.int64, device=device)
         self._augmentation = torch.zeros(
             BLOCK, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device
         )
-        self._arm = torch.zeros(BLOCK, runs, paid, dtype=torch.int64, device=device)
-        self._reward = torch.zeros(BLOCK, runs, paid, dtype=torch.float32, device=device)
+        self._arm = torch.zeros(BLOCK, runs, labelled, dtype=torch.int64, device=device)
+        self._reward = torch.zeros(BLOCK, runs, labelled, dtype=torch.float32, device=device)
         types = {part.contexts.dtype for own in self._parts for part in own}
         self._type = types.pop() if len(types) == 1 else torch.float32
-        self._stored_shape = (runs, len(kinds) * rows, *self._parts[0][0].context_shape)
+        self._stored_shape = (runs, len(self.segments) * rows, *self._parts[0][0].context_shape)
 
     def load(self, steps: int) -> None:
         """Draw for the coming steps, at most ``BLOCK``; each run draws from its own generator."""
@@ -101,12 +105,17 @@ class Batches(ABC):
                 for place, part in enumerate(own):
                     if isinstance(part, RoundBuffer) and part.weighted:
                         rows[:, run, place] = _by_weight(part, evenly[:, place])
-            for place, kind in enumerate(self._of_rounds):
-                part, own_rows = own[kind], rows[:, run, kind]
+            for place, segment in enumerate(self.labelled):
+                part, own_rows = own[segment], rows[:, run, segment]
                 assert isinstance(part, RoundBuffer)
                 columns = slice(place * self.shape.rounds, (place + 1) * self.shape.rounds)
                 self._arm[:steps, run, columns] = part.arms[own_rows]
                 self._reward[:steps, run, columns] = part.rewards[own_rows].to(torch.float32)
+
+    def domain_rows(self, places: Sequence[int] | None = None) -> tuple[int, ...]:
+        """How many contexts of each domain the segments at these places have, all by default."""
+        domains = [self.segments[place].domain for place in (range(len(self.segments)) if places is None else places)]
+        return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
 
     def before_step(self) -> None:  # noqa: B027 - batches on the device need nothing
         """What the host does before it starts a step."""
@@ -128,7 +137,7 @@ class Batches(ABC):
         """The stored contexts (runs, rows, ...) of the step at ``position``."""
 
     def _gather(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy the contexts of ``rows`` (runs, kinds, size) to ``out`` (runs, kinds * size, ...)."""
+        """Copy the contexts of ``rows`` (runs, segments, size) to ``out`` (runs, segments * size, ...)."""
         size = self.shape.rounds
         for own, own_rows, place in zip(self._parts, rows.unbind(), out.unbind(), strict=True):
             for part, some, start in zip(own, own_rows.unbind(), range(0, len(place), size), strict=True):
@@ -199,7 +208,7 @@ class PrefetchedBatches(Batches):
 
 def batches_for(buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]) -> Batches:
     """Prefetched batches where any filled buffer keeps its contexts on the host, else resident ones."""
-    on_host = any(part.on_host for own in buffers for part in own.parts() if len(part))
+    on_host = any(part.on_host for own in buffers for part in own.parts().values() if len(part))
     return (PrefetchedBatches if on_host else ResidentBatches)(buffers, shape, generators)
 
 

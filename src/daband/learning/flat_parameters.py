@@ -1,6 +1,6 @@
 """Where the numbers of a network lie in memory: all parameters in one vector, all running statistics in another.
 
-With one vector the optimiser, the EMA and the norm of the gradient are one operation each instead of one per layer.
+With one vector the optimiser (``RowAdam``), the EMA and the norm of the gradient are one operation each, not many.
 Stacked runs share a matrix of parameters, one row per run, and a vector of statistics in which the channels of the runs
 are adjacent: a step works on all runs at once, while the modules of each run are views of its part.
 """
@@ -13,15 +13,19 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.optim.adam import adam
 
 from daband.encoders import DomainNorm
 
-__all__ = ["FlatParameters", "FlatStatistics"]
-
+__all__ = ["FlatParameters", "FlatStatistics", "RowAdam", "fresh_moments"]
 
 _NUMBERS_IN_16_BYTES = 4
 _NUMBERS_IN_A_REGISTER = 16
 """Of the widest processors today. Numbers beyond the last full register may be rounded in another way."""
+
+
+_CHUNK = 8192
+"""Numbers in a piece of a row. The fused kernel gives a tensor only a few blocks of a GPU; pieces of a row fill it."""
 
 
 @dataclass(frozen=True)
@@ -181,3 +185,49 @@ class FlatStatistics:
     def _own(self, vector: torch.Tensor, run: int) -> list[tuple[str, torch.Tensor]]:
         shapes = dict(self._buffers)
         return [(name, part[:, run].reshape(shapes[name])) for name, part in self._stacked(vector)]
+
+
+def fresh_moments(vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What Adam knows of a vector of parameters before its first step."""
+    vector = vector.detach()
+    return {
+        "exp_avg": torch.zeros_like(vector),
+        "exp_avg_sq": torch.zeros_like(vector),
+        "step": torch.zeros(-(-len(vector) // _CHUNK), dtype=torch.float32, device=vector.device),
+    }
+
+
+class RowAdam:
+    """Adam for the rows of a matrix of parameters (runs, n); a row whose gradient is not finite is left alone.
+
+    It changes ``parameters`` and ``moments``, as ``fresh_moments`` makes them for each run, in place.
+    """
+
+    def __init__(self, parameters: torch.Tensor, moments: Mapping[str, torch.Tensor], *, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        numbers = (parameters.detach(), moments["exp_avg"], moments["exp_avg_sq"])
+        self._rows = [
+            [*(list(torch.split(rows[run], _CHUNK)) for rows in numbers), list(moments["step"][run].unbind())]
+            for run in range(len(parameters))
+        ]
+
+    def step(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
+        """One step for every run; a run whose ``bad`` (runs,) is 1 takes none."""
+        for run, (parameters, averages, squares, taken) in enumerate(self._rows):
+            adam(
+                parameters,
+                list(torch.split(gradient[run], _CHUNK)),
+                averages,
+                squares,
+                [],
+                taken,
+                fused=True,
+                found_inf=bad[run],
+                lr=self._learning_rate,
+                beta1=0.9,
+                beta2=0.999,
+                eps=1e-8,
+                weight_decay=0.0,
+                amsgrad=False,
+                maximize=False,
+            )

@@ -7,13 +7,15 @@ tensors that the host fills between steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.func import functional_call
 
 from daband.encoders.augmentation import augment
 from daband.errors import InvalidInput
-from daband.learning.adam import RowAdam
 from daband.learning.batches import BLOCK, Batches
+from daband.learning.flat_parameters import RowAdam
 from daband.learning.stack import Parameters, RunInputs, Stack
 from daband.objectives import Batch
 
@@ -71,16 +73,16 @@ class GradientStep:
         stack, batches = self.stack, self.batches
         assert batches is not None
         drawn = batches.at(self.position)
-        n_source, n_target = batches.n_source, batches.n_target
         parameters = stack.by_module()
         augmentation = stack.first.recipe.learning.augmentation
         flat = augment(drawn.contexts.flatten(0, 1), augmentation, drawn.augmentation.flatten(0, 1))
         augmented = flat.view(*drawn.contexts.shape[:2], *flat.shape[1:])
-        latent, alignment = stack.encode(parameters["encoder"], augmented, n_source)
+        latent, alignment = stack.encode(parameters["encoder"], augmented, batches.domain_rows())
         teacher = latent[:, :0]
-        if n_target and stack.first.objective.needs_teacher:
-            target = slice(n_source, n_source + n_target)
-            teacher = stack.teach(drawn.contexts[:, target], latent[:, target])
+        if batches.unlabelled and stack.first.objective.needs_teacher:
+            rows, places = batches.segment_rows, batches.unlabelled
+            contexts, own = (_joined(whole, rows, places, dim=1) for whole in (drawn.contexts, latent))
+            teacher = stack.teach(contexts, own, batches.domain_rows(places))
         constants = stack.constants
         inputs = RunInputs(
             latent,
@@ -96,12 +98,12 @@ class GradientStep:
         )
 
         def judge(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._judge(own, run, n_source, n_target, measure)
+            return self._judge(own, run, batches, measure)
 
         return stack.judge(judge, parameters["objective"], inputs)
 
     def _judge(
-        self, parameters: Parameters, run: RunInputs, n_source: int, n_target: int, measure: bool
+        self, parameters: Parameters, run: RunInputs, batches: Batches, measure: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One run's loss and measurements."""
         learner = self.stack.first
@@ -112,34 +114,36 @@ class GradientStep:
             return (latents @ run.theta[0]).view(-1, n_arms) if learner.shared else latents @ run.theta.T
 
         predicted = predict(run.latent)
-        rounds, targets = n_source // per_round, n_target // per_round
-        # Split, not sliced: the gradient of a slice is a tensor of zeros with a copy in it. The rest are target rounds.
-        of_source, of_target, of_rounds = torch.split(predicted, [rounds, targets, len(predicted) - rounds - targets])
-        rest = len(run.alignment) - n_source - n_target
-        source_alignment, target_alignment, _ = torch.split(run.alignment, [n_source, n_target, rest])
+        rows, sources, unlabelled = batches.segment_rows, batches.sources, batches.unlabelled
+        of_segments = torch.split(predicted, rows // per_round)
+        of_rounds, of_target = (_of(of_segments, places, predicted) for places in (batches.labelled, unlabelled))
+        alignments = torch.split(run.alignment, rows)
+        # Rounds of targets are aligned with nothing; without any, all rows are.
+        aligned = [*sources, *unlabelled]
         width = torch.zeros_like(of_target)
-        if targets and objective.needs_width:
-            z = run.latent[n_source : n_source + n_target].detach()
+        if unlabelled and objective.needs_width:
+            z = _joined(run.latent, rows, unlabelled).detach()
             variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
-            width = run.alpha * variance.sqrt().view(targets, -1)
+            width = run.alpha * variance.sqrt().view(len(of_target), -1)
         batch = Batch(
-            predicted=torch.cat([of_source, of_rounds]) if rest else of_source,
+            predicted=of_rounds,
             arm=run.arm,
             reward=run.reward,
-            alignment=source_alignment,
+            alignment=_of(alignments, sources, run.alignment),
             target_predicted=of_target,
             target_width=width,
-            target_alignment=target_alignment,
-            alignments=None if rest else run.alignment,
+            target_alignment=_of(alignments, unlabelled, run.alignment),
+            alignments=run.alignment if len(aligned) == len(alignments) else None,
             target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
             weight=run.weights[0],
+            domain_rows=batches.domain_rows(aligned),
             target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
         )
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
         if not measure:
             return loss, loss.detach()[None]
         measured = {**values, "latent_spread": run.latent.detach().var(dim=0, correction=0).sum()}
-        if targets:
+        if unlabelled:
             chosen = (of_target.detach() + width).argmax(dim=1)
             shares = (chosen[:, None] == torch.arange(n_arms, device=chosen.device)).float().mean(dim=0)
             measured["target_top_share"] = shares.max()
@@ -147,3 +151,18 @@ class GradientStep:
         if len(self.measured_names) >= _MOST_MEASURED:  # the first place has their number
             raise InvalidInput(f"an objective can have at most {_MOST_MEASURED - 6} terms")
         return loss, torch.stack([value.to(loss.dtype) for value in measured.values()])
+
+
+def _joined(whole: torch.Tensor, rows: int, places: Sequence[int], *, dim: int = 0) -> torch.Tensor:
+    """The segments, of so many rows each, at these places."""
+    return _of(torch.split(whole, rows, dim=dim), places, whole, dim=dim)
+
+
+def _of(segments: Sequence[torch.Tensor], places: Sequence[int], whole: torch.Tensor, *, dim: int = 0) -> torch.Tensor:
+    """The segments of ``whole`` at these places, one after another.
+
+    They are split, not sliced: the gradient of a slice is a tensor of zeros with a copy in it.
+    """
+    if not places:
+        return whole.narrow(dim, 0, 0)
+    return segments[places[0]] if len(places) == 1 else torch.cat([segments[place] for place in places], dim=dim)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from daband.arrays import AnyArray, FloatArray
-from daband.encoders import Encoder
+from daband.encoders import Encoder, domain_rows
 
 __all__ = ["InferenceEncoder"]
 
@@ -25,8 +25,8 @@ class InferenceEncoder:
         self.shared = shared
         self.device = device
 
-    def encode(self, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
-        """Latents for the head, float64: (B, d), or (B, K, d) for shared arms."""
+    def encode(self, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
+        """Latents for the head of contexts of a domain, float64: (B, d), or (B, K, d) for shared arms."""
         tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
@@ -40,7 +40,7 @@ class InferenceEncoder:
             for start in range(0, len(flat), rows):
                 part = flat[start : start + rows].to(self.device)
                 given = _filled_up(part) if self.device.type == "cuda" else part
-                latent = self.network(given, n_source=len(given) if domain == "source" else 0).latent
+                latent = self.network(given, domain_rows=domain_rows(domain, len(given))).latent
                 pieces.append(latent[: len(part)])
         latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
         # Norms of exactly one, also behind float32: the head's algebra counts on it.

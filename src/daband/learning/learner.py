@@ -17,14 +17,13 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, FloatArray
+from daband.domain_names import DomainNames
 from daband.encoders import DomainNorm, Encoder, build_encoder
 from daband.errors import InvalidInput
-from daband.learning.adam import fresh_moments
-from daband.learning.flat_parameters import FlatParameters
+from daband.learning.flat_parameters import FlatParameters, fresh_moments
 from daband.learning.inference_encoder import InferenceEncoder
-from daband.learning.precision import single_precision
 from daband.learning.settings import CUSTOM, Recipe
-from daband.learning.threads import worth_threads
+from daband.learning.torch_settings import single_precision, worth_threads
 from daband.objectives import Objective, TermShape
 
 __all__ = ["Learner"]
@@ -49,9 +48,11 @@ class Learner:
         seed: int,
         device: torch.device,
         module: nn.Module | None = None,
+        domains: DomainNames | None = None,
     ) -> None:
         self.recipe = recipe
         self._module = module
+        self.domains = DomainNames() if domains is None else domains
         self.shared = shared
         self.n_arms = n_arms
         self.feedback = feedback
@@ -67,11 +68,17 @@ class Learner:
                     f"the encoder is a custom module ({options.get('module')}), of which a recipe and a file hold the "
                     "name and the weights alone; pass the module: encoder=..., or daband.load(path, encoder=...)"
                 )
-            encoder = build_encoder(network, context_shape=feature_shape, latent=settings.latent, **options)
+            encoder = build_encoder(
+                network, context_shape=feature_shape, latent=settings.latent, domains=self.domains, **options
+            )
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             shape = TermShape(
-                n_arms=n_arms, alignment_width=encoder.alignment_width, feedback=feedback, scale=recipe.learning.scale
+                n_arms=n_arms,
+                alignment_width=encoder.alignment_width,
+                feedback=feedback,
+                scale=recipe.learning.scale,
+                domains=self.domains,
             )
             torch.manual_seed(seed + 1)  # a term more or less must not change another's start
             objective = Objective(weights=recipe.weights, shape=shape)
@@ -144,10 +151,8 @@ class Learner:
         """The same for learners that can be stacked."""
         recipe = self.recipe.settings()
         recipe["weights"] = sorted(self.objective.weights)
-        context_shape = self.encoder.context_shape
-        return json.dumps(
-            [recipe, context_shape, self.n_arms, self.shared, self.feedback, str(self.device)], default=str
-        )
+        sizes = [self.encoder.context_shape, self.n_arms, self.shared, self.domains.settings()]
+        return json.dumps([recipe, *sizes, self.feedback, str(self.device)], default=str)
 
     def move_to(
         self,
@@ -302,6 +307,7 @@ class Learner:
             "seed": self.seed,
             "device": self.device,
             "module": self._module,
+            "domains": self.domains,
         }
         return _rebuilt, (arguments, self.state(), self.cuda_graph)
 

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domain_names import DomainNames
 from daband.learning.settings import ReplaySettings
 from daband.linear.draws import uniforms
 
-__all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "as_float"]
+__all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "Segment", "as_float"]
 
-_NAMES = ("source", "target", "target_rounds")
 _FIRST_ROOM = 1024
 _FIRST_BYTES = 1 << 26
 """Allocated for contexts on a GPU at first: recorded steps hold addresses, and growth moves everything."""
@@ -170,7 +170,7 @@ class ContextBuffer:
 
 
 class RoundBuffer(ContextBuffer):
-    """Contexts with the arm that was pulled, the reward it paid, and the weight by which steps draw the round."""
+    """Contexts with the arm that was played, its reward, and the weight by which steps draw the round."""
 
     def _make_columns(self) -> None:
         super()._make_columns()
@@ -213,18 +213,35 @@ class RoundBuffer(ContextBuffer):
 
 
 @dataclass(frozen=True)
-class ReplayBuffers:
-    """What steps draw from: source rounds, unlabelled target contexts, and target rounds once there are any."""
+class Segment:
+    """A part of every batch: rounds, or unlabelled contexts, of one domain."""
 
-    source: RoundBuffer
-    target: ContextBuffer
-    target_rounds: RoundBuffer
+    domain: int
+    labelled: bool
+
+
+@dataclass(frozen=True)
+class ReplayBuffers:
+    """What steps draw from: the rounds of each domain, and the unlabelled contexts of each target."""
+
+    domains: DomainNames
+    rounds: tuple[RoundBuffer, ...]
+    """By the index of the domain; a target has some once it is labelled."""
+    unlabelled: tuple[ContextBuffer, ...]
+    """Of the first target, the second, ..."""
 
     @classmethod
     def empty(
-        cls, context_shape: tuple[int, ...], settings: ReplaySettings, *, seed: int, device: torch.device
+        cls,
+        context_shape: tuple[int, ...],
+        settings: ReplaySettings,
+        *,
+        seed: int,
+        device: torch.device,
+        domains: DomainNames | None = None,
     ) -> ReplayBuffers:
         """Buffers for contexts of this shape; with shared arms the contexts of a round are one of theirs."""
+        domains = DomainNames() if domains is None else domains
         common: dict[str, Any] = {
             "context_shape": context_shape,
             "capacity": settings.capacity,
@@ -232,31 +249,67 @@ class ReplayBuffers:
             "place": settings.place,
             "latest": settings.sampling == "last",
         }
-        return cls(
-            source=RoundBuffer(**common, seed=3 * seed),
-            target=ContextBuffer(**common, seed=3 * seed + 1),
-            target_rounds=RoundBuffer(**common, seed=3 * seed + 2),
-        )
+        targets = range(domains.first_target, len(domains))
+        rounds = [RoundBuffer(**common, seed=_seed(seed, domain, True, domains)) for domain in range(len(domains))]
+        unlabelled = [ContextBuffer(**common, seed=_seed(seed, domain, False, domains)) for domain in targets]
+        return cls(domains, tuple(rounds), tuple(unlabelled))
+
+    @property
+    def source(self) -> RoundBuffer:
+        """The rounds of the first source."""
+        return self.rounds[0]
+
+    @property
+    def target(self) -> ContextBuffer:
+        """The unlabelled contexts of the first target."""
+        return self.unlabelled[0]
+
+    @property
+    def target_rounds(self) -> RoundBuffer:
+        """The rounds of the first target."""
+        return self.rounds[self.domains.first_target]
 
     @property
     def rounds_seen(self) -> int:
-        """How many rounds were ever added, of both domains."""
-        return self.source.n_seen + self.target_rounds.n_seen
+        """How many rounds were ever added, of all domains."""
+        return sum(part.n_seen for part in self.rounds)
 
-    def parts(self) -> tuple[RoundBuffer, ContextBuffer, RoundBuffer]:
-        """All three, in this order."""
-        return self.source, self.target, self.target_rounds
+    def parts(self) -> dict[Segment, ContextBuffer]:
+        """All buffers, in the order of a batch: domain by domain, unlabelled contexts before rounds."""
+        parts: dict[Segment, ContextBuffer] = {}
+        for domain, rounds in enumerate(self.rounds):
+            if self.domains.is_target(domain):
+                parts[Segment(domain, False)] = self.unlabelled[domain - self.domains.first_target]
+            parts[Segment(domain, True)] = rounds
+        return parts
+
+    def _named(self) -> dict[str, ContextBuffer]:
+        """All buffers under the names that they have in files."""
+        names = self.domains.names
+        return {
+            names[part.domain] + ("_rounds" if part.labelled and self.domains.is_target(part.domain) else ""): buffer
+            for part, buffer in self.parts().items()
+        }
 
     def state(self) -> dict[str, AnyArray]:
         """What is stored, as arrays."""
-        named = zip(_NAMES, self.parts(), strict=True)
+        named = self._named().items()
         return {f"{name}.{column}": array for name, part in named for column, array in part.state().items()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
-        for name, part in zip(_NAMES, self.parts(), strict=True):
+        for name, part in self._named().items():
             prefix = f"{name}."
             part.restore({key.removeprefix(prefix): array for key, array in state.items() if key.startswith(prefix)})
+
+
+def _seed(seed: int, domain: int, labelled: bool, domains: DomainNames) -> int:
+    """The seed of a domain's buffer; of the first source and the first target those that files were written with."""
+    if domain == 0:
+        return 3 * seed
+    if domain == domains.first_target:
+        return 3 * seed + 1 + labelled
+    return int(np.random.SeedSequence([seed, domain, labelled]).generate_state(1)[0])
 
 
 def as_float(contexts: torch.Tensor) -> torch.Tensor:

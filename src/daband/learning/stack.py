@@ -57,11 +57,11 @@ class _OneRun:
         parameters: Parameters,
         buffers: Parameters,  # noqa: ARG002 - the network's own are those of the only run
         contexts: torch.Tensor,
-        n_source: int,
+        domain_rows: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # Squeezed, not selected: the gradient of a selection is a tensor of zeros with a copy in it.
         own = {name: parameter.squeeze(0) for name, parameter in parameters.items()}
-        latent, alignment = functional_call(network, own, (contexts.squeeze(0),), {"n_source": n_source})
+        latent, alignment = functional_call(network, own, (contexts.squeeze(0),), {"domain_rows": domain_rows})
         return latent[None], alignment[None]
 
     def judge(self, judge: Judge, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,10 +77,15 @@ class _SeveralRuns:
         self._runs = runs
 
     def forward(
-        self, network: nn.Module, parameters: Parameters, buffers: Parameters, contexts: torch.Tensor, n_source: int
+        self,
+        network: nn.Module,
+        parameters: Parameters,
+        buffers: Parameters,
+        contexts: torch.Tensor,
+        domain_rows: Sequence[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         given = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
-        settings = {"n_source": n_source, "runs": self._runs}
+        settings = {"domain_rows": domain_rows, "runs": self._runs}
         latent, alignment = functional_call(network, given, (contexts.transpose(0, 1),), settings)
         return latent.transpose(0, 1), alignment.transpose(0, 1)
 
@@ -161,18 +166,18 @@ class Stack:
         return {"objective": {}, **self.first.layout.parameters(self.parameters)}
 
     def encode(
-        self, parameters: Parameters, contexts: torch.Tensor, n_source: int
+        self, parameters: Parameters, contexts: torch.Tensor, domain_rows: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Latents (runs, R, d) and alignment features (runs, R, w) of contexts (runs, R, *shape)."""
-        return self._calls.forward(self.first.encoder, parameters, self._buffers, contexts, n_source)
+        return self._calls.forward(self.first.encoder, parameters, self._buffers, contexts, domain_rows)
 
-    def teach(self, contexts: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
+    def teach(self, contexts: torch.Tensor, latent: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor:
         """Latents (runs, T, d) of target contexts by the EMA encoder; without one, ``latent``, as a constant."""
         if self.first.ema is None or self.ema_parameters is None:
             return latent.detach()
         with torch.no_grad():
             parameters = self._ema_layout.parameters(self.ema_parameters)["encoder"]
-            return self._calls.forward(self.first.ema, parameters, self._ema_buffers, contexts, 0)[0]
+            return self._calls.forward(self.first.ema, parameters, self._ema_buffers, contexts, domain_rows)[0]
 
     def judge(self, judge: Judge, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
         """The losses (runs,) and measurements (runs, M) of all runs."""

@@ -11,11 +11,10 @@ from daband.errors import DeviceOutOfMemory, InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, batches_for
 from daband.learning.gradient_step import GradientStep
 from daband.learning.learner import Learner
-from daband.learning.precision import single_precision, tf32_matmul
 from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.runners import CudaRecorder, EagerRunner, GraphRunner
 from daband.learning.stack import Stack
-from daband.learning.threads import one_thread
+from daband.learning.torch_settings import one_thread, single_precision, tf32_matmul
 
 __all__ = ["Stepper", "take_steps"]
 
@@ -103,7 +102,7 @@ class Stepper:
 
     def _look_at(self, buffers: Sequence[ReplayBuffers]) -> None:
         """Make batches anew, and forget recordings, where the buffers have moved or begin to hold something."""
-        parts = [own.parts() for own in buffers]
+        parts = [own.parts().values() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
             raise InvalidInput("only runs whose replay buffers hold the same kinds of contexts can be stacked")
         places = tuple(

@@ -1,19 +1,21 @@
 """D, the data divergence, as a game: a discriminator learns to tell the domains apart, the encoder to prevent it.
 
-The discriminator descends the mean cross-entropy of the domain label (chance: ln 2). The encoder receives exactly that
-gradient, reversed and times twice the weight: the paper adds the two domains' expectations where the mean halves them.
+The discriminator descends the mean cross-entropy of the domain label (of two domains at chance: ln 2). The encoder
+receives exactly that gradient, reversed and times twice the weight: the paper adds the two domains' expectations where
+the mean halves them; of k domains, k times.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from daband.objectives.contract import Batch, Term, TermShape, terms
-from daband.objectives.gradient_reversal import reverse_gradient
 
 __all__ = [
     "Adversarial",
@@ -21,39 +23,73 @@ __all__ = [
     "Discriminator",
     "domain_accuracy",
     "domain_cross_entropy",
+    "reverse_gradient",
 ]
 
 
-def domain_cross_entropy(logits: torch.Tensor, n_source: int) -> torch.Tensor:
-    """The mean over domains of each domain's mean cross-entropy; the label of the source is 0, of the target 1.
+class _Reversal(torch.autograd.Function):
+    generate_vmap_rule = True
 
-    ``logits`` (B,) are those of ``n_source`` source rows and then of the target's. One domain alone cannot be told
-    from the other: 0.
+    @staticmethod
+    def forward(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 - the way back needs it
+        return features.view_as(features)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (strength,) = ctx.saved_tensors
+        return -strength * gradients[0], None
+
+
+def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+    """``features``, whose gradient arrives multiplied by ``-strength``, a scalar tensor."""
+    reversed_features: torch.Tensor = _Reversal.apply(features, strength)  # type: ignore[no-untyped-call]
+    return reversed_features
+
+
+def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """The mean over domains of each domain's mean cross-entropy.
+
+    ``logits`` (B,) tell two domains apart, positive for the second, or (B, k) tell k; the first ``rows[0]`` are of the
+    first domain, and so on. One domain alone cannot be told from another: 0.
     """
-    source, target = torch.split(logits, [n_source, len(logits) - n_source])
-    if min(len(source), len(target)) == 0:
+    parts = [part for part in torch.split(logits, list(rows)) if len(part)]
+    if len(parts) < 2:
         return logits.sum() * 0.0
-    if len(source) == len(target):  # the usual case, with half of the operations
-        return functional.softplus(torch.stack([source, -target])).mean()
-    return (functional.softplus(source).mean() + functional.softplus(-target).mean()) / 2
+    if logits.ndim == 2:
+        present = [domain for domain, own in enumerate(rows) if own]
+        log_shares = [torch.log_softmax(part, dim=1) for part in parts]
+        losses = [-own[:, domain].mean() for domain, own in zip(present, log_shares, strict=True)]
+        return torch.stack(losses).mean()
+    first, second = parts
+    if len(first) == len(second):  # the usual case, with half of the operations
+        return functional.softplus(torch.stack([first, -second])).mean()
+    return (functional.softplus(first).mean() + functional.softplus(-second).mean()) / 2
 
 
-def domain_accuracy(logits: torch.Tensor, n_source: int) -> torch.Tensor:
-    """The mean over domains of the share of rows on the right side; a logit of 0 counts half."""
-    return 0.5 + (torch.sign(logits[n_source:]).mean() - torch.sign(logits[:n_source]).mean()) / 4
+def domain_accuracy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """The mean over domains of the share of rows that ``logits`` put into their domain; of (B,), a 0 counts half."""
+    parts = torch.split(logits, list(rows))
+    if logits.ndim == 2:
+        right = [(part.argmax(dim=1) == domain).float().mean() for domain, part in enumerate(parts) if len(part)]
+        return torch.stack(right).mean()
+    return 0.5 + (torch.sign(parts[1]).mean() - torch.sign(parts[0]).mean()) / 4
 
 
 class Discriminator(nn.Module):
-    """A dense network from features (B, w) to one logit (B,): positive means target."""
+    """A dense network from features (B, w) to one logit (B,), positive for the second of two domains, or (B, k)."""
 
-    def __init__(self, *, width: int, hidden: tuple[int, int] = (100, 128)) -> None:
+    def __init__(self, *, width: int, hidden: tuple[int, int] = (100, 128), n_domains: int = 2) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(width, hidden[0]),
             nn.ReLU(),
             nn.Linear(hidden[0], hidden[1]),
             nn.ReLU(),
-            nn.Linear(hidden[1], 1),
+            nn.Linear(hidden[1], 1 if n_domains == 2 else n_domains),
         )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -70,18 +106,18 @@ class Adversarial(Term):
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__(shape)
-        self.discriminator = Discriminator(width=self.input_width(shape))
+        self.discriminator = Discriminator(width=self.input_width(shape), n_domains=len(shape.domains))
 
     def input_width(self, shape: TermShape) -> int:
         """How wide what the discriminator sees is."""
         return shape.alignment_width
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        alignment = reverse_gradient(batch.both_alignments, 2 * batch.weight)
-        return domain_cross_entropy(self.logits(alignment, batch), len(batch.alignment))
+        alignment = reverse_gradient(batch.both_alignments, len(self.shape.domains) * batch.weight)
+        return domain_cross_entropy(self.logits(alignment, batch), batch.alignment_rows)
 
     def logits(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The discriminator's logits of all rows, the source's first, whose alignments are ``alignment``."""
+        """The discriminator's logits of all rows, the sources' first, whose alignments are ``alignment``."""
         logits: torch.Tensor = self.discriminator(self.seen(alignment, batch))
         return logits
 
@@ -94,7 +130,7 @@ class Adversarial(Term):
             return {}
         with torch.no_grad():
             logits = self.logits(batch.both_alignments, batch)
-            return {"discriminator_accuracy": domain_accuracy(logits, len(batch.alignment))}
+            return {"discriminator_accuracy": domain_accuracy(logits, batch.alignment_rows)}
 
 
 @terms.register("conditional_adversarial")

@@ -14,12 +14,13 @@ buffers, and nothing branches on values. ``daband.checks.check_term(Mine)`` tell
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import nn
 
+from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
@@ -27,16 +28,16 @@ __all__ = ["FEEDBACKS", "Batch", "Term", "TermShape", "terms"]
 
 FEEDBACKS = ("one_hot", "bandit")
 """What a reward tells. "one_hot": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
-determines the reward of every arm. "bandit": only the pulled arm's reward is known."""
+determines the reward of every arm. "bandit": only the played arm's reward is known."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """One gradient step's material: B source rounds and T target contexts, encoded. Rewards are scaled to [0, 1].
 
-    With target rewards, R target rounds follow the source's in ``predicted``, ``arm`` and ``reward``. B is 0
-    where nothing was ever paid in the source. With shared arms every round has K contexts, hence K rows of
-    alignment features.
+    Several sources, or targets, follow one another in the order of their indices. With target rewards, R target rounds
+    follow the sources' in ``predicted``, ``arm`` and ``reward``. B is 0 where no source ever gave a reward. With shared
+    arms every round has K contexts, hence K rows of alignment features.
 
     Everything carries gradients to the encoder except what came from the head, which is a constant of the objective.
     """
@@ -44,9 +45,9 @@ class Batch:
     predicted: torch.Tensor
     """(B + R, K): predicted rewards of the rounds, the head's coefficients times the latent."""
     arm: torch.Tensor
-    """(B + R,): the arm that was pulled."""
+    """(B + R,): the arm that was played."""
     reward: torch.Tensor
-    """(B + R,): what it paid."""
+    """(B + R,): its reward."""
     alignment: torch.Tensor
     """(B, w), or (B * K, w): the source features that alignment works on."""
     target_predicted: torch.Tensor
@@ -63,6 +64,13 @@ class Batch:
     """The one tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``."""
     target_prior: torch.Tensor | None = None
     """(K,): how often each arm is expected to be the best one in the target; None: all as often."""
+    domain_rows: tuple[int, ...] | None = None
+    """How many rows of ``both_alignments`` are of each domain; None: there are one source and one target."""
+
+    @property
+    def alignment_rows(self) -> tuple[int, ...]:
+        """How many rows of ``both_alignments`` are of each domain."""
+        return (len(self.alignment), len(self.target_alignment)) if self.domain_rows is None else self.domain_rows
 
     @property
     def both_alignments(self) -> torch.Tensor:
@@ -79,6 +87,7 @@ class TermShape:
     feedback: str = "bandit"
     scale: float = 10.0
     """Predicted rewards lie in [0, 1], too flat for a softmax; they are multiplied by this first."""
+    domains: DomainNames = field(default_factory=DomainNames)
 
     def __post_init__(self) -> None:
         if self.feedback not in FEEDBACKS:

@@ -1,7 +1,7 @@
 """P, the predicted reward: how large predictions are in the target, and in the source where the policy was wrong.
 
 The paper's L_reg has one action, the one of the source round, in both of its parts. So the target context of a round is
-predicted for the arm that was pulled in the source. ``predicted_reward_own_choice`` takes the arm that the policy
+predicted for the arm that was played in the source. ``predicted_reward_own_choice`` takes the arm that the policy
 itself would choose in the target: a reading that collapses the target, because the cheapest way to lower the largest of
 all predicted rewards is to turn target features away from every arm.
 """
@@ -16,7 +16,7 @@ __all__ = ["PredictedReward", "PredictedRewardOwnChoice", "source_part"]
 
 
 def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
-    """Mean ``|predicted|`` of the pulled arm where it was not the best one.
+    """Mean ``|predicted|`` of the played arm where it was not the best one.
 
     That is ``reward < 1`` where one arm pays 1 ("one_hot"), and the shortfall ``1 - reward`` otherwise.
     """

@@ -89,7 +89,9 @@ class NeuralSteps(Policy):
             return self._buffers
         if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
             empty = self._fresh_buffers(self.n_arms)
-            self._target_alone = replace(empty, target_rounds=self._buffers.target_rounds)
+            first = self._buffers.domains.first_target
+            rounds = (*empty.rounds[:first], *self._buffers.rounds[first:])
+            self._target_alone = replace(empty, rounds=rounds)
         return self._target_alone
 
     def before_steps(self, steps: int | None) -> int:
@@ -212,4 +214,4 @@ class NeuralSteps(Policy):
         return head.decide(self._encode(encoder, contexts, domain), first_round=0, rule="greedy").mean
 
     def _encode(self, encoder: InferenceEncoder, contexts: AnyArray | torch.Tensor, domain: str) -> FloatArray:
-        return encoder.encode(contexts, domain)
+        return encoder.encode(contexts, self._learner.domains.index(domain))

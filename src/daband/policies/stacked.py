@@ -45,7 +45,7 @@ def _adapt_stacked(policies: Sequence[Policy]) -> list[dict[str, float] | Except
         if due:
             steps = due
             # One that has seen the target, or was paid there, takes other steps than one that has not.
-            alike = tuple(buffer.kind for buffer in policy.buffers.parts())
+            alike = tuple(buffer.kind for buffer in policy.buffers.parts().values())
             ready.setdefault(alike, []).append((index, policy))
         else:
             results[index] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import AnyArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair
 from daband.domains.readers.arrays import from_arrays
 from daband.domains.registry import Resolve, Resource, register_pair
@@ -23,19 +23,20 @@ from daband.domains.splits import require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike
 
-__all__ = ["Parts", "by_hand", "declare", "halved", "load_packed", "ordered"]
+__all__ = ["Parts", "by_hand", "declare", "halved", "load_matlab", "load_packed", "ordered"]
 
 
 @dataclass(frozen=True)
 class Parts:
     """What was read: ``reader(**arguments)``, with the options that every pair has, makes the pair.
 
-    ``note`` is added to the pair's summary.
+    ``note`` is added to the pair's summary. ``class_names`` are what people call the arms, where a table has numbers.
     """
 
     arguments: Mapping[str, Any]
     reader: Callable[..., Pair] = from_arrays
     note: str = ""
+    class_names: tuple[str, ...] | None = None
 
 
 Read = Callable[..., Parts]
@@ -113,7 +114,8 @@ def declare(
                 arguments["n_arms"] = len(class_names)
             pair = parts.reader(**arguments, **settings, name=called)
             told = (summary or about.summary).format(**options) + parts.note
-            return replace(pair, about=replace(complete, summary=told))
+            about_pair = replace(complete, summary=told)
+            return replace(pair, about=about_pair, class_names=parts.class_names or pair.class_names)
 
         parameters = {option: parameter for option, parameter in read_options.items() if option not in fixed}
         flag = inspect.Parameter("tiny", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool)
@@ -165,6 +167,32 @@ def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
         raise DataError(
             f"{path} is damaged, or has no arrays {', '.join(keys)} ({error}); put an undamaged copy there"
         ) from None
+
+
+def load_matlab(
+    path: Path, *, n_features: int, class_names: Sequence[str], first_label: int
+) -> tuple[FloatArray, IntArray]:
+    """Features (n, d) as float64 and labels (n,) from 0, of a ``.mat`` file with variables ``fts`` and ``labels``."""
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise DataError(f"{path} cannot be read without scipy: pip install scipy") from None
+    try:
+        content = loadmat(path, variable_names=["fts", "labels"])
+    except Exception as error:  # loadmat raises many kinds for damaged files
+        raise DataError(f"{path} is not a MATLAB file or is damaged ({error}); replace it") from None
+    if "fts" not in content or "labels" not in content:
+        raise DataError(f"{path} has no variables `fts` and `labels`")
+    features = np.asarray(content["fts"], dtype=np.float64)  # counts come as uint8, which would be taken for an image
+    labels = np.asarray(content["labels"]).reshape(-1).astype(np.int64) - first_label
+    if features.ndim != 2 or features.shape[1] != n_features or not np.isfinite(features).all():
+        raise DataError(f"{path} should have {n_features} finite features a row, got shape {features.shape}")
+    if labels.shape != (len(features),):
+        raise DataError(f"{path} has {len(features)} rows of features but {len(labels)} labels")
+    if labels.min() < 0 or labels.max() >= len(class_names):
+        raise DataError(f"{path} has labels outside {first_label}..{first_label + len(class_names) - 1}")
+    require_classes(labels, class_names, where=str(path))
+    return features, labels
 
 
 def _needs(resources: Sequence[Resource]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from daband.arrays import AnyArray, IntArray
 from daband.domains.contract import About
 from daband.domains.data_paths import need
 from daband.domains.datasets.builder import Parts, by_hand, declare, load_packed, ordered
-from daband.domains.tiny_twins import tiny_vectors
+from daband.domains.datasets.made_up import made_up_vectors
 from daband.errors import DataError
 
 __all__: list[str] = []
@@ -44,8 +44,7 @@ def _read(*, source: str = "amazon", target: str = "webcam") -> Parts:
 
 
 def _tiny(*, source: str = "amazon", target: str = "webcam") -> Parts:
-    here, seen, held = tiny_vectors(n_arms=31, dimension=_WIDTH, n=310, shift=0.5, seed=len(source + target))
-    return Parts({"source": here, "target": seen[0], "target_labelled": seen, "target_test": held})
+    return made_up_vectors(n_arms=31, dimension=_WIDTH, n=310, shift=0.5, seed=len(source + target))
 
 
 def _halves(domain: str) -> tuple[tuple[AnyArray, IntArray], tuple[AnyArray, IntArray]]:

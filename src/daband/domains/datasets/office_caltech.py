@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from daband.arrays import FloatArray
-from daband.domains.contract import About, Pair
+from daband.arrays import FloatArray, IntArray
+from daband.domains.contract import About
 from daband.domains.data_paths import need
-from daband.domains.readers.arrays import from_arrays
-from daband.domains.readers.matlab_features import read_features
-from daband.domains.registry import describe, register_ordered_pairs, register_pair
-from daband.domains.splits import require_classes, split_half
-from daband.domains.tiny_twins import tiny_vectors
-from daband.errors import InvalidInput
+from daband.domains.datasets.builder import Parts, by_hand, declare, halved, load_matlab, ordered
+from daband.domains.datasets.made_up import made_up_vectors
 
-__all__ = ["office_caltech"]
+__all__: list[str] = []
 
 _DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
 _CLASSES = (
@@ -31,87 +25,57 @@ _CLASSES = (
     "coffee mug",
     "video projector",
 )
-_FOLDER = "office_caltech10_surf"
-_ABOUT = About(
-    summary="objects by SURF words; 12 ordered pairs of amazon, caltech10, dslr, webcam",
-    licence="for research; the features were published without a licence",
-    citation=(
-        "Gong, Shi, Sha and Grauman, Geodesic flow kernel for unsupervised domain adaptation, CVPR 2012; "
-        "pictures: Saenko et al., Adapting visual category models to new domains, ECCV 2010, and Griffin et al., "
-        "Caltech-256 object category dataset, 2007"
-    ),
-    needs=tuple(f"{_FOLDER}/{domain}.mat" for domain in _DOMAINS),
-)
+_FILE = "office_caltech10_surf/{}.mat"
+_HOW = "get the SURF .mat files (variables fts, labels) of the geodesic flow kernel's authors"
 
 
-@register_pair("office_caltech", about=_ABOUT)
-def office_caltech(
-    *,
-    tiny: bool = False,
-    source: str = "amazon",
-    target: str = "webcam",
-    passes: int = 1,
-    target_passes: int | None = None,
-    source_test: float | None = 0.1,
-) -> Pair:
+def _read(*, source: str = "amazon", target: str = "webcam") -> Parts:
     """One collection as source, another as target: contexts (800,) of unit norm, 10 arms.
 
     Contexts are the square roots of each picture's share of every visual word. That depends on the picture alone: the
     usual standardising of each domain by its own statistics would do a part of the adaptation before any method starts.
 
     Args:
-        tiny: 200 + 200 made-up pictures, 100 for the test.
-        source: amazon, caltech10, dslr or webcam; its pictures pay.
+        source: amazon, caltech10 (1,123 pictures), dslr (157) or webcam; its pictures pay.
         target: another of them; half of its pictures are seen in training, the other half is kept for the evaluator.
-        passes: how many times each source context may be shown; dslr has 157 pictures, caltech10 1,123.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
-        source_test: the share of the source that training does not use.
     """
-    for domain in (source, target):
-        if domain not in _DOMAINS:
-            raise InvalidInput(f"office_caltech's domains are {', '.join(_DOMAINS)}, got {domain!r}")
-    if source == target:
-        raise InvalidInput(f"source and target are both {source!r}")
-    name = f"office_caltech/{source}-{target}"
-    if tiny:
-        here, seen, held = tiny_vectors(n_arms=10, dimension=800, n=200, shift=0.5, seed=2)
-        held = (held[0][:100], held[1][:100])
-    else:
-        here, there = (
-            read_features(
-                need([f"{_FOLDER}/{domain}.mat"], pair="office_caltech"), n_features=800, n_arms=10, first_label=1
-            )
-            for domain in (source, target)
-        )
-        for domain, (_, labels) in ((source, here), (target, there)):
-            require_classes(labels, _CLASSES, where=f"{domain}.mat")
-        train, test = split_half(there[1], name=name)
-        seen, held = (there[0][train], there[1][train]), (there[0][test], there[1][test])
-    contexts = _root_shares(seen[0])
-    pair = from_arrays(
-        source=(_root_shares(here[0]), here[1]),
-        target=contexts,
-        target_test=(_root_shares(held[0]), held[1]),
-        target_labelled=(contexts, seen[1]),
-        n_arms=10,
-        class_names=_CLASSES,
-        source_test=source_test,
-        passes=passes,
-        target_passes=target_passes,
-        name=name,
+    paths = (need([_FILE.format(domain)], pair="office_caltech") for domain in (source, target))
+    here, there = (
+        _root_shares(*load_matlab(path, n_features=800, class_names=_CLASSES, first_label=1)) for path in paths
     )
-    return describe(pair, _ABOUT, f"objects by SURF words, {source} to {target}")
+    return Parts({"source": here, **halved(*there, name=f"office_caltech/{source}-{target}")})
 
 
-def _root_shares(counts: FloatArray) -> FloatArray:
+def _tiny(**_: str) -> Parts:
+    made = made_up_vectors(n_arms=10, dimension=800, n=200, shift=0.5, seed=2, n_test=100).arguments
+    rooted = {part: _root_shares(*made[part]) for part in ("source", "target_labelled", "target_test")}
+    return Parts({**rooted, "target": rooted["target_labelled"][0]})
+
+
+def _root_shares(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntArray]:
     total = counts.sum(axis=1, keepdims=True)
-    shares: FloatArray = np.sqrt(counts / np.where(total > 0, total, 1.0))
-    return shares
+    return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
 
 
-def _about(source: str, target: str) -> About:
-    needs = tuple(f"{_FOLDER}/{domain}.mat" for domain in (source, target))
-    return replace(_ABOUT, summary=f"objects by SURF words, {source} to {target}", needs=needs)
-
-
-register_ordered_pairs("office_caltech", office_caltech, domains=_DOMAINS, about=_about)
+declare(
+    "office_caltech",
+    about=About(
+        summary="objects by SURF words; 12 ordered pairs of amazon, caltech10, dslr, webcam",
+        licence="for research; the features were published without a licence",
+        citation=(
+            "Gong, Shi, Sha and Grauman, Geodesic flow kernel for unsupervised domain adaptation, CVPR 2012; "
+            "pictures: Saenko et al., Adapting visual category models to new domains, ECCV 2010, and Griffin et al., "
+            "Caltech-256 object category dataset, 2007"
+        ),
+    ),
+    read=_read,
+    tiny=_tiny,
+    class_names=_CLASSES,
+    name="office_caltech/{source}-{target}",
+    summary="objects by SURF words, {source} to {target}",
+    choices={"source": _DOMAINS, "target": _DOMAINS},
+    variants=ordered(_DOMAINS),
+    resources=[
+        by_hand(f"pictures of {domain}", _FILE.format(domain), "for research", _HOW, of=domain) for domain in _DOMAINS
+    ],
+)

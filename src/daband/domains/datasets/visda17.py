@@ -6,16 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from daband.domains.contract import About, Pair
+from daband.domains.contract import About
 from daband.domains.data_paths import need
+from daband.domains.datasets.builder import Parts, declare
+from daband.domains.datasets.made_up import made_up_images
 from daband.domains.readers.image_folder import ImageList, Reading, pair_of_images, scan_classes
 from daband.domains.readers.images import Framing
-from daband.domains.registry import register_pair
+from daband.domains.registry import Resource
 from daband.domains.splits import split_half
-from daband.domains.tiny_twins import tiny_image_pair
 from daband.errors import DataError
 
-__all__ = ["read_image_list", "visda17"]
+__all__ = ["image_parts"]
 
 _CLASSES = (
     "aeroplane",
@@ -32,64 +33,38 @@ _CLASSES = (
     "truck",
 )
 _ROOTS = ("visda17", "VisDA2017", "visda-2017")
-_ABOUT = About(
-    summary="objects, rendered to photographed, 12 kinds (VisDA-2017 classification)",
-    licence="the challenge's terms: non-commercial research and education, no redistribution",
-    citation="Peng et al., VisDA: the visual domain adaptation challenge, arXiv:1710.06924, 2017",
-    needs=("visda17/train", "visda17/validation"),
-)
+_TERMS = "non-commercial research and education, no redistribution"
 
 
-@register_pair("visda17", about=_ABOUT)
-def visda17(
-    *,
-    tiny: bool = False,
-    passes: int = 1,
-    target_passes: int | None = None,
-    source_test: float | None = 0.1,
-    workers: int | None = None,
-    normalise: bool = False,
-) -> Pair:
+def _read(*, workers: int | None = None, normalise: bool = False) -> Parts:
     """The training set as source, the validation set as target: contexts (3, 224, 224), 12 arms.
 
     Images are resized to 256x256, then the centre 224x224 is taken (SENTRY's preprocessing, its random crop and flip
     being augmentation). Half of the target, the same in every run, is kept for the evaluator.
 
     Args:
-        tiny: 10 made-up pictures a kind in each part, 32 pixels a side.
-        passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
-        source_test: the share of the source that training does not use.
         workers: how many processes decode; by default one a core.
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
-    if tiny:
-        return tiny_image_pair(
-            name="visda17",
-            class_names=_CLASSES,
-            about=_ABOUT,
-            passes=passes,
-            target_passes=target_passes,
-            source_test=source_test,
-            seed=5,
-        )
     root = need(_ROOTS, pair="visda17")
     source, target = (_split(root / folder) for folder in ("train", "validation"))
     train, test = split_half(target.labels, name="visda17")
-    return pair_of_images(
-        source=source,
-        target=target.take(train).paths,
-        target_test=target.take(test),
-        target_labelled=target.take(train),
-        class_names=_CLASSES,
-        framing=Framing(256, 224),
-        reading=Reading(workers=workers, normalise=normalise),
-        source_test=source_test,
-        passes=passes,
-        target_passes=target_passes,
-        name="visda17",
-        about=_ABOUT,
-    )
+    return image_parts(source, target.take(train), target.take(test), workers=workers, normalise=normalise)
+
+
+def image_parts(
+    source: ImageList, target: ImageList, target_test: ImageList, *, workers: int | None, normalise: bool
+) -> Parts:
+    """Lists of photographs, read when they are first needed, at 224 pixels a side."""
+    arguments = {
+        "source": source,
+        "target": target.paths,
+        "target_labelled": target,
+        "target_test": target_test,
+        "framing": Framing(256, 224),
+        "reading": Reading(workers=workers, normalise=normalise),
+    }
+    return Parts(arguments, reader=pair_of_images)
 
 
 def _split(folder: Path) -> ImageList:
@@ -123,3 +98,28 @@ def read_image_list(path: Path, class_names: tuple[str, ...]) -> ImageList:
     if absent is not None:
         raise DataError(f"{absent} is listed in {path} but not there; unpack the archive again")
     return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
+
+
+declare(
+    "visda17",
+    about=About(
+        summary="objects, rendered to photographed, 12 kinds (VisDA-2017 classification)",
+        licence=f"the challenge's terms: {_TERMS}",
+        citation="Peng et al., VisDA: the visual domain adaptation challenge, arXiv:1710.06924, 2017",
+    ),
+    read=_read,
+    tiny=lambda **_: made_up_images(n_arms=12, per_class=10, side=32, seed=5),
+    class_names=_CLASSES,
+    resources=[
+        Resource(
+            what=f"VisDA-2017 classification, {split} set",
+            places=tuple(f"{root}/{split}" for root in _ROOTS),
+            licence=_TERMS,
+            url=f"http://csr.bu.edu/ftp/visda17/clf/{split}.tar",
+            archive=f"{split}.tar",
+            unpack_into="visda17",
+        )
+        for split in ("train", "validation")
+    ],
+    without=["units"],
+)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daband.domains.contract import About, Pair
+from daband.domains.contract import About
 from daband.domains.data_paths import need
+from daband.domains.datasets.builder import Parts, by_hand, declare, ordered
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.tables import from_table, read_table
-from daband.domains.registry import describe, register_ordered_pairs, register_pair
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["warfarin"]
+__all__: list[str] = []
 
 _FILE = "warfarin/warfarin.csv"
 _RACES = {"white": "White", "asian": "Asian", "black": "Black or African American", "unknown": "Unknown"}
@@ -54,27 +53,10 @@ _GENETIC = (
     "VKORC1 -4451 consensus",
 )
 _CATEGORICAL = ("Gender", *_YES_NO, *_GENETIC)
-_ABOUT = About(
-    summary="warfarin dose (low, medium, high) from clinical and genetic features; one population to another",
-    licence="PharmGKB's terms: CC BY-SA 4.0, and no attempt to identify patients",
-    citation=(
-        "International Warfarin Pharmacogenetics Consortium, Estimation of the warfarin dose with clinical and "
-        "pharmacogenetic data, New England Journal of Medicine 360, 2009"
-    ),
-    needs=(_FILE,),
-)
+_HOW = "get the IWPC data set from https://www.pharmgkb.org/downloads and save its first sheet as CSV"
 
 
-@register_pair("warfarin", about=_ABOUT)
-def warfarin(
-    *,
-    tiny: bool = False,
-    source: str = "white",
-    target: str = "asian",
-    passes: int = 1,
-    target_passes: int | None = None,
-    source_test: float | None = 0.1,
-) -> Pair:
+def _read(*, source: str = "white", target: str = "asian") -> Parts:
     """Patients of one population as source, of another as target; 3 arms.
 
     The arm that pays 1 is the class of the therapeutic dose: low (under 21 mg a week), medium (21 to 49) or high.
@@ -83,36 +65,22 @@ def warfarin(
     ``Race`` defines the domain and is not part of the context, nor is anything that is known only after dosing.
 
     Args:
-        tiny: 150 + 150 made-up patients.
         source: white, asian, black or unknown.
         target: another of them; half of its patients are seen in training, the other half is kept for the evaluator.
-        passes: how many times each source context may be shown.
-        target_passes: how many times each target context may be shown; by default as ``passes``.
-        source_test: the share of the source that training does not use.
     """
-    for race in (source, target):
-        if race not in _RACES:
-            raise InvalidInput(f"warfarin's domains are {', '.join(_RACES)}, got {race!r}")
-    if source == target:
-        raise InvalidInput(f"source and target are both {source!r}")
-    patients = _made_up() if tiny else read_table(need([_FILE], pair="warfarin"))
+    return _parts(read_table(need([_FILE], pair="warfarin")), source, target)
+
+
+def _parts(patients: pl.DataFrame, source: str, target: str) -> Parts:
     prepared = _prepare(patients)
     domains = {race: prepared.filter(prepared["Race"] == _RACES[race]) for race in (source, target)}
     for race, rows in domains.items():
         if not len(rows):
             raise DataError(f"{_FILE} has no patients of domain {race!r} (Race = {_RACES[race]!r}) with a known dose")
-    pair = from_table(
-        source=domains[source],
-        target=domains[target],
-        columns=Columns(context=(*_NUMERIC, *_CATEGORICAL), categorical=_CATEGORICAL, label="dose class"),
-        source_test=source_test,
-        passes=passes,
-        target_passes=target_passes,
-        name=f"warfarin/{source}-{target}",
-    )
+    columns = Columns(context=(*_NUMERIC, *_CATEGORICAL), categorical=_CATEGORICAL, label="dose class")
     # The label column holds 0, 1, 2 so that its order is that of the doses; people read the names.
-    pair = replace(pair, class_names=_ARMS)
-    return describe(pair, _ABOUT, f"warfarin dose, {source} to {target} patients")
+    arguments = {"source": domains[source], "target": domains[target], "columns": columns}
+    return Parts(arguments, reader=from_table, class_names=_ARMS)
 
 
 def _prepare(patients: pl.DataFrame) -> pl.DataFrame:
@@ -163,9 +131,21 @@ def _made_up() -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def _about(source: str, target: str) -> About:
-    return replace(_ABOUT, summary=f"warfarin dose, {source} to {target}")
-
-
-# Patients of unknown race are no population; they can be asked for by name.
-register_ordered_pairs("warfarin", warfarin, domains=("white", "asian", "black"), about=_about)
+declare(
+    "warfarin",
+    about=About(
+        summary="warfarin dose (low, medium, high) from clinical and genetic features; one population to another",
+        licence="PharmGKB's terms: CC BY-SA 4.0, and no attempt to identify patients",
+        citation=(
+            "International Warfarin Pharmacogenetics Consortium, Estimation of the warfarin dose with clinical and "
+            "pharmacogenetic data, New England Journal of Medicine 360, 2009"
+        ),
+    ),
+    read=_read,
+    tiny=lambda *, source="white", target="asian": _parts(_made_up(), source, target),
+    name="warfarin/{source}-{target}",
+    summary="warfarin dose, {source} to {target} patients",
+    choices={"source": tuple(_RACES), "target": tuple(_RACES)},
+    variants=ordered(("white", "asian", "black")),  # patients of unknown race are no population: ask for them by name
+    resources=[by_hand("IWPC warfarin data", _FILE, "CC BY-SA 4.0, PharmGKB's terms", _HOW)],
+)

@@ -124,7 +124,6 @@ def from_image_folder(
         target_passes=target_passes,
         shift=shift,
         name=name,
-        about=About(summary="folders of images given by the user", licence="the user's own"),
     )
 
 
@@ -142,7 +141,6 @@ def pair_of_images(
     target_passes: int | None = None,
     shift: ShiftLike = None,
     name: str,
-    about: About,
 ) -> Pair:
     """A pair of lists of image files; ``target_labelled`` lists the files of ``target`` with their classes."""
     passes = whole("passes", passes, least=1)
@@ -184,7 +182,7 @@ def pair_of_images(
         target_test=None if target_test is None else evaluation(target_test),
         target_labelled=later,
         feedback="one_hot",
-        about=about,
+        about=About(summary="folders of images given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=framing.shape),
     )
 

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from daband.encoders import build_encoder
-from daband.learning import threads
-from daband.learning.threads import one_thread, worth_threads
+from daband.learning import torch_settings
+from daband.learning.torch_settings import one_thread, worth_threads
 
 
 @pytest.fixture
 def two_threads(monkeypatch):
     """Stands for a machine on which torch uses two threads by itself."""
     now = [2]
-    for name in threads._VARIABLES:
+    for name in torch_settings._VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(threads, "_AT_IMPORT", 2)
+    monkeypatch.setattr(torch_settings, "_AT_IMPORT", 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[-1])
     monkeypatch.setattr(torch, "set_num_threads", now.append)
     return now
@@ -48,7 +48,7 @@ def test_what_the_user_chose_is_left_alone(two_threads, monkeypatch):
     with one_thread():
         assert two_threads == [2]
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(threads, "_AT_IMPORT", 8)  # so the two are a choice
+    monkeypatch.setattr(torch_settings, "_AT_IMPORT", 8)  # so the two are a choice
     with one_thread():
         assert two_threads == [2]
 

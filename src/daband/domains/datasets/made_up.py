@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.contract import About, Pair
-from daband.domains.readers.arrays import from_arrays
-from daband.domains.registry import describe
+from daband.domains.datasets.builder import Parts
 
-__all__ = ["tiny_image_pair", "tiny_images", "tiny_vectors"]
+__all__ = ["made_up_images", "made_up_vectors"]
 
 
-def tiny_images(*, n_arms: int, per_class: int, side: int, seed: int) -> tuple[tuple[AnyArray, IntArray], ...]:
-    """Source, target and target test: images (n, 3, side, side) of uint8 and labels (n,).
+def made_up_images(
+    *, n_arms: int, per_class: int, side: int, seed: int, channels: int = 3, n_test: int | None = None
+) -> Parts:
+    """Source, target and target test: images (n, channels, side, side) of uint8 and labels (n,).
 
     A class is a blotchy pattern. The source shows it in grey on black; the target in colour, with other contrast,
     over a blotchy background.
@@ -33,40 +31,13 @@ def tiny_images(*, n_arms: int, per_class: int, side: int, seed: int) -> tuple[t
             colour = generator.uniform(0.4, 1.0, size=(len(labels), 3, 1, 1))
             images = np.clip(0.35 + 0.15 * background + 0.5 * (images - 0.35) * colour, 0.0, 1.0)
         noisy = np.clip(images + generator.normal(0.0, 0.05, size=images.shape), 0.0, 1.0)
-        parts.append((np.round(noisy * 255).astype(np.uint8), labels.astype(np.int64)))
-    return tuple(parts)
+        parts.append((np.round(noisy * 255).astype(np.uint8)[:, :channels], labels.astype(np.int64)))
+    return _as_parts(parts, n_test)
 
 
-def tiny_image_pair(
-    *,
-    name: str,
-    class_names: Sequence[str],
-    about: About,
-    passes: int,
-    target_passes: int | None,
-    source_test: float | None,
-    seed: int,
-) -> Pair:
-    """A pair of ``tiny_images``, 10 a class and 32 pixels a side: the twin of a pair of photographs."""
-    here, seen, held = tiny_images(n_arms=len(class_names), per_class=10, side=32, seed=seed)
-    pair = from_arrays(
-        source=here,
-        target=seen[0],
-        target_test=held,
-        target_labelled=seen,
-        n_arms=len(class_names),
-        class_names=class_names,
-        source_test=source_test,
-        passes=passes,
-        target_passes=target_passes,
-        name=name,
-    )
-    return describe(pair, about)
-
-
-def tiny_vectors(
-    *, n_arms: int, dimension: int, n: int, shift: float, seed: int
-) -> tuple[tuple[FloatArray, IntArray], ...]:
+def made_up_vectors(
+    *, n_arms: int, dimension: int, n: int, shift: float, seed: int, n_test: int | None = None
+) -> Parts:
     """Source, target and target test: non-negative vectors (n, d) with sparse features, and labels (n,)."""
     generator = np.random.default_rng(seed)
     centres = generator.random((n_arms, dimension)) * (generator.random((n_arms, dimension)) < 0.3)
@@ -78,7 +49,13 @@ def tiny_vectors(
         if domain != "source":
             vectors = vectors + drift
         parts.append((np.clip(vectors, 0.0, None), labels.astype(np.int64)))
-    return tuple(parts)
+    return _as_parts(parts, n_test)
+
+
+def _as_parts(parts: list[tuple[AnyArray, IntArray]], n_test: int | None) -> Parts:
+    source, target, (x, y) = parts
+    held = (x[:n_test], y[:n_test])
+    return Parts({"source": source, "target": target[0], "target_labelled": target, "target_test": held})
 
 
 def _blotches(generator: np.random.Generator, n: int, side: int) -> FloatArray:

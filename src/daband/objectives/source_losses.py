@@ -1,6 +1,6 @@
-"""Source regret: the loss of predicted rewards against the observed source rewards.
+"""Losses of predicted rewards against observed ones: the source regret, and R, the regression error.
 
-Only the pulled arm's reward is observed. Where exactly one arm is right and rewards are noise-free, a reward of 1 also
+Only the played arm's reward is observed. Where exactly one arm is right and rewards are noise-free, a reward of 1 also
 says that every other arm pays 0; the loss then runs over all arms of such rounds. Which rule holds is a setting.
 """
 
@@ -13,7 +13,15 @@ from torch.nn import functional
 
 from daband.objectives.contract import Batch, Term, terms
 
-__all__ = ["SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "known_rewards", "squared_regret"]
+__all__ = [
+    "RegressionError",
+    "SourceCrossEntropy",
+    "SourceSquared",
+    "cross_entropy_regret",
+    "known_rewards",
+    "regression_error",
+    "squared_regret",
+]
 
 
 def known_rewards(
@@ -34,7 +42,7 @@ def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Ten
 
 
 class _OneCorrectArm(torch.autograd.Function):
-    """Minus the logarithm of the probability of what a reward leaves possible: the pulled arm, or any but that.
+    """Minus the logarithm of the probability of what a reward leaves possible: the played arm, or any but that.
 
     The gradient by the logits is the softmax over all arms less that over the possible ones. It is written down
     because autograd takes twice the operations for it; and nothing is cut off where the policy is sure of a wrong arm.
@@ -44,8 +52,8 @@ class _OneCorrectArm(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        pulled = arm[:, None] == torch.arange(logits.shape[1], device=arm.device)
-        possible = pulled == (reward >= 1)[:, None]
+        played = arm[:, None] == torch.arange(logits.shape[1], device=arm.device)
+        possible = played == (reward >= 1)[:, None]
         among_all = functional.log_softmax(logits, dim=1)
         among_possible = functional.log_softmax(torch.where(possible, logits, -torch.inf), dim=1)
         # At a possible arm the two differ by what is asked for, at any other by minus infinity.
@@ -73,7 +81,7 @@ def cross_entropy_regret(
     """Cross-entropy of the known rewards, mean over rounds.
 
     With one correct arm the predictions are logits of a softmax over arms: a reward of 1 asks for the probability of
-    the pulled arm, a reward of 0 for that of all others together. Otherwise the pulled arm alone is a Bernoulli
+    the played arm, a reward of 0 for that of all others together. Otherwise the played arm alone is a Bernoulli
     variable, whose logit is 0 at a predicted reward of one half.
     """
     if feedback == "one_hot":
@@ -102,3 +110,23 @@ class SourceCrossEntropy(Term):
         return cross_entropy_regret(
             batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback, scale=self.shape.scale
         )
+
+
+def regression_error(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
+    """Mean over rounds of ``|reward - predicted[arm]|``; predicted (B, K), arm and reward (B,)."""
+    chosen = predicted.gather(1, arm[:, None]).squeeze(1)
+    return (reward - chosen).abs().mean()
+
+
+@terms.register("regression_error")
+class RegressionError(Term):
+    """R of the bound.
+
+    It is gated as alignment is: an absolute error asks for the number in the middle of all rewards, which is 0
+    as long as most rounds pay nothing, and an encoder that has learned that has no latent left to tell arms apart.
+    """
+
+    gated = True
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return regression_error(batch.predicted, batch.arm, batch.reward)

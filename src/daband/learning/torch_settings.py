@@ -1,0 +1,73 @@
+"""What gradient steps set in torch while they run: types of numbers, and how many threads the CPU uses.
+
+Numbers are float32, on tensor cores where there are any. The number of threads follows a fixed rule, so that the same
+machine gives the same bits. More threads are not always faster: small networks leave them nothing to share; threads
+then spin while they wait for one another, and on a busy machine a step takes several times as long.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+__all__ = ["one_thread", "single_precision", "tf32_matmul", "worth_threads"]
+
+_ENOUGH_WORK = 1e9
+"""Multiplications of a forward pass from which on it is shared among threads."""
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_AT_IMPORT = torch.get_num_threads()
+
+
+@contextmanager
+def single_precision() -> Iterator[None]:
+    """Within this block, or the function it decorates, new tensors are float32, whatever the user's default is."""
+    before = torch.get_default_dtype()
+    if before == torch.float32:  # the usual case touches nothing that other threads see
+        yield
+        return
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def tf32_matmul() -> Iterator[None]:
+    """Within this block a GPU's products use TF32, as its convolutions do anyway; the head stays in float64."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def worth_threads(network: nn.Module, *, context_shape: tuple[int, ...], contexts: int) -> bool:
+    """Whether a forward pass over so many contexts is work enough for more than one thread.
+
+    Multiplications are counted as if every convolution gave a map of the context's size, which is enough to tell a
+    small network from a large one.
+    """
+    positions = math.prod(context_shape[1:])
+    each = sum(weight.numel() * (positions if weight.ndim > 2 else 1) for weight in network.parameters())
+    return each * contexts >= _ENOUGH_WORK
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within this block torch uses one thread, unless the user chose a number, in torch or in the environment."""
+    before = torch.get_num_threads()
+    if before == 1 or before != _AT_IMPORT or any(os.environ.get(name) for name in _VARIABLES):
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
