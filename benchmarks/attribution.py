@@ -1,14 +1,16 @@
-"""What each ingredient of DABand's default is worth, beside fair baselines and ceilings.
+"""What each ingredient of DABand's default is worth, beside fair baselines, ceilings and the paper's own recipe.
 
     python benchmarks/attribution.py --out records/            # every study on DIGIT at the paper's budget
     python benchmarks/attribution.py --out records/ --pair signs --studies ablation
-    python benchmarks/attribution.py --out records/ --studies leave-one-out,baselines
+    python benchmarks/attribution.py --out records/ --studies 'leave-one-out;baselines'
+    python benchmarks/attribution.py --out records/ --studies 'paper ablation;paper lambda;paper readings'
+    python benchmarks/attribution.py --out records/ --today    # what pages call today's, most important first
     python benchmarks/attribution.py --out records/ --record benchmarks/records/attribution.json
 
 Several processes may be started with one ``--out``: each takes the next study that nobody has begun, and a folder
 that holds finished ones is continued. Numpy, torch and safetensors are enough. Seeds of one variant are trained
 stacked. ``--commit`` names the commit where there is no git directory. ``--scores`` also writes what each policy
-predicts for held-out source contexts and for target contexts.
+predicts for held-out source contexts and for target contexts. Every record carries the hash of the recipe that ran.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from study_queue import finished, work_through
 
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
+from daband.evaluation.model_selection import SourceHistory, criteria
 from daband.policies import Policy
 from daband.policies.for_pair import default_transform
 from daband.training import Run, Training, train_stacked
@@ -40,6 +43,7 @@ NO_TARGET_TERMS = {"adversarial": 0.0, "target_entropy": 0.0, "target_diversity"
 LETTERS = {"R": {"regression_error": 0.5}, "P": {"predicted_reward": 1.0}}
 PAPERS_LETTERS = {"R": "regression_error", "P": "predicted_reward", "D": "adversarial"}
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
+LAMBDAS = (5.0, 10.0, 15.0, 20.0)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Variant:
     """Whether training continues on target rewards afterwards."""
     bound: bool = False
     """Whether the record has the observable terms of the regret bound."""
+    criteria: bool = False
+    """Whether the record has what the criteria of model selection say."""
 
 
 def without(*ingredients: str) -> dict[str, Any]:
@@ -153,14 +159,78 @@ def studies() -> dict[str, list[Variant]]:
         # D alone is the default, and none is Neural-LinUCB: on DIGIT the studies above have them.
         "ablation": [Variant(letters, _ablated(letters)) for letters in COMBINATIONS if letters not in ("none", "D")],
         "ablation ends": [Variant(letters, _ablated(letters)) for letters in ("none", "D")],
-        "paper ablation": [Variant(letters, _ablated_paper(letters)) for letters in COMBINATIONS],
+        "paper ablation": [Variant(letters, _ablated_paper(letters), criteria=True) for letters in COMBINATIONS],
+        "paper ablation, P on the policy's own choice": [
+            Variant(letters, _ablated_paper(letters, own_choice=True)) for letters in COMBINATIONS if "P" in letters
+        ],
+        "paper lambda": [
+            Variant(f"{value:g}", {"base": "paper", "weights": {"adversarial": value}}, criteria=True)
+            for value in LAMBDAS
+        ],
+        "paper readings": paper_readings(),
         "add-one-in": add_one_in,
         "ceilings": ceilings,
         "label shift": label_shift,
         # The same on the pair as it is: what an estimated prior costs where arms are evenly frequent.
         "prior": [Variant("default", bound=True), Variant("prior of the arms estimated", estimated)],
         "weight of P": weights_of_p,
+        "cost": [Variant("default, a single run", seeds=(0,))],
     }
+
+
+def paper_readings() -> list[Variant]:
+    """What the paper leaves open, one change of its recipe at a time."""
+    network = {"options": {"pixels": "imagenet"}}
+    changes: dict[str, dict[str, Any]] = {
+        "pixels by ImageNet": {"encoder": network},
+        "pixels by ImageNet, none": {"encoder": network, **_ablated_paper("none")},
+        "pixels in [0, 1]": {"encoder": {"options": {"pixels": "unit"}}},
+        "theta as it is": {"replay": {"unit_theta": False}},
+        "wide features aligned": {"encoder": {"latent": {"alignment": "features"}}},
+        "L_RS over the pulled arm": {},
+        "replay of all rounds": {"replay": {"sampling": "all"}},
+        "head refitted": {"replay": {"refit": True}},
+        "replay and refit": {"replay": {"sampling": "all", "refit": True}},
+        "learning rate 1e-4": {"learning": {"learning_rate": 1e-4}},
+        "P at a tenth": {"weights": {"predicted_reward": 0.1}},
+    }
+    return [
+        Variant(
+            name,
+            {"base": "paper", **change},
+            seeds=THREE,
+            feedback="bandit" if name == "L_RS over the pulled arm" else None,
+        )
+        for name, change in changes.items()
+    ]
+
+
+def today() -> list[tuple[str, Variant]]:
+    """What pages and the README call today's, the most important first; ten minutes of one large GPU."""
+    every = studies()
+
+    def some(study: str, *names: str, seeds: tuple[int, ...] = FIVE) -> list[tuple[str, Variant]]:
+        by_name = {variant.name: variant for variant in every[study]}
+        return [(study, replace(by_name[name], seeds=seeds[: len(by_name[name].seeds)])) for name in names]
+
+    left_out = ("discriminator", "statistics per domain", "augmentation", "pseudo-labels", "EMA", "replay")
+    later = ("entropy and diversity", "batch norm", "gate", "refit")
+    own_choice = "paper ablation, P on the policy's own choice"
+    return [
+        *some("cost", "default, a single run"),
+        *some("leave-one-out", "default"),
+        *some("paper ablation", "RPD"),
+        *some(own_choice, "RPD"),
+        *some("baselines", "statistics of the target"),
+        *some("paper ablation", "none"),
+        *some("ablation", "RPD", seeds=THREE),
+        *some("leave-one-out", *(f"no {one}" for one in left_out), seeds=THREE),
+        *some("label shift", "default", "prior of the arms estimated", seeds=THREE),
+        *some("prior", "prior of the arms estimated", seeds=THREE),
+        *some("leave-one-out", *(f"no {one}" for one in later), seeds=THREE),
+        *some(own_choice, "P", "PD", "RP", seeds=THREE),
+        *some("paper ablation", "P", "D", "R", "RD", "PD", "RP", seeds=THREE),
+    ]
 
 
 def _ablated(letters: str) -> dict[str, Any]:
@@ -171,9 +241,12 @@ def _ablated(letters: str) -> dict[str, Any]:
     return {"weights": weights}
 
 
-def _ablated_paper(letters: str) -> dict[str, Any]:
-    off = {term: 0.0 for letter, term in PAPERS_LETTERS.items() if letter not in letters}
-    return {"base": "paper", "weights": off}
+def _ablated_paper(letters: str, *, own_choice: bool = False) -> dict[str, Any]:
+    """The paper's recipe with some terms; P on the source round's arm, or on the arm that the policy would choose."""
+    weights = {term: 0.0 for letter, term in PAPERS_LETTERS.items() if letter not in letters}
+    if own_choice:
+        weights |= {"predicted_reward": 0.0, "predicted_reward_own_choice": 1.0}
+    return {"base": "paper", "weights": weights}
 
 
 def imbalanced(pair: Pair) -> Pair:
@@ -247,7 +320,7 @@ def run_variant(
             "method": variant.method,
             "seed": seed,
             "recipe": variant.recipe,
-            "discriminator": _weight(policy, "adversarial"),
+            "recipe_hash": policy.recipe.fingerprint(),
             "feedback": variant.feedback or pair.feedback,
             "target_accuracy": found.accuracy,
             "target_accuracy_macro": found.accuracy_macro,
@@ -255,8 +328,12 @@ def run_variant(
             "rounds": run.rounds,
             "target_contexts": len(pair.require_target_test()),
             "seconds": round(seconds, 2),
+            "stacked": len(made),
             "pair": pair.about.summary or pair.name,
         }
+        if variant.criteria:
+            history = SourceHistory(run.reward, seed)
+            record["criteria"] = criteria(policy, source=pair.source, target=pair.target, history=history)
         if variant.continued:
             record["continued_regret"] = continued(policy, pair)
         if variant.bound:
@@ -265,12 +342,6 @@ def run_variant(
     if scores is not None and not variant.pair and not variant.labels:
         write_scores(scores, made, pair, f"{study} {variant.method} {variant.name}")
     return records
-
-
-def _weight(policy: daband.NeuralLinUCB, term: str) -> float:
-    """The weight of a term in a policy's recipe; 0 where it has none."""
-    weight = policy.recipe.weights.get(term)
-    return 0.0 if weight is None else float(weight.value)
 
 
 def bound_terms(run: Run) -> dict[str, list[float]]:
@@ -321,8 +392,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="a folder with a JSON file per variant")
     parser.add_argument("--pair", default="digit")
-    parser.add_argument("--studies", default=",".join(studies()))
+    parser.add_argument("--studies", default=";".join(studies()), help="by semicolons")
+    parser.add_argument("--today", action="store_true", help="in place of --studies: what pages call today's")
     parser.add_argument("--only", default="", help="variants of these studies, by semicolons; all by default")
+    parser.add_argument("--most", type=int, default=0, help="no more than so many variants, the first ones")
     parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
     parser.add_argument("--commit", default="")
     parser.add_argument("--scores", type=Path, help="a folder for predictions")
@@ -344,13 +417,13 @@ def main() -> None:
     episodes = given.episodes or min(300, available)
     if given.scores is not None:
         given.scores.mkdir(parents=True, exist_ok=True)
+    asked = today() if given.today else [(name, one) for name in given.studies.split(";") for one in studies()[name]]
     units = []
-    for study in given.studies.split(","):
-        for variant in studies()[study]:
-            if given.only and variant.name not in given.only.split(";"):
-                continue
-            name = f"{pair.name} {study} {variant.method} {variant.name}"
-            units.append((name, partial(run_variant, study, variant, pair, episodes=episodes, scores=given.scores)))
+    for study, variant in asked[: given.most or None]:
+        if given.only and variant.name not in given.only.split(";"):
+            continue
+        name = f"{pair.name} {study} {variant.method} {variant.name}"
+        units.append((name, partial(run_variant, study, variant, pair, episodes=episodes, scores=given.scores)))
     work_through(units, out=given.out, commit=given.commit, seconds=given.seconds)
 
 

@@ -28,6 +28,13 @@ from daband.policies import Policy
 
 EPISODE = 64
 ALPHAS = (0.05, 0.15, 0.5, 1.5)
+BEYOND: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((1.0, 10.0, 100.0, 1000.0), (1.5, 5.0)),
+    "symmetric": ((1.0, 10.0, 100.0, 1000.0), (1.5, 5.0)),
+    "unit": ((10.0, 30.0, 100.0, 300.0), (0.015, 0.05)),
+    "standardised": ((10.0, 100.0), (0.05,)),
+}
+"""On DIGIT, where the lowest source regret lay at an edge of the grid: by pixels, further ridges and alphas."""
 COMPONENTS = (16, 32, 64, 128, 256)
 SEEDS = {"digit": (0, 1, 2), "signs": (0, 1, 2, 3, 4)}
 _MEAN = np.array((0.485, 0.456, 0.406), np.float32)
@@ -112,6 +119,23 @@ def readings(name: str) -> Iterator[dict[str, Any]]:
         yield {"pixels": "unit", "ridge": 10.0, "components": 0}
 
 
+def beyond(pair: Pair, episodes: int) -> Iterator[Unit]:
+    """A unit per reading, alpha and seed beyond the first grid: first all readings with one seed."""
+    for seed in SEEDS["digit"]:
+        for how, (ridges, alphas) in BEYOND.items():
+            for ridge in ridges:
+                for alpha in alphas:
+                    if alpha in ALPHAS and (ridge == 1.0 or (how, ridge) == ("unit", 10.0)):
+                        continue  # the first grid has it
+                    settings = {"pixels": how, "ridge": ridge, "components": 0, "alpha": alpha}
+                    label = " ".join(f"{key} {value}" for key, value in settings.items())
+                    yield f"{label} seed {seed}", partial(one, pair, "linucb", settings, episodes, (seed,))
+        for ridge in (30.0, 100.0, 300.0):
+            settings = {"pixels": "unit", "ridge": ridge, "components": 64, "alpha": 0.05}
+            label = " ".join(f"{key} {value}" for key, value in settings.items())
+            yield f"{label} seed {seed}", partial(one, pair, "linucb-p", settings, episodes, (seed,))
+
+
 def units(name: str, pair: Pair, episodes: int) -> Iterator[Unit]:
     """A unit per method, or reading of it, and alpha."""
     front = "" if name == "digit" else f"{name} "
@@ -132,6 +156,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no reading after so many")
     parser.add_argument("--commit", default="")
+    parser.add_argument("--beyond", action="store_true", help="the readings of DIGIT beyond the first grid alone")
     parser.add_argument("--record", type=Path, help="gather what is finished in --out into this file; train nothing")
     parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
     given = parser.parse_args()
@@ -143,7 +168,8 @@ def main() -> None:
     pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
     available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
     episodes = given.episodes or min(300, available)
-    work_through(units(given.pair, pair, episodes), out=given.out, commit=given.commit, seconds=given.seconds)
+    asked = beyond(pair, episodes) if given.beyond else units(given.pair, pair, episodes)
+    work_through(asked, out=given.out, commit=given.commit, seconds=given.seconds)
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def _how(records: Sequence[Record]) -> list[str]:
         "",
         "```",
         "python benchmarks/attribution.py --out records/",
-        "python benchmarks/attribution.py --out records/ --pair signs --studies 'ablation,ablation ends,baselines'",
+        "python benchmarks/attribution.py --out records/ --pair signs --studies 'ablation;ablation ends;baselines'",
         "```",
         "",
     ]

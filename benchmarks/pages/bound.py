@@ -64,7 +64,7 @@ def bound(records: Sequence[Record]) -> str:
             ),
             "",
             "```",
-            "python benchmarks/attribution.py --out records/ --studies baselines,prior",
+            "python benchmarks/attribution.py --out records/ --studies 'baselines;prior'",
             "```",
             "",
         ]

@@ -158,7 +158,7 @@ def paper_digit(records: Sequence[Record], attribution: Sequence[Record]) -> str
         ),
         "",
         "```",
-        f"python benchmarks/readings.py --out records.json --commit {first['commit']}",
+        "python benchmarks/attribution.py --out records/ --studies 'paper ablation;paper lambda;paper readings'",
         "python benchmarks/attribution.py --out records/ --pair signs --studies 'paper ablation'",
         "```",
         "",

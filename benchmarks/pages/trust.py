@@ -211,8 +211,8 @@ def _others_summary(rows: Sequence[Record]) -> list[str]:
         paragraph(
             f"**Expect an error of {_n(float(np.mean(errors)))} (mean over data sets) and a bound that is true for",
             f"{share:.1%}**: that is what {int(counts.sum())} policies have that took no part in the fit (committees",
-            "of three; [below](#other-policies)), on pairs that did. On tables nobody had looked at the bound held less",
-            "often still: see [when not to use this](../concepts/when-not.md).",
+            "of three; [below](#other-policies)), on pairs that did. On tables nobody had looked at the bound held",
+            "less often still: see [when not to use this](../concepts/when-not.md).",
         )
     ]
 

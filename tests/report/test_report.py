@@ -12,7 +12,7 @@ import pytest
 
 from daband.errors import DataError, InvalidInput
 from daband.report import compare, markdown_table, read_records, summarise, write_report
-from daband.report.tables import markdown_text
+from daband.report.rendering import markdown_text
 from tests.report.conftest import copied, write_results
 
 
@@ -175,7 +175,7 @@ def test_a_single_run_gives_a_report(images):
 
 
 def headline(page):
-    return re.search(r"<h1>(.*?)</h1><p>(.*?)</p>", page, flags=re.DOTALL).groups()
+    return re.search(r"<h1>(.*?)</h1>\s*<p>(.*?)</p>", page, flags=re.DOTALL).groups()
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from daband.report.figures_learning import _apart, bound_figure, regret_figure
+from daband.report.rendering import latex_text
 from daband.report.runs import Curve, common_curve
 from daband.report.statistics import growth_exponent, mixing, role_of
 from daband.report.style import css_variables, style_of, themed
-from daband.report.tables import Cell, Table, latex_text
+from daband.report.tables import Cell, Table
 
 
 @pytest.mark.parametrize("exponent", [0.3, 0.5, 1.0, 1.4])

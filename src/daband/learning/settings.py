@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -128,6 +130,15 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """As JSON can hold it; ``recipe_from`` makes it anew."""
         return asdict(self)
+
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits of a hash of ``settings()``: equal for equal recipes, as records of runs keep it.
+
+        A term of weight 0 counts as one that is not there, which is what training makes of it.
+        """
+        settings = self.settings()
+        settings["weights"] = {name: weight for name, weight in settings["weights"].items() if weight["value"] != 0}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def with_weights(self, **weights: Weight | float) -> Recipe:
         """The same with other weights of some terms; 0 removes a term."""

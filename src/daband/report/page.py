@@ -14,12 +14,11 @@ from matplotlib.figure import Figure
 import daband
 from daband.files import write_bytes, write_text
 from daband.report.assemble import assemble
-from daband.report.document import Block, Document, Drawing, Folded, SideBySide, Text, drawings, tables
-from daband.report.html_page import html_page
+from daband.report.document import drawings, tables
+from daband.report.rendering import render
 from daband.report.sections_results import comparison_table
 from daband.report.style import figure_settings
 from daband.report.summary import MethodSummary
-from daband.report.tables import Table, markdown_text
 
 __all__ = ["markdown_table", "write_report"]
 
@@ -64,8 +63,9 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
     write_text(beside / "tables.tex", preamble + "\n".join(everything))
     made_by = f"Made by daband {daband.__version__} from the folder {folder.resolve().name}."
     picture = next((ending for ending in ("png", "svg", "pdf") if ending in formats), None)
-    write_text(folder / "report.md", _markdown(document, picture, made_by))
-    write_bytes(folder / "report.html", html_page(document, drawn, made_by=made_by).encode())
+    write_text(folder / "report.md", render("report.md", document=document, picture=picture, made_by=made_by))
+    page = render("report.html", document=document, drawn=drawn, made_by=made_by)
+    write_bytes(folder / "report.html", page.encode())
     return folder / "report.html"
 
 
@@ -80,28 +80,3 @@ def _saved(figure: Figure, ending: str) -> bytes:
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
     figure.savefig(content, format=ending, dpi=200, transparent=ending == "svg", metadata=metadata)
     return content.getvalue()
-
-
-def _markdown(document: Document, picture: str | None, made_by: str) -> str:
-    parts = [f"# {markdown_text(document.headline)}\n", f"{markdown_text(document.lead)}\n"]
-    parts += [f"- **{markdown_text(tile.value)}** {markdown_text(tile.text)}" for tile in document.tiles] + [""]
-    for section in document.sections:
-        parts.append(f"{'#' * section.level} {markdown_text(section.title)}\n")
-        parts += [_markdown_block(block, picture) for block in section.blocks]
-    return "\n".join([*parts, f"{markdown_text(made_by)}\n"])
-
-
-def _markdown_block(block: Block, picture: str | None) -> str:
-    if isinstance(block, Text):
-        return ("> " if block.warning else "") + f"{markdown_text(block.text)}\n"
-    if isinstance(block, Table):
-        return f"{block.markdown()}\n{markdown_text(block.caption)}\n"
-    if isinstance(block, Drawing):
-        path = f"report/figures/{block.name}.{picture}"
-        shown = "" if picture is None else f"![{markdown_text(block.alt)}]({path})\n\n"
-        return f"{shown}{markdown_text(block.caption)}\n"
-    if isinstance(block, SideBySide):
-        return "\n".join(_markdown_block(drawing, picture) for drawing in block.drawings)
-    assert isinstance(block, Folded)
-    inside = "\n".join(_markdown_block(inner, picture) for inner in block.blocks)
-    return f"**{markdown_text(block.title)}**\n\n{inside}"
