@@ -162,7 +162,7 @@ def run(
             time.sleep(moments.uniform(*between))
             server.kill()
             starts.append(server.start())
-        time.sleep(0.5)
+        _wait_for_model(log)
         for thread in threads:
             thread.stop.set()
         for thread in threads:
@@ -186,6 +186,14 @@ def _wait_for_answers(threads: list[Caller], n: int) -> None:
     until, most = sum(len(thread.events) for thread in threads) + n, time.monotonic() + _START_LIMIT
     while sum(len(thread.events) for thread in threads) < until and time.monotonic() < most:
         time.sleep(0.01)
+
+
+def _wait_for_model(log: str) -> None:
+    """Until the worker, which was killed as often, has learned from the log."""
+    store, most = Store(log), time.monotonic() + _START_LIMIT
+    while len(store.models()) < 2 and time.monotonic() < most:
+        time.sleep(0.1)
+    store.close()
 
 
 def _compare(log: str, told: dict[str, dict[str, Any]], rewarded: dict[str, float]) -> dict[str, int]:
