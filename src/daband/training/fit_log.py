@@ -19,9 +19,8 @@ from daband.arguments import whole
 from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableTransform
 from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.errors import DataError, InvalidInput
-from daband.policies import Policy
-from daband.policies.input_checks import checked_domain
-from daband.policies.summed import SummedPolicy
+from daband.policies import Policy, RidgePolicy
+from daband.policies.input_checks import check_domain
 from daband.training.log_folder import LogFolder, part_digests, part_name
 from daband.training.log_sums import sums_in_turn
 from daband.training.ray_sums import sums_on_ray
@@ -95,7 +94,7 @@ def fit_log(
         raise InvalidInput(f"engine must be 'local' or 'ray', got {engine!r}")
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
         raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
-    adapt_every, where = whole("adapt_every", adapt_every, least=1), checked_domain(domain)
+    adapt_every, where = whole("adapt_every", adapt_every, least=1), check_domain(domain)
     workers = None if workers is None else whole("workers", workers, least=1)
     opened = opened_log(
         log,
@@ -118,7 +117,7 @@ def fit_log(
         _warn(f"{reason}; {path} is left out", stacklevel=3)
     run = _LogRun(policy, opened, propensity_weighting, on_damaged, progress, LogFolder(directory, config))
     try:
-        if isinstance(policy, SummedPolicy):
+        if isinstance(policy, RidgePolicy):
             run.sum_parts(policy, engine, workers, ray_address)
         elif engine == "ray":
             raise InvalidInput(
@@ -149,7 +148,7 @@ class _LogRun:
         self._begun = time.perf_counter()
         self._rows = self._parts = 0
 
-    def sum_parts(self, policy: SummedPolicy, engine: str, workers: int | None, address: str) -> None:
+    def sum_parts(self, policy: RidgePolicy, engine: str, workers: int | None, address: str) -> None:
         """Add up the sums of all parts, and learn them in the end."""
         policy.check_sum_weighting(self.weighting)
         blank = policy.without_rounds()

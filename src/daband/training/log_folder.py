@@ -23,8 +23,7 @@ from daband.arrays import AnyArray
 from daband.domains.readers.parquet_log import LogPart, ParquetLog
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.files import locked, make_folder, read_json, read_npz, write_bytes, write_text
-from daband.policies import Policy
-from daband.policies.checkpoint import read_checkpoint
+from daband.policies import Policy, read_checkpoint
 
 __all__ = ["LogFolder", "part_digests", "part_name"]
 

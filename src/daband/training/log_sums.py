@@ -12,7 +12,7 @@ from daband.domains import LoggedRounds
 from daband.domains.readers.parquet_log import LogPart, ParquetLog
 from daband.errors import DataError, InvalidInput
 from daband.linear import RidgeSums
-from daband.policies.summed import SummedPolicy
+from daband.policies import RidgePolicy
 
 __all__ = ["sums_in_turn", "sums_of_part"]
 
@@ -21,7 +21,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 
 def sums_of_part(
-    policy: SummedPolicy, log: ParquetLog, part: LogPart, weighting: str | None, *, threads: int = 1
+    policy: RidgePolicy, log: ParquetLog, part: LogPart, weighting: str | None, *, threads: int = 1
 ) -> RidgeSums:
     """What one part of a log teaches; ``policy`` stays as it is.
 
@@ -56,7 +56,7 @@ def sums_of_part(
 
 
 def sums_in_turn(
-    policy: SummedPolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
 ) -> Iterator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, one after the other."""
     with one_blas_thread():  # batches are shared among threads, not the products of one

@@ -12,7 +12,7 @@ from daband.arrays import checked_number
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
-from daband.policies.input_checks import checked_prior_trust
+from daband.policies.input_checks import check_prior_trust
 from daband.training.stacked import Training, can_train_stacked, train_stacked
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, check_weighting, order_seed
@@ -211,7 +211,7 @@ def continue_on_target(
     episodes = math.ceil(rounds / episode_length)
     if prior_trust is None:
         prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
-    checked_prior_trust(prior_trust)
+    check_prior_trust(prior_trust)
     if prior_trust != 1.0:
         policy.require_discounts()
     phase = Phase(

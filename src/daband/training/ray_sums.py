@@ -15,7 +15,7 @@ from typing import Any
 from daband.domains.readers.parquet_log import LogPart, ParquetLog
 from daband.errors import DabandError, DataError
 from daband.linear import RidgeSums
-from daband.policies.summed import SummedPolicy
+from daband.policies import RidgePolicy
 from daband.ray_cluster import connected, import_ray
 from daband.training.log_sums import sums_of_part
 
@@ -32,7 +32,7 @@ class WorkersLost(DabandError, RuntimeError):
 
 
 def sums_on_ray(
-    policy: SummedPolicy,
+    policy: RidgePolicy,
     log: ParquetLog,
     parts: Sequence[LogPart],
     weighting: str | None,
@@ -88,6 +88,6 @@ def _outcome(ray: Any, reference: Any) -> RidgeSums | DataError | None:
     return sums
 
 
-def _work(shared: tuple[SummedPolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
     policy, log, weighting = shared
     return sums_of_part(policy, log, part, weighting)

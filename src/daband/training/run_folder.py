@@ -34,8 +34,7 @@ from daband.files import (
     write_bytes,
     write_text,
 )
-from daband.policies import Policy
-from daband.policies.checkpoint import read_checkpoint
+from daband.policies import Policy, read_checkpoint
 
 __all__ = ["History", "RunFolder"]
 

@@ -38,7 +38,7 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
     """Whether these policies can be trained in a stack: several neural ones of one shape and recipe."""
     if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
         return False
-    from daband.policies.stacked import can_stack  # brings torch
+    from daband.policies import can_stack  # brings torch
 
     return can_stack(policies)
 
@@ -75,7 +75,7 @@ def run_stacked(
     trainings: Sequence[Training], phases: Sequence[Phase], *, save_every: float = 30.0
 ) -> list[Run | Exception]:
     """The phases of several policies in step; of each ``Training``, its policy, folder, config and progress count."""
-    from daband.policies.stacked import adapt_stacked
+    from daband.policies import adapt_stacked
 
     _check_stack(trainings)
     trainers: dict[int, Trainer] = {}
@@ -125,7 +125,7 @@ def run_stacked(
 
 
 def _check_stack(trainings: Sequence[Training]) -> None:
-    from daband.policies.stacked import can_stack
+    from daband.policies import can_stack
 
     if not can_stack([training.policy for training in trainings]):
         raise InvalidInput(

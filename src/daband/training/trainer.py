@@ -19,8 +19,8 @@ from daband.errors import InvalidInput
 from daband.evaluation.bound import LiveBound
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
 from daband.linear import Decision
-from daband.policies import Played, Policy
-from daband.policies.propensities import checked_weighting
+from daband.policies import Policy, RewardedDecision
+from daband.policies.propensities import resolve_weighting
 from daband.training.prefetch import Prefetcher
 from daband.training.run_folder import History, RunFolder
 
@@ -169,7 +169,7 @@ class Trainer:
         for record in self.history.episodes:  # warnings given before an interruption are not repeated
             self._watch.observe(record)
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
-        self._played: Played | None = None
+        self._played: RewardedDecision | None = None
         self._unlabelled: AnyArray | None = None
 
     def _trust_prior(self) -> None:
@@ -253,7 +253,7 @@ class Trainer:
 
 
 def _bound_so_far(
-    policy: Policy, played: Played, unlabelled: AnyArray, history: History, measured: Mapping[str, float]
+    policy: Policy, played: RewardedDecision, unlabelled: AnyArray, history: History, measured: Mapping[str, float]
 ) -> dict[str, float]:
     """The observable terms of the target-regret bound, summed over all episodes up to this one.
 
@@ -281,7 +281,7 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
 
 def _play_episode(
     policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History, weighting: str | None
-) -> Played | None:
+) -> RewardedDecision | None:
     played = None
     if isinstance(rounds, LoggedRounds):
         policy.update(
@@ -331,7 +331,7 @@ def check_weighting(policy: Policy, source: RewardDomain | LoggedDomain, propens
     """Refuse a weighting by propensities that the policy has not, or of a source that is no log."""
     if propensity_weighting is None:
         return
-    checked_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
+    resolve_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
     if not isinstance(source, LoggedDomain):
         raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
 

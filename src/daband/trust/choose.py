@@ -144,8 +144,10 @@ def choose(
 
 def _trained(policies: Sequence[Policy], pair: Pair, episodes: int, episode_length: int) -> Iterator[int]:
     """Train the members of a candidate, stacked on a GPU; yields how many are done."""
-    from daband.policies.neural_linucb import NeuralLinUCB  # brings torch
-    from daband.policies.stacked import can_stack
+    from daband.policies import (
+        NeuralLinUCB,  # brings torch
+        can_stack,
+    )
 
     common: dict[str, Any] = {"episodes": episodes, "episode_length": episode_length}
     first = policies[0]
