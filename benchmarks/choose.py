@@ -31,7 +31,7 @@ import torch
 import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 from daband.policies import Policy, can_stack
-from daband.training import Run, Training, train_stacked
+from daband.training import Run, Training, TrainSettings, train_stacked
 from daband.trust.candidates import Candidate, default_candidates
 
 EPISODE = 64
@@ -128,20 +128,18 @@ def decided(policy: Policy, contexts: np.ndarray, domain: str) -> tuple[np.ndarr
 
 def train_seeds(policies: list[Policy], pair: Pair, episodes: int, device: str) -> list[Run]:
     """Train a policy per seed, stacked on a GPU."""
-    common: dict[str, Any] = {
-        "source": pair.source,
-        "target": pair.target,
-        "episodes": episodes,
-        "episode_length": EPISODE,
-    }
     if device.startswith("cuda") and can_stack(policies):
         runs = []
-        for outcome in train_stacked([Training(policy, **common) for policy in policies]):
+        settings = TrainSettings(episodes=episodes, episode_length=EPISODE)
+        for outcome in train_stacked([Training(policy, pair.source, pair.target, settings) for policy in policies]):
             if isinstance(outcome, Exception):
                 raise outcome
             runs.append(outcome)
         return runs
-    return [daband.train(policy, **common) for policy in policies]
+    return [
+        daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=EPISODE)
+        for policy in policies
+    ]
 
 
 def dump(path: Path, label: str, candidate: Candidate, pair: Pair, episodes: int, arguments: argparse.Namespace) -> str:

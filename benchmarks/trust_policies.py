@@ -38,7 +38,7 @@ import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
 from daband.policies import Policy, can_stack
 from daband.policies.for_pair import default_transform
-from daband.training import Training, train_stacked
+from daband.training import Training, TrainSettings, train_stacked
 
 MOST_SOURCE, MOST_TARGET, MOST_LATENTS, MOST_SIMULATED = 2000, 2000, 300, 500
 MOST_TEST = 3000
@@ -224,7 +224,15 @@ def train_committee(
     stackable = (arguments.device.startswith("cuda") or arguments.stacked) and can_stack(policies)
     common: dict[str, Any] = {"source": pair.source, "target": pair.target, "episode_length": EPISODE}
     if stackable:
-        work = [Training(p, **common, episodes=episodes, progress=after(i)) for i, p in enumerate(policies)]
+        work = [
+            Training(
+                policy,
+                pair.source,
+                pair.target,
+                TrainSettings(episodes=episodes, episode_length=EPISODE, progress=after(i)),
+            )
+            for i, policy in enumerate(policies)
+        ]
         for outcome in train_stacked(work):
             if isinstance(outcome, Exception):
                 lines.append(f"{stem}: {outcome}")

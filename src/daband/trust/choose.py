@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from daband.domains import Pair
 from daband.errors import InvalidInput
 from daband.evaluation.scores import Scores, scores_of
 from daband.policies import Policy
-from daband.training import Training, train, train_stacked
+from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
 from daband.trust.candidates import Candidate, default_candidates
@@ -22,12 +23,11 @@ from daband.trust.choice_rule import RULE, Ballot, chosen
 
 __all__ = ["Choice", "choose"]
 
-_MOST_EPISODES = 300
 _OTHER_MEMBERS = 1000
 """Between the seeds of two members of a candidate: the seeds of a study's runs do not meet them."""
 _CONTEXTS = 2000
 _FEWEST_CONTEXTS = 2
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[CandidateProgress], None]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def choose(
     candidates: Sequence[Candidate] | None = None,
     members: int = 2,
     device: str = "auto",
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Choice:
     """Train candidates on source rewards and unlabelled target contexts, and choose one without a target reward.
@@ -77,14 +78,17 @@ def choose(
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
-        episodes: episodes of each training; by default all rounds of the source, 300 episodes at most.
+        episodes: episodes of each training; by default as ``train`` has it.
         episode_length: rounds of an episode.
         seed: that of the policy; other members have other seeds.
         candidates: what to choose from, the simplest first; by default constant, LinUCB with three settings,
             Neural-LinUCB, and DABand with two.
         members: policies trained of each candidate, 2 or more.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
-        progress: called with a candidate's name, how many policies are trained, and how many there will be.
+        directory: keep every training there. Called again with the same settings, a choice that was interrupted goes
+            on: what is trained is read.
+        progress: called after every episode with a ``daband.training.CandidateProgress``: which candidate, how much
+            is done, and the seconds left.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
@@ -105,19 +109,21 @@ def choose(
     whole("members", members, least=2)
     whole("seed", seed, least=0)
     whole("episode_length", episode_length, least=1)
-    available = pair.source.rounds_available // episode_length
-    wanted = min(available, _MOST_EPISODES) if episodes is None else whole("episodes", episodes, least=1)
+    if episodes is not None:
+        whole("episodes", episodes, least=1)
     options = list(default_candidates(pair) if candidates is None else candidates)
     if not options or not all(isinstance(one, Candidate) for one in options):
         raise InvalidInput("candidates must be daband.trust.Candidate objects, at least one")
-    trained: list[list[Policy]] = []
-    for candidate in options:
-        seeds = [seed + member * _OTHER_MEMBERS for member in range(members)]
-        policies = [candidate.build(pair, seed=own, device=device) for own in seeds]
-        for done in _trained(policies, pair, wanted, episode_length):
-            if progress is not None:
-                progress(candidate.name, len(trained) * members + done, len(options) * members)
-        trained.append(policies)
+    trained = train_candidates(
+        pair,
+        options,
+        seeds=[seed + member * _OTHER_MEMBERS for member in range(members)],
+        episodes=episodes,
+        episode_length=episode_length,
+        device=device,
+        directory=directory,
+        progress=progress,
+    )
     scores, _, _ = scores_of(
         [policy for policies in trained for policy in policies],
         source=pair.source_test,
@@ -140,27 +146,6 @@ def choose(
         candidate=options[place].name,
         rule=RULE,
     )
-
-
-def _trained(policies: Sequence[Policy], pair: Pair, episodes: int, episode_length: int) -> Iterator[int]:
-    """Train the members of a candidate, stacked on a GPU; yields how many are done."""
-    from daband.policies import (
-        NeuralLinUCB,  # brings torch
-        can_stack,
-    )
-
-    common: dict[str, Any] = {"episodes": episodes, "episode_length": episode_length}
-    first = policies[0]
-    if isinstance(first, NeuralLinUCB) and first.learner.device.type == "cuda" and can_stack(policies):
-        runs = [Training(policy, pair.source, pair.target, **common) for policy in policies]
-        for outcome in train_stacked(runs):
-            if isinstance(outcome, Exception):
-                raise outcome
-        yield len(policies)
-        return
-    for done, policy in enumerate(policies, start=1):
-        train(policy, source=pair.source, target=pair.target, **common)
-        yield done
 
 
 def _ballot(scores: Scores, candidate: Candidate, policies: Sequence[Policy]) -> Ballot:
