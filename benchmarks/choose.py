@@ -30,8 +30,7 @@ import torch
 
 import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
-from daband.policies import Policy
-from daband.policies.stacked import can_stack
+from daband.policies import Policy, can_stack
 from daband.training import Run, Training, TrainSettings, train_stacked
 from daband.trust.candidates import Candidate, default_candidates
 

@@ -36,9 +36,8 @@ from trust_problems import GROUPS, Problem, Variant, problems, variants
 
 import daband
 from daband.domains.contract import EvaluationDomain, Pair, RewardDomain
-from daband.policies import Policy
+from daband.policies import Policy, can_stack
 from daband.policies.for_pair import default_transform
-from daband.policies.stacked import can_stack
 from daband.training import Training, TrainSettings, train_stacked
 
 MOST_SOURCE, MOST_TARGET, MOST_LATENTS, MOST_SIMULATED = 2000, 2000, 300, 500

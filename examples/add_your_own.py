@@ -58,22 +58,23 @@ class Boltzmann(Policy):
             seed=seed,
         )
         self.temperature = temperature
-        self._paid, self._pulled = np.zeros(n_arms), np.zeros(n_arms)
+        self._total, self._count = np.zeros(n_arms), np.zeros(n_arms)
 
     def settings(self) -> dict[str, Any]:
         """What makes this policy anew: a file holds it."""
         return {**super().settings(), "temperature": self.temperature}
 
-    def _decide(self, contexts: Any, domain: str, available: Any, first_round: int, rule: str | None) -> Decision:
+    def _decide(self, contexts: Any, domain: int, available: Any, first_round: int, rule: str | None) -> Decision:
         n = len(contexts)
-        mean = np.tile((self._paid + 0.5) / (self._pulled + 1), (n, 1))
-        width = np.tile(1 / np.sqrt(self._pulled + 1), (n, 1))
+        mean = np.tile((self._total + 0.5) / (self._count + 1), (n, 1))
+        width = np.tile(1 / np.sqrt(self._count + 1), (n, 1))
         allowed = np.ones((n, self.n_arms), bool) if available is None else available
         draws = np.array(
             [np.random.default_rng([self.seed, first_round + row]).random(self.n_arms) for row in range(n)]
         )
         if rule is None:
-            score = mean / self.temperature - np.log(-np.log(draws))  # the largest is drawn with the softmax's chance
+            # The largest of these is an arm with the probability of the softmax.
+            score = mean / self.temperature - np.log(-np.log(draws))
         else:
             score = mean + (width if rule == "ucb" else 0) + 1e-9 * draws  # no randomness but for ties
         arm = np.where(allowed, score, -np.inf).argmax(axis=1)
@@ -82,26 +83,26 @@ class Boltzmann(Policy):
         shares = self._probabilities(contexts, domain, available, rule)
         return Decision(arm, shares[np.arange(n), arm], mean, width)
 
-    def _probabilities(self, contexts: Any, domain: str, available: Any, rule: str | None) -> np.ndarray:
+    def _probabilities(self, contexts: Any, domain: int, available: Any, rule: str | None) -> np.ndarray:
         if rule is not None:
             return super()._probabilities(contexts, domain, available, rule)
-        mean = (self._paid + 0.5) / (self._pulled + 1)
-        chances = np.tile(np.exp((mean - mean.max()) / self.temperature), (len(contexts), 1))
-        chances = chances if available is None else chances * available
-        return chances / chances.sum(axis=1, keepdims=True)
+        mean = (self._total + 0.5) / (self._count + 1)
+        likelihood = np.tile(np.exp((mean - mean.max()) / self.temperature), (len(contexts), 1))
+        likelihood = likelihood if available is None else likelihood * available
+        return likelihood / likelihood.sum(axis=1, keepdims=True)
 
-    def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: str) -> None:
-        np.add.at(self._paid, arms, rewards)
-        np.add.at(self._pulled, arms, 1)
+    def _learn(self, contexts: Any, arms: Any, rewards: Any, domain: int, weights: Any) -> None:
+        np.add.at(self._total, arms, rewards)
+        np.add.at(self._count, arms, 1)
 
     def _grow(self) -> None:
-        self._paid, self._pulled = np.append(self._paid, 0.0), np.append(self._pulled, 0.0)
+        self._total, self._count = np.append(self._total, 0.0), np.append(self._count, 0.0)
 
     def _state(self, *, replay: bool = True) -> dict[str, Any]:
-        return {"paid": self._paid, "pulled": self._pulled}
+        return {"total": self._total, "count": self._count}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._paid, self._pulled = state["paid"].copy(), state["pulled"].copy()
+        self._total, self._count = state["total"].copy(), state["count"].copy()
 
 
 # %%

@@ -34,8 +34,8 @@ def nudge(patch, seed):
     """Nudge what enters policies and networks for as long as ``patch``, a pytest.MonkeyPatch, lasts."""
     from daband.policies import Policy
 
-    checked = Policy._checked_contexts
-    patch.setattr(Policy, "_checked_contexts", lambda self, contexts: nudged(checked(self, contexts), seed))
+    checked = Policy._check_contexts
+    patch.setattr(Policy, "_check_contexts", lambda self, contexts: nudged(checked(self, contexts), seed))
 
     import torch
 

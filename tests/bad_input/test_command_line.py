@@ -168,7 +168,7 @@ def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
     (spec,) = load_experiment("synthetic", [f"methods.daband.recipe.weights.adversarial={adversarial}"]).runs(
         ["daband"], [0]
     )
-    from daband.policies.daband import DABand
+    from daband.policies import DABand
 
     changed = DABand(context_shape=(8,), n_arms=3, device="cpu", **spec.policy)
     plain = DABand(context_shape=(8,), n_arms=3, device="cpu")

@@ -11,7 +11,7 @@ from daband.experiments import bench, load_experiment, read_results
 from daband.experiments.ablation import BASES, COMBINATIONS, ablation_rows, ablation_runs, write_ablation
 from daband.files import write_text
 from daband.objectives import terms
-from daband.policies.recipes import resolve_recipe
+from daband.policies import resolve_recipe
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from daband.experiments.sweep import (
     write_sweep,
 )
 from daband.files import write_text
-from daband.policies.recipes import resolve_recipe
+from daband.policies import resolve_recipe
 
 
 @pytest.fixture

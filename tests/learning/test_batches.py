@@ -13,8 +13,7 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers
 from daband.learning.settings import ReplaySettings
 from daband.learning.stepper import take_steps
-from daband.policies import DABand, load, recipe_for
-from daband.policies.stacked import adapt_stacked
+from daband.policies import DABand, adapt_stacked, load, recipe_for
 from tests.learning.one_step import assert_same_step, copies
 
 SHAPE = (3, 20, 20)

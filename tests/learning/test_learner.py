@@ -82,7 +82,7 @@ def test_a_policy_saved_on_another_kind_of_device_can_be_loaded():
 
 
 def test_a_copy_of_one_of_several_leaves_the_others_behind():
-    from daband.policies.stacked import adapt_stacked
+    from daband.policies import adapt_stacked
 
     policies = [trained(make(seed=seed)) for seed in (0, 1)]
     adapt_stacked(policies)

@@ -12,7 +12,7 @@ from daband.encoders.mlp import MlpFeatures
 from daband.errors import InvalidInput
 from daband.learning.settings import EncoderSettings
 from daband.objectives import Term, terms
-from daband.policies.stacked import adapt_stacked, can_stack
+from daband.policies import adapt_stacked, can_stack
 from tests.learning.one_step import assert_same_step, copies
 from tests.learning.test_learner import with_terms
 from tests.policies.test_neural import ARMS, problem, small, trained

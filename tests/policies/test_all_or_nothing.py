@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.policies import policies
-from daband.policies.checkpoint import read_checkpoint
+from daband.policies import policies, read_checkpoint
 from daband.policies.for_pair import setting_defaults
 
 OPTIONAL = {"policy/gate.held"}

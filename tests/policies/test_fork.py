@@ -85,7 +85,7 @@ def test_a_forked_child_of_a_process_with_busy_threads_does_not_hang(kind):
 
 def test_a_child_may_use_a_policy_that_adapts_in_the_parent():
     policy, rows = make_policy(daband.LinUCB), np.zeros((1, 4))
-    with policy._write_lock:
+    with policy._locks.write:
         outcome = []
 
         def fork_and_join():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from daband.objectives import Term, terms
-from daband.policies.stacked import adapt_stacked
+from daband.policies import adapt_stacked
 from tests.learning.test_learner import with_terms
 from tests.policies.test_neural import make, problem, small, trained
 
@@ -99,12 +99,12 @@ def test_every_decision_is_that_of_one_published_state():
 
 def test_a_head_that_is_refitted_is_another_head():
     policy = trained(make())
-    head, encoder = policy._published.head, policy._published.encoder
+    head, encoder = policy._acting.experts[0].head, policy._acting.experts[0].features
     counts = head.statistics.counts.copy()
     policy.play(*problem(64, seed=50))
-    np.testing.assert_array_equal(policy._published.head.statistics.counts.sum(), counts.sum() + 64)
-    assert policy._published.head is head  # rounds are learned in place
+    np.testing.assert_array_equal(policy._acting.experts[0].head.statistics.counts.sum(), counts.sum() + 64)
+    assert policy._acting.experts[0].head is head  # rounds are learned in place
     assert policy.adapt()["refitted"] == 1.0
-    assert policy._published.head is not head
-    assert policy._published.encoder is not encoder
-    assert all(not module.training for module in policy._published.encoder.network.modules())
+    assert policy._acting.experts[0].head is not head
+    assert policy._acting.experts[0].features is not encoder
+    assert all(not module.training for module in policy._acting.experts[0].features.network.modules())

@@ -10,8 +10,7 @@ import daband
 from daband.encoders import Features, encoders
 from daband.errors import InvalidInput
 from daband.objectives import Weight
-from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names
-from daband.policies.recipes import resolve_recipe
+from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names, resolve_recipe
 
 SHAPE = (3, 28, 28)
 

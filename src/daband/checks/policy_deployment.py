@@ -25,7 +25,7 @@ from daband.checks.policy_problems import (
     random_contexts,
     reloaded,
 )
-from daband.policies import Played
+from daband.policies import RewardedDecision
 
 __all__ = ["DEPLOYMENT_CHECKS"]
 
@@ -36,7 +36,7 @@ def _expected_rewards(contexts: FloatArray) -> FloatArray:
     return 0.5 + contexts @ directions.T
 
 
-def _played_in_units(make: MakePolicy, arms: str, *, factor: float) -> Played:
+def _played_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedDecision:
     rng = np.random.default_rng(20)
     policy = fresh(make, arms, reward_range=(-factor, factor))
     policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))

@@ -31,7 +31,7 @@ from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilitie
 from daband.evaluation.off_policy_warnings import log_warnings
 from daband.evaluation.streamed_log import LogStream, sum_log
 from daband.policies import Policy
-from daband.policies.input_checks import checked_arms
+from daband.policies.input_checks import check_arms
 
 __all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
 
@@ -195,7 +195,7 @@ def compare_estimators(
         )
     other = None if target is None else read_target(target, rounds.contexts)
     shares = probabilities(policy, rounds.contexts, where, rule, "log")
-    checked_arms(rounds.arms, len(rounds.arms), shares.shape[1])
+    check_arms(rounds.arms, len(rounds.arms), shares.shape[1])
     other_shares = None if other is None else probabilities(policy, other, where, rule, "target")
     fitted = cross_fit(
         rounds,

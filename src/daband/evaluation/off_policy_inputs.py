@@ -12,7 +12,7 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
-from daband.policies.input_checks import checked_arms, checked_propensities, checked_rewards
+from daband.policies.input_checks import check_arms, check_propensities, check_rewards
 
 __all__ = ["CheckedLog", "Log", "Probabilities", "probabilities", "read_log", "read_target"]
 
@@ -69,9 +69,9 @@ def read_log(log: Log, n_arms: int | None) -> CheckedLog:
     _check_finite(checked, "log's contexts have")
     n = len(checked)
     try:
-        paid = checked_rewards(rewards, (n,))
-        pulled = checked_arms(arms, n, np.iinfo(np.int64).max if n_arms is None else n_arms)
-        chances = None if propensities is None else checked_propensities(propensities, n)
+        paid = check_rewards(rewards, (n,))
+        pulled = check_arms(arms, n, np.iinfo(np.int64).max if n_arms is None else n_arms)
+        chances = None if propensities is None else check_propensities(propensities, n)
     except InvalidInput as error:
         raise InvalidInput(f"log: {error}") from None
     if not np.isfinite(paid).all():

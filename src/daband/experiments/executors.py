@@ -270,7 +270,7 @@ def _trained_stacked(
     specs: Sequence[RunSpec], out: Path, progress: Progress | None
 ) -> dict[str, tuple[Prepared, Run | Exception]] | None:
     """Runs trained with common steps, by folder; None where that cannot be, and each has to be executed by itself."""
-    from daband.policies.stacked import can_stack
+    from daband.policies import can_stack
 
     if not specs:
         return {}

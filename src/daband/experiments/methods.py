@@ -69,7 +69,7 @@ def check_recipe(recipe: Any) -> None:
     """Raise where it is a recipe for no kind of context; which kind the pair has is not known before it is loaded."""
     from daband.encoders import encoders  # these bring torch, which methods without a network do without
     from daband.objectives import terms
-    from daband.policies.recipes import resolve_recipe
+    from daband.policies import resolve_recipe
 
     wrong: InvalidInput | None = None
     for shape in _IMAGE, _VECTOR:

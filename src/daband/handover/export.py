@@ -23,10 +23,10 @@ from daband.handover.format import FORMAT_VERSION, write_deployed_file
 from daband.handover.monitor_reference import MOST_CONTEXTS, build_reference, summary_names
 from daband.handover.table_rows import TableRows
 from daband.image_layout import image_layout
-from daband.linear import PCA, AveragedHeads, RidgeHead, Standardise
+from daband.linear import PCA, RidgeHead, Standardise
 from daband.linear.standardise import CLIP, feature_scale
 from daband.policies import Constant, LinUCB, Policy, Random
-from daband.policies.input_checks import LARGEST_RAW_NORM, checked_domain
+from daband.policies.input_checks import LARGEST_RAW_NORM, check_domain
 from daband.table_transform import TableTransform
 
 __all__ = ["ExportWarning", "export"]
@@ -127,7 +127,7 @@ def exported(
         "linear_part": None,
     }
     arrays: dict[str, AnyArray] = {}
-    with policy._write_lock, policy._state_lock:  # nobody learns meanwhile
+    with policy._locks.write, policy._locks.state:  # nobody learns meanwhile
         header["context"] = {
             "shape": list(policy.context_shape),
             "per_arm": policy.arms == "shared",
@@ -150,7 +150,7 @@ def exported(
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     encoder = None
     if header["network"] is not None and header["network"].get("name") == "custom":
-        encoder = policy._published.encoder.network.features.module  # type: ignore[attr-defined]
+        encoder = policy._experts[0].features.network.features.module  # type: ignore[attr-defined]
     copies = {name: np.array(array) for name, array in arrays.items()}
     deployed = deployed_from({"version": FORMAT_VERSION, **_through_json(header)}, copies, encoder=encoder)
     if contexts is not None:
@@ -178,7 +178,7 @@ def _kind(policy: Policy) -> str:
 
 def _domain(policy: Policy, domain: str | None) -> str:
     if domain is not None:
-        return checked_domain(domain)
+        return check_domain(domain)
     buffers = getattr(policy, "buffers", None)
     if policy.domain == "source" and buffers is not None and len(buffers.target):
         warnings.warn(
@@ -279,21 +279,22 @@ def _head(policy: Policy, kind: str, arrays: dict[str, AnyArray]) -> dict[str, A
 def _network(policy: Any, domain: str, arrays: dict[str, AnyArray]) -> dict[str, Any]:
     from daband.handover.frozen_networks import frozen_network
 
-    encoder = policy._published.encoder.network
+    encoder = policy._acting.experts[0].features.network
     header, own = frozen_network(encoder, policy.recipe.encoder, domain=domain, layout=policy._layout)
     arrays.update({f"network/{name}": array for name, array in own.items()})
     return header
 
 
 def _linear_part(policy: Any, arrays: dict[str, AnyArray]) -> dict[str, Any] | None:
-    acting = policy._acting(policy._published)
-    if not isinstance(acting, AveragedHeads):
+    acting = policy._acting
+    if len(acting.experts) == 1:
         return None
-    statistics = acting.second.primal("the policy cannot be exported")
+    expert = acting.experts[1]
+    statistics = expert.head.primal("the policy cannot be exported")
     arrays["linear_part/theta"], arrays["linear_part/inverse"] = statistics.theta.copy(), statistics.inverse.copy()
-    header, own = _standardised(policy._linear_part.transform)
+    header, own = _standardised(expert.features.transform)
     arrays.update({f"linear_part/transform/{name}": array for name, array in own.items()})
-    return {"transform": header, "weight": acting.weight, "width_shares": list(acting.shares)}
+    return {"transform": header, "weight": acting.shares[1], "width_shares": list(acting.mixture.width_shares)}
 
 
 def _standardised(transform: Standardise) -> tuple[dict[str, Any], dict[str, AnyArray]]:

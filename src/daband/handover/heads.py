@@ -56,7 +56,7 @@ class LinearHead:
 
 
 class AveragedHead:
-    """The weighted mean of two heads, as ``daband.linear.AveragedHeads`` has it.
+    """The weighted mean of two heads, as ``daband.linear.HeadMixture`` has it.
 
     A row of features is that of the first head and, behind it, that of the second, whose predictions have the share
     ``weight``; ``width_shares`` are those of both widths.

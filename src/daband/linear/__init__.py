@@ -1,9 +1,9 @@
 """Closed-form maths on arrays: ridge statistics, widths, blocked episodes, dual form, transforms. No torch."""
 
-from daband.linear.averaged import AveragedHeads
 from daband.linear.dual import DualRidge
 from daband.linear.exploration import Decision, Exploration
 from daband.linear.head import ArmModel, RidgeHead
+from daband.linear.mixture import HeadMixture
 from daband.linear.pca import PCA
 from daband.linear.primal import PrimalRidge
 from daband.linear.ridge_sums import RidgeSums
@@ -13,10 +13,10 @@ from daband.linear.transforms import Transform, UnsavedPartWarning, as_transform
 __all__ = [
     "PCA",
     "ArmModel",
-    "AveragedHeads",
     "Decision",
     "DualRidge",
     "Exploration",
+    "HeadMixture",
     "OutlierWarning",
     "PrimalRidge",
     "RidgeHead",

@@ -147,6 +147,16 @@ class RidgeHead:
         mean, variance = self.statistics.score(features.reshape(-1, self.dim))
         return mean.reshape(-1, self.n_arms), variance.reshape(-1, self.n_arms)
 
+    def predict(self, features: AnyArray, arms: IntArray) -> FloatArray:
+        """The predicted reward of one arm in each row, (B,)."""
+        if self.arms == "shared":
+            features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
+        if isinstance(self.statistics, DualRidge):
+            mean: FloatArray = self.statistics.score(features)[0][np.arange(len(arms)), arms]
+        else:
+            mean = np.einsum("bd,bd->b", unit_scale(features), self.statistics.theta[arms])
+        return mean
+
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
         """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward.
 

@@ -14,7 +14,7 @@ from daband.arrays import AnyArray
 from daband.errors import InvalidInput
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
-__all__ = ["FORMAT_VERSION", "SavedPolicy", "checked_notes", "read_checkpoint", "read_notes", "write_checkpoint"]
+__all__ = ["FORMAT_VERSION", "SavedPolicy", "check_notes", "read_checkpoint", "read_notes", "write_checkpoint"]
 
 FORMAT_VERSION = 2
 _FORMAT = FileFormat(
@@ -35,7 +35,7 @@ class SavedPolicy(NamedTuple):
     notes: dict[str, str]
 
 
-def checked_notes(notes: Mapping[str, str] | None) -> dict[str, str]:
+def check_notes(notes: Mapping[str, str] | None) -> dict[str, str]:
     """The caller's notes as a file can hold them: texts by name."""
     if notes is None:
         return {}

@@ -5,6 +5,7 @@ A policy never imports a domain: a pair is known here by its attributes alone.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Mapping
@@ -14,12 +15,11 @@ import numpy as np
 
 from daband.errors import InvalidInput
 from daband.linear import PCA, Standardise
-from daband.policies.saving import Saved
 from daband.suggestions import did_you_mean
 
 __all__ = ["default_transform", "policy_for_pair", "setting_defaults", "standardised_alpha"]
 
-_P = TypeVar("_P", bound=Saved)
+_P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
 _OF_SOME = ("alpha", "device", "feedback")
 """Settings that some policies have no use for; they are dropped there."""
@@ -31,46 +31,47 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
     """A policy of class ``kind`` for ``pair``; ``settings`` are keyword arguments of that class."""
     if not all(hasattr(pair, name) for name in (*_OF_THE_PAIR, "target")):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
-    known = setting_defaults(kind)
-    unknown = next((name for name in settings if name not in known and name not in _OF_SOME), None)
+    offered: dict[str, Any] = setting_defaults(kind)  # type: ignore[arg-type]
+    unknown = next((name for name in settings if name not in offered and name not in _OF_SOME), None)
     if unknown is not None:
-        own = [name for name in known if name not in _OF_THE_PAIR]
-        hint = did_you_mean(unknown, own)
-        raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(own)})")
+        free = [name for name in offered if name not in _OF_THE_PAIR]
+        hint = did_you_mean(unknown, free)
+        raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(free)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
     if "transform" not in settings:
         arguments["transform"] = default_transform(kind, pair)
     arguments |= settings
     if "alpha" not in settings and isinstance(arguments["transform"], Standardise):
         arguments["alpha"] = standardised_alpha(arguments["transform"].n_features(tuple(pair.context_shape)))
-    policy = kind(**{name: value for name, value in arguments.items() if name in known})
+    policy = kind(**{name: value for name, value in arguments.items() if name in offered})
     table = getattr(pair, "table", None)
     if table is not None:
-        policy.table = table
+        policy.table = table  # type: ignore[attr-defined]
     return policy
 
 
-def setting_defaults(kind: type) -> dict[str, Any]:
+@functools.cache
+def setting_defaults(kind: Any) -> dict[str, Any]:
     """The keyword arguments of a class's constructor, with their defaults (``inspect.Parameter.empty`` where none).
 
     Where a constructor takes ``**kwargs``, those of the next class in the method resolution order belong to it.
     """
-    found: dict[str, Any] = {}
-    for own in kind.__mro__:
-        if "__init__" not in vars(own) or own is object:
+    defaults: dict[str, Any] = {}
+    for parent in kind.__mro__:
+        if "__init__" not in vars(parent) or parent is object:
             continue
-        parameters = list(inspect.signature(vars(own)["__init__"]).parameters.values())[1:]
+        parameters = list(inspect.signature(vars(parent)["__init__"]).parameters.values())[1:]
         named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        found = {one.name: one.default for one in parameters if one.kind in named} | found
+        defaults = {one.name: one.default for one in parameters if one.kind in named} | defaults
         if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
             break
-    return found
+    return defaults
 
 
 def standardised_alpha(n_features: int) -> float:
     """The ``alpha`` of a linear policy on standardised contexts of so many features, unless the caller gives one.
 
-    A context of d standardised features has a width of about sqrt(d / n) after n pulls of an arm, so that with more
+    A context of d standardised features has a width of about sqrt(d / n) after n rounds of an arm, so that with more
     features less of it is enough: .3 up to 16 of them, .1 from 48 on.
     """
     return min(_LARGEST_ALPHA, max(_SMALLEST_ALPHA, 16 * _LARGEST_ALPHA / n_features))

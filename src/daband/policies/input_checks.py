@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 from daband.linear.prior_trust import DISCOUNTS
 
 __all__ = [
-    "DOMAINS",
-    "checked_arms",
-    "checked_contexts",
-    "checked_domain",
-    "checked_mask",
-    "checked_prior_trust",
-    "checked_propensities",
-    "checked_rewards",
-    "checked_shape",
-    "checked_whole",
+    "LARGEST_NORM",
+    "LARGEST_RAW_NORM",
+    "check_arms",
+    "check_available",
+    "check_contexts",
+    "check_domain",
+    "check_prior_trust",
+    "check_propensities",
+    "check_rewards",
+    "check_seed",
+    "check_shape",
+    "check_whole",
 ]
-
-DOMAINS = ("source", "target")
 
 LARGEST_NORM = 1e7
 """Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row."""
 LARGEST_RAW_NORM = 1e60
 """The same for contexts that a transform scales: squares of larger numbers overflow."""
+_SMALL_INTEGERS = (np.uint8, np.bool_)
+"""Contexts of these types are images, or flags: never too large."""
+_LARGEST_SEED = 2**62
 _LARGEST_SUM = {"e": 1e4, "f": 1e30, "d": 1e120}
 """By the letter of the floating-point type: sums of squares up to here have not overflowed."""
 
 
-def checked_contexts(
+def check_contexts(
     contexts: ArrayLike, shape: tuple[int, ...], *, dimensions: int, largest_norm: float = LARGEST_NORM
 ) -> AnyArray:
     """Contexts (B, *shape) as an array of finite numbers, each of its ``dimensions`` of them no larger than allowed."""
@@ -45,17 +50,17 @@ def checked_contexts(
         raise InvalidInput("contexts is an empty batch")
     if array.dtype.kind == "f":
         _check_sizes(array, dimensions, largest_norm)
+    elif array.dtype not in _SMALL_INTEGERS:
+        _check_sizes(array.astype(np.float64), dimensions, largest_norm)
     return array
 
 
-def checked_domain(domain: str) -> str:
-    """The domain's name."""
-    if domain not in DOMAINS:
-        raise InvalidInput(f"domain must be 'source' or 'target', got {domain!r}")
-    return domain
+def check_domain(domain: str) -> str:
+    """The domain's name, "source" or "target"."""
+    return DomainNames().names[DomainNames().index(domain)]
 
 
-def checked_mask(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
+def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
     """Which arms may be chosen, (n, n_arms), at least one a row."""
     mask = as_numpy(available, "available")
     if mask.dtype != np.bool_ and not np.isin(mask, (0, 1)).all():
@@ -68,7 +73,7 @@ def checked_mask(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
     return full
 
 
-def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
+def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
     """Arms (n,) of 0..n_arms - 1."""
     array = as_numpy(arm, "arm")
     if array.shape != (n,):
@@ -84,16 +89,16 @@ def checked_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
     return arms
 
 
-def checked_prior_trust(prior_trust: float | str) -> tuple[float, ...]:
+def check_prior_trust(prior_trust: float | str) -> tuple[float, ...]:
     """The discounts that are meant: one, or all where the best is to be found."""
     if prior_trust == "adaptive":
         return DISCOUNTS
-    if isinstance(prior_trust, bool | str) or not 0.0 <= float(prior_trust) <= 1.0:
+    if isinstance(prior_trust, bool) or not isinstance(prior_trust, Real) or not 0.0 <= prior_trust <= 1.0:
         raise InvalidInput(f"prior_trust must be a number from 0 to 1 or 'adaptive', got {prior_trust!r}")
     return (float(prior_trust),)
 
 
-def checked_propensities(propensity: ArrayLike, n: int) -> FloatArray:
+def check_propensities(propensity: ArrayLike, n: int) -> FloatArray:
     """Propensities (n,), each in (0, 1]."""
     array: FloatArray = as_numpy(propensity, "propensity").astype(np.float64, copy=False)
     if array.shape != (n,):
@@ -102,13 +107,13 @@ def checked_propensities(propensity: ArrayLike, n: int) -> FloatArray:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidInput(
-            f"propensity must lie in (0, 1]: it is the probability with which the arm was pulled; row {row} has "
+            f"propensity must lie in (0, 1]: it is the probability with which the arm was chosen; row {row} has "
             f"{array[row]:g}"
         )
     return array
 
 
-def checked_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Rewards of this shape; whether they lie within the policy's range is the reward scale's to check."""
     array: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
     if array.shape != shape:
@@ -116,7 +121,7 @@ def checked_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     return array
 
 
-def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of a context: whole numbers >= 1, at least one."""
     try:
         dims = tuple(shape)
@@ -127,11 +132,18 @@ def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(dim) for dim in dims)
 
 
-def checked_whole(name: str, value: int, *, least: int) -> int:
+def check_whole(name: str, value: int, *, least: int) -> int:
     """A whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
     return int(value)
+
+
+def check_seed(seed: int) -> int:
+    """A seed: any whole number from 0 to 2**62, which every generator in use can take."""
+    if check_whole("seed", seed, least=0) > _LARGEST_SEED:
+        raise InvalidInput(f"seed must be a whole number from 0 to 2**62, got {seed}")
+    return int(seed)
 
 
 def _check_sizes(contexts: AnyArray, dimensions: int, largest_norm: float) -> None:

@@ -10,7 +10,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 
 __all__ = ["PendingRounds"]
 
-Batch = tuple[AnyArray, IntArray, FloatArray, str, FloatArray | None]
+Batch = tuple[AnyArray, IntArray, FloatArray, int, FloatArray | None]
 
 
 class PendingRounds:
@@ -23,14 +23,14 @@ class PendingRounds:
         return sum(len(batch[1]) for batch in self._batches)
 
     def add(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
     ) -> None:
         """Keep a batch, as copies: the caller's arrays may change."""
-        own = None if weights is None else weights.copy()
-        self._batches.append((contexts.copy(), arms.copy(), rewards.copy(), domain, own))
+        weights = None if weights is None else weights.copy()
+        self._batches.append((contexts.copy(), arms.copy(), rewards.copy(), domain, weights))
 
     def joined_with(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray | None
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
     ) -> list[Batch]:
         """The batches that are kept, and this one."""
         return [*self._batches, (contexts, arms, rewards, domain, weights)]
@@ -55,7 +55,7 @@ class PendingRounds:
             "contexts": np.concatenate(contexts),
             "arms": np.concatenate([batch[1] for batch in self._batches]),
             "rewards": np.concatenate([batch[2] for batch in self._batches]),
-            "in_target": np.concatenate([np.full(len(batch[1]), batch[3] == "target") for batch in self._batches]),
+            "domain": np.concatenate([np.full(len(batch[1]), batch[3], np.int64) for batch in self._batches]),
         }
 
     def restore(self, state: dict[str, AnyArray]) -> None:
@@ -63,10 +63,11 @@ class PendingRounds:
         self._batches = []
         if not state:
             return
-        in_target = state["in_target"]
-        edges = [0, *(np.flatnonzero(np.diff(in_target.astype(np.int8))) + 1).tolist(), len(in_target)]
+        # Files of older versions have one source and one target, and say whether a round is the target's.
+        domains = state["domain"] if "domain" in state else state["in_target"].astype(np.int64)
+        edges = [0, *(np.flatnonzero(np.diff(domains)) + 1).tolist(), len(domains)]
         for start, stop in pairwise(edges):
             part = slice(start, stop)
-            domain = "target" if in_target[start] else "source"
             weights = state["weights"][part] if "weights" in state else None
+            domain = int(domains[start])
             self.add(state["contexts"][part], state["arms"][part], state["rewards"][part], domain, weights)

@@ -1,7 +1,7 @@
 """How the propensities of a log enter learning: as weights of rounds, or in pseudo-rewards of every arm.
 
 A logging policy that prefers some arms in some contexts leaves a sample of each arm's rewards that is not a sample of
-all contexts. A regression that cannot represent the rewards exactly then fits them where the arm was pulled often.
+all contexts. A regression that cannot represent the rewards exactly then fits them where the arm was chosen often.
 Weights of one over the propensity undo that, at the price of more variance. Flattened weights, a power of those, are
 between the two (Shimodaira: "Improving predictive inference under covariate shift", 2000).
 """
@@ -13,20 +13,20 @@ import numpy as np
 from daband.arrays import FloatArray, IntArray
 from daband.errors import InvalidInput
 
-__all__ = ["LARGEST_WEIGHT", "WEIGHTINGS", "checked_weighting", "pseudo_rewards", "round_weights"]
+__all__ = ["LARGEST_WEIGHT", "WEIGHTINGS", "pseudo_rewards", "resolve_weighting", "round_weights"]
 
 WEIGHTINGS = ("flattened", "importance", "doubly_robust", "none")
 """What ``propensity_weighting`` may be. The first that a policy offers is its default."""
 
 LARGEST_WEIGHT = 10.0
-"""Weights are cut off here: rounds of an arm that the log hardly ever pulled would decide everything."""
+"""Weights are cut off here: rounds of an arm that the log hardly ever chose would decide everything."""
 
 
 def round_weights(propensities: FloatArray, n_arms: int, *, weighting: str) -> FloatArray | None:
-    """The weight of each round (B,), from the probability with which its arm was pulled (B,).
+    """The weight of each round (B,), from the probability with which its arm was chosen (B,).
 
     With "importance" it is ``1 / (n_arms * propensity)``, as in Vowpal Wabbit's ``mtr``, and at most 10; with
-    "flattened" the fourth root of ``1 / (n_arms * propensity)``; with "none" there is none. Rounds of a log that pulled
+    "flattened" the fourth root of ``1 / (n_arms * propensity)``; with "none" there is none. Rounds of a log that chose
     arms evenly have a weight of 1: learning with weights is then learning without them. A weight depends on its own
     round alone, so that the statistics of the parts of a log add up to those of the whole.
     """
@@ -45,9 +45,9 @@ def pseudo_rewards(
 
     Args:
         predicted: rewards that a model predicts which did not see these rounds, (B, K).
-        arms: the arm that was pulled in each round, (B,).
-        rewards: what it paid, (B,).
-        propensities: the probability with which it was pulled, (B,).
+        arms: the arm that was played in each round, (B,).
+        rewards: its reward, (B,).
+        propensities: the probability with which it was chosen, (B,).
         largest: the largest ``1 / propensity``; larger ones are cut off.
     """
     rows = np.arange(len(arms))
@@ -56,7 +56,7 @@ def pseudo_rewards(
     return filled
 
 
-def checked_weighting(weighting: str | None, offered: tuple[str, ...], policy: str) -> str:
+def resolve_weighting(weighting: str | None, offered: tuple[str, ...], policy: str) -> str:
     """The weighting to use: the one asked for, or the first that the policy offers."""
     if weighting is None:
         return offered[0]

@@ -10,7 +10,7 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision
 from daband.linear.draws import draw_key, evenly
-from daband.policies.contract import Policy, policies
+from daband.policies.policy import Policy, policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 
@@ -51,7 +51,7 @@ class Random(Policy):
     def _decide(
         self,
         contexts: AnyArray,
-        domain: str,  # noqa: ARG002
+        domain: int,  # noqa: ARG002
         available: BoolArray | None,
         first_round: int,
         rule: str | None,  # noqa: ARG002
@@ -62,22 +62,19 @@ class Random(Policy):
         arm, propensity = evenly(self._key, first_round, mask)
         return Decision(arm, propensity, mean, width)
 
-    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str) -> None:
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+    ) -> None:
         """Nothing is learned."""
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
         return WEIGHTINGS
 
-    def _learn_weighted(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: str, weights: FloatArray
-    ) -> None:
-        """Nothing is learned."""
-
     def _probabilities(
         self,
         contexts: AnyArray,
-        domain: str,  # noqa: ARG002
+        domain: int,  # noqa: ARG002
         available: BoolArray | None,
         rule: str | None,  # noqa: ARG002
     ) -> FloatArray:
@@ -89,7 +86,7 @@ class Random(Policy):
         self,
         contexts: AnyArray,
         rewards: FloatArray,  # noqa: ARG002
-        domain: str,
+        domain: int,
         available: BoolArray | None,
         first_round: int,
     ) -> Decision:

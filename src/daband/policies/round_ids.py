@@ -29,7 +29,7 @@ class RoundIds:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def checked(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
+    def check(self, ids: Sequence[int | str] | IntArray, n: int) -> list[int | str]:
         """The ids as Python values; an error if there are not ``n``, or if one is no integer or string."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Sequence | np.ndarray):
             raise InvalidInput(f"ids must be a list or array with a name per round, got {ids!r}")

@@ -36,10 +36,8 @@ from daband.domains.readers.parquet_files import log_files, read_footer, read_fr
 from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.files import read_npz, write_bytes
-from daband.policies import Policy
-from daband.policies.checkpoint import read_checkpoint
-from daband.policies.input_checks import checked_domain, checked_prior_trust
-from daband.policies.summed import SummedPolicy
+from daband.policies import Policy, RidgePolicy, read_checkpoint
+from daband.policies.input_checks import check_domain, check_prior_trust
 from daband.suggestions import did_you_mean
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
@@ -115,7 +113,7 @@ def fit_log(
         policy,
         log,
         _FitSettings(
-            domain=checked_domain(domain),
+            domain=check_domain(domain),
             engine=engine,
             workers=workers,
             ray_address=ray_address,
@@ -181,7 +179,7 @@ def learn_log(
         prior_trust = "adaptive" if first and policy.rounds_learned and policy.can_discount else 1.0
     elif not first:
         raise InvalidInput("prior_trust is fixed with the first log of the target, which the policy has learned before")
-    checked_prior_trust(prior_trust)
+    check_prior_trust(prior_trust)
     if prior_trust != 1.0:
         policy.require_discounts()
     settings = _FitSettings(
@@ -260,7 +258,7 @@ def _fit(
     }
     if settings.id is not None:
         config["id"] = settings.id
-    by_sums = isinstance(policy, SummedPolicy) and (settings.domain == "source" or settings.id is None)
+    by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
     by_sums = (
         by_sums and settings.prior_trust == 1.0 and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
     )
@@ -269,7 +267,7 @@ def _fit(
     run = _LogRun(policy, opened, settings, LogState(directory, config))
     try:
         if by_sums:
-            assert isinstance(policy, SummedPolicy)
+            assert isinstance(policy, RidgePolicy)
             run.sum_parts(policy)
         elif engine == "ray":
             raise InvalidInput(
@@ -297,7 +295,7 @@ class _LogRun:
         self._started = time.perf_counter()
         self._rows = self._parts = 0
 
-    def sum_parts(self, policy: SummedPolicy) -> None:
+    def sum_parts(self, policy: RidgePolicy) -> None:
         """Add up the sums of all parts, and learn them in the end."""
         settings = self.settings
         weighting = settings.propensity_weighting

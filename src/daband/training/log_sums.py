@@ -20,7 +20,7 @@ from daband.domains import LoggedRounds
 from daband.domains.readers.parquet_log import LogPart, ParquetLog
 from daband.errors import DabandError, DataError, InvalidInput
 from daband.linear import RidgeSums
-from daband.policies.summed import SummedPolicy
+from daband.policies import RidgePolicy
 from daband.ray_cluster import connected, import_ray
 
 __all__ = ["sums_in_turn", "sums_of_part", "sums_on_ray"]
@@ -34,7 +34,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 
 def sums_of_part(
-    policy: SummedPolicy, log: ParquetLog, part: LogPart, weighting: str | None, *, threads: int = 1
+    policy: RidgePolicy, log: ParquetLog, part: LogPart, weighting: str | None, *, threads: int = 1
 ) -> RidgeSums:
     """What one part of a log teaches; ``policy`` stays as it is.
 
@@ -69,7 +69,7 @@ def sums_of_part(
 
 
 def sums_in_turn(
-    policy: SummedPolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
+    policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
 ) -> Iterator[tuple[LogPart, RidgeSums | DataError]]:
     """Every part with its sums, or with the error that its rows gave, one after the other."""
     with one_blas_thread():  # batches are shared among threads, not the products of one
@@ -87,7 +87,7 @@ class WorkersLost(DabandError, RuntimeError):
 
 
 def sums_on_ray(
-    policy: SummedPolicy,
+    policy: RidgePolicy,
     log: ParquetLog,
     parts: Sequence[LogPart],
     weighting: str | None,
@@ -143,6 +143,6 @@ def _outcome(ray: Any, reference: Any) -> RidgeSums | DataError | None:
     return sums
 
 
-def _work(shared: tuple[SummedPolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
     policy, log, weighting = shared
     return sums_of_part(policy, log, part, weighting)

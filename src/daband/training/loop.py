@@ -14,7 +14,7 @@ from daband.arguments import whole
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
-from daband.policies.input_checks import checked_prior_trust
+from daband.policies.input_checks import check_prior_trust
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 
@@ -149,7 +149,7 @@ def continue_on_target(
     check_domains(policy, target, None, what="target")
     if prior_trust is None:
         prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
-    checked_prior_trust(prior_trust)
+    check_prior_trust(prior_trust)
     if prior_trust != 1.0:
         policy.require_discounts()
     settings = TrainSettings(
@@ -184,7 +184,7 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
     """Whether these policies can be trained in a stack: several neural ones of one shape and recipe."""
     if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
         return False
-    from daband.policies.stacked import can_stack  # brings torch
+    from daband.policies import can_stack  # brings torch
 
     return can_stack(policies)
 
@@ -198,7 +198,7 @@ def train_stacked(trainings: Sequence[Training]) -> list[Run | Exception]:
     """
     if not trainings:
         return []
-    from daband.policies.stacked import can_stack
+    from daband.policies import can_stack
 
     policies = [one.policy for one in trainings]
     if not can_stack(policies):
@@ -276,7 +276,7 @@ class RunGroup:
             for index in present:
                 self._attempt(index, partial(_adapt_alone, trainers[index]))
             return
-        from daband.policies.stacked import adapt_stacked
+        from daband.policies import adapt_stacked
 
         for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
             self._attempt(index, partial(_close, trainers[index], measured))

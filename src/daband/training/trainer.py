@@ -32,9 +32,8 @@ from daband.evaluation.bound import LiveBound
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
 from daband.files import read_bytes, read_npz, write_bytes, write_text
 from daband.linear import Decision
-from daband.policies import Played, Policy
-from daband.policies.checkpoint import read_checkpoint
-from daband.policies.propensities import checked_weighting
+from daband.policies import Policy, RewardedDecision, read_checkpoint
+from daband.policies.propensities import resolve_weighting
 from daband.training.folder import Folder, as_json
 
 __all__ = ["History", "Phase", "Prefetcher", "Progress", "Run", "TrainSettings", "Trainer", "source_phase"]
@@ -279,7 +278,7 @@ class Trainer:
         for record in self.history.episodes:  # warnings given before an interruption are not repeated
             self._watch.observe(record)
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
-        self._played: Played | None = None
+        self._played: RewardedDecision | None = None
         self._unlabelled: AnyArray | None = None
 
     def _trust_prior(self) -> None:
@@ -433,7 +432,7 @@ class Trainer:
 
 
 def _bound_so_far(
-    policy: Policy, played: Played, unlabelled: AnyArray, history: History, measured: Mapping[str, float]
+    policy: Policy, played: RewardedDecision, unlabelled: AnyArray, history: History, measured: Mapping[str, float]
 ) -> dict[str, float]:
     """The observable terms of the target-regret bound, summed over all episodes up to this one.
 
@@ -461,7 +460,7 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
 
 def _play_episode(
     policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History, weighting: str | None
-) -> Played | None:
+) -> RewardedDecision | None:
     played = None
     if isinstance(rounds, LoggedRounds):
         policy.update(
@@ -537,7 +536,7 @@ def source_phase(
         )
     weighting = settings.propensity_weighting
     if weighting is not None:
-        checked_weighting(weighting, policy.propensity_weightings, policy.name)
+        resolve_weighting(weighting, policy.propensity_weightings, policy.name)
         if not isinstance(source, LoggedDomain):
             raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
     return Phase("source", source, target, episodes, settings.order_seed(policy), settings, note=note)

@@ -1,4 +1,4 @@
-"""LinUCB beside the network: what both predict is averaged, and it learns, grows, is saved and exported with it."""
+"""Experts beside the network: predictions are mixed by shares; they learn, grow, are saved and exported with it."""
 
 import numpy as np
 import pytest
@@ -25,22 +25,24 @@ def _taught(policy, n=80):
     return contexts, arms, rewards
 
 
-def test_predictions_are_the_weighted_mean_of_both():
-    alone, beside = _policy(linear_weight=0.0), _policy(linear_weight=0.25)
+def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
+    alone, beside = _policy(linear_weight=0.0), _policy(linear_weight=0.5)
     contexts, arms, rewards = _taught(beside)
     _taught(alone)
     for policy in (alone, beside):
         policy.adapt()
-    weight = beside._published.weight
-    np.testing.assert_allclose(weight, 0.25 + 0.75 * np.exp(-80 / 600))
-    alpha = beside._linear_part.head.exploration.alpha
-    linear = daband.LinUCB(context_shape=(DIM,), n_arms=2, alpha=alpha, transform=daband.Standardise(), seed=0)
-    linear.prepare(contexts)
-    linear.update(contexts, arms, rewards)
-    first, second, both = (policy.decide(contexts, rule="ucb") for policy in (alone, linear, beside))
-    np.testing.assert_allclose(both.mean, (1 - weight) * first.mean + weight * second.mean, atol=1e-6)
-    own = beside._head.exploration.alpha
-    scores = (1 - weight) * (first.mean + own * first.width) + weight * (second.mean + alpha * second.width)
+    network, linear = beside.expert_shares
+    assert alone.expert_shares == (1.0,)
+    assert 0 < linear < 1
+    np.testing.assert_allclose(network + linear, 1.0)
+    alpha = beside._experts[1].head.exploration.alpha
+    ridge = daband.LinUCB(context_shape=(DIM,), n_arms=2, alpha=alpha, transform=daband.Standardise(), seed=0)
+    ridge.prepare(contexts)
+    ridge.update(contexts, arms, rewards)
+    first, second, both = (policy.decide(contexts, rule="ucb") for policy in (alone, ridge, beside))
+    np.testing.assert_allclose(both.mean, network * first.mean + linear * second.mean, atol=1e-6)
+    own = beside.alpha
+    scores = network * (first.mean + own * first.width) + linear * (second.mean + alpha * second.width)
     np.testing.assert_allclose(both.mean + own * both.width, scores, atol=1e-6)
     np.testing.assert_array_equal(both.arm, scores.argmax(axis=1))
 
@@ -48,12 +50,12 @@ def test_predictions_are_the_weighted_mean_of_both():
 def test_playing_is_deciding_and_learning_round_by_round():
     played, told = _policy(linear_weight=0.5), _policy(linear_weight=0.5)
     contexts, _, _ = _rounds(40)
-    paid = np.random.default_rng(5).random((40, 2))
+    every_reward = np.random.default_rng(5).random((40, 2))
     for policy in (played, told):
         policy.prepare(contexts)
-    decision = played.play(contexts, paid)
+    decision = played.play(contexts, every_reward)
     arms = []
-    for row, rewards in zip(contexts, paid, strict=True):
+    for row, rewards in zip(contexts, every_reward, strict=True):
         arms.append(int(told.select(row[None]).arm[0]))
         told.update(row[None], arms[-1:], rewards[arms[-1:]])
     assert decision.arm.tolist() == arms
@@ -73,34 +75,31 @@ def test_probabilities_are_those_of_its_choices(explore):
     np.testing.assert_allclose(probabilities[np.arange(80), decision.arm], decision.propensity, atol=1e-6)
 
 
-def test_a_context_counts_once_however_often_it_comes():
+def test_shares_follow_what_predicted_new_contexts_well():
+    draw = np.random.default_rng(3)
+    contexts = draw.standard_normal((1200, DIM))
+    arms = draw.integers(2, size=1200)
+    rewards = (0.5 + 0.3 * np.where(arms == 1, contexts[:, 0], contexts[:, 1])).clip(0, 1)  # ridge knows lines
+    policy = _policy(linear_weight=0.5)
+    policy.prepare(contexts)
+    for start in range(0, 1200, 40):
+        part = slice(start, start + 40)
+        policy.update(contexts[part], arms[part], rewards[part])
+    assert policy.expert_shares[1] > 0.51  # no step was taken: the network's latent is that of random weights
+
+
+def test_a_context_that_comes_again_says_nothing_of_the_experts():
     policy = _policy(linear_weight=0.5)
     contexts, arms, rewards = _taught(policy)
-    assert policy._published.weight == 1.0  # nothing of the network is trained
-    policy.adapt()
-    before = policy._published.weight
+    before, n = policy.expert_shares, policy._shares.n
+    assert n == 80
     policy.update(contexts, arms, rewards)
-    policy.adapt()
-    assert policy._published.weight == before
+    assert policy.expert_shares == before
     policy.update(*_rounds(2000, seed=1))
-    policy.adapt()
-    assert 0.5 < policy._published.weight < 0.52 < before
+    assert policy._shares.n == 2080
 
 
-def test_contexts_of_the_target_count_and_those_of_the_source_as_far_as_it_is_trusted():
-    policy = _policy(linear_weight=0.5)
-    policy.update(*_rounds(600), domain="target")
-    policy.adapt()
-    np.testing.assert_allclose(policy._published.weight, 0.5 + 0.5 * np.exp(-1))
-    policy.update(*_rounds(300, seed=1))
-    policy.adapt()
-    np.testing.assert_allclose(policy._published.weight, 0.5 + 0.5 * np.exp(-1.5))
-    policy.trust_prior(0.0)
-    policy.adapt()
-    np.testing.assert_allclose(policy._published.weight, 0.5 + 0.5 * np.exp(-1))
-
-
-def test_refits_are_told_with_a_linear_part_and_without():
+def test_refits_are_told_with_experts_and_without():
     for weight in (0.0, 0.5):
         policy = _policy(linear_weight=weight)
         policy.update(*_rounds(120))
@@ -112,26 +111,25 @@ def test_without_prepare_it_starts_with_the_first_refit():
     policy = _policy(linear_weight=0.5)
     contexts, arms, rewards = _rounds(120)
     policy.update(contexts, arms, rewards)
-    assert policy._published.linear is None
+    assert policy.expert_shares == (1.0,)
     policy.adapt()
-    late = policy._published.linear.statistics
+    late = policy._acting.experts[1].head.statistics
     early = _policy(linear_weight=0.5)
     early.prepare(contexts)
     early.update(contexts, arms, rewards)
     assert late.counts.sum() == 120
-    np.testing.assert_allclose(late.theta, early._published.linear.statistics.theta, atol=1e-6)
+    np.testing.assert_allclose(late.theta, early._acting.experts[1].head.statistics.theta, atol=1e-6)
 
 
-def test_a_file_without_replay_keeps_the_weight_and_no_checksum(tmp_path):
+def test_a_file_without_replay_keeps_the_shares_and_no_checksum(tmp_path):
     policy = _policy(linear_weight=0.5)
     _taught(policy)
     policy.adapt()
     policy.save(tmp_path / "p.safetensors", replay=False)
     restored = daband.load(tmp_path / "p.safetensors")
-    assert restored._published.weight == policy._published.weight
-    restored._linear_part.reweigh(1.0)
-    assert restored._linear_part.weight == policy._published.weight
-    assert not set(restored._linear_part._counted["source"]) & set(policy._linear_part._counted["source"])
+    assert restored.expert_shares == policy.expert_shares
+    assert len(policy._distinct.state(rounds=True)) == 80
+    assert len(restored._distinct.state(rounds=True)) == 0
 
 
 def test_on_a_table_of_lines_it_is_better_than_the_network_alone():
@@ -155,7 +153,7 @@ def test_on_a_table_of_lines_it_is_better_than_the_network_alone():
     assert found[1] > found[0], found
 
 
-@pytest.mark.parametrize("dim", [DIM, 140])  # the second is reduced to principal components
+@pytest.mark.parametrize("dim", [DIM, 140])
 def test_saved_and_restored_it_continues_alike(tmp_path, dim):
     policy = _policy(dim=dim, linear_weight=0.3)
     contexts, arms, rewards = _rounds(160, dim=dim)
@@ -188,11 +186,11 @@ def test_arms_can_be_added(arms):
     assert np.isfinite(policy.select(contexts(3)).width).all()
 
 
-def test_without_a_weight_there_is_no_linear_part():
+def test_without_a_weight_the_network_acts_alone():
     policy = _policy(linear_weight=0.0)
     contexts, arms, rewards = _rounds(64)
     policy.update(contexts, arms, rewards)
     assert policy.prepared
-    assert policy._published.linear is None
+    assert policy.expert_shares == (1.0,)
     with pytest.raises(daband.InvalidInput, match="linear_weight"):
         _policy(linear_weight=1.0)

@@ -1,0 +1,75 @@
+"""Several ridge heads on different features of the same contexts, whose predicted rewards and widths are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from daband.arrays import AnyArray, BoolArray, FloatArray
+from daband.linear.exploration import Decision
+from daband.linear.head import RidgeHead
+
+__all__ = ["HeadMixture"]
+
+
+@dataclass(frozen=True)
+class HeadMixture:
+    """Decides by the weighted mean of what several heads predict.
+
+    The error of a mean is at most the mean of the errors: so the same mean of the widths is a width of it. Each head's
+    width counts by its own ``alpha``. Rule, epsilon and draws are those of the first head. Features are a list with the
+    array of each head. Threads: as ``RidgeHead``.
+    """
+
+    heads: tuple[RidgeHead, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def n_arms(self) -> int:
+        """How many arms there are."""
+        return self.heads[0].n_arms
+
+    def decide(
+        self,
+        features: Sequence[AnyArray],
+        *,
+        first_round: int,
+        available: BoolArray | None = None,
+        rule: str | None = None,
+    ) -> Decision:
+        """Choose an arm for each row, with the statistics as they are."""
+        if len(self.heads) == 1:
+            return self.heads[0].decide(features[0], first_round=first_round, available=available, rule=rule)
+        mean, variance = self.score(features)
+        return self.heads[0].choose(mean, variance, first_round=first_round, available=available, rule=rule)
+
+    def probabilities(
+        self, features: Sequence[AnyArray], *, available: BoolArray | None = None, rule: str | None = None
+    ) -> FloatArray:
+        """The probability with which ``decide`` chooses each arm, (B, K)."""
+        mean, variance = self.score(features)
+        return self.heads[0].probabilities_at(mean, variance, available=available, rule=rule)
+
+    def score(self, features: Sequence[AnyArray]) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths, (B, K) each."""
+        scores = [head.score(part) for head, part in zip(self.heads, features, strict=True)]
+        if len(scores) == 1:
+            return scores[0]
+        mean = sum(share * mean for share, (mean, _) in zip(self.shares, scores, strict=True))
+        width = sum(share * np.sqrt(var) for share, (_, var) in zip(self.width_shares, scores, strict=True))
+        return np.asarray(mean), np.asarray(width * width)
+
+    @property
+    def width_shares(self) -> tuple[float, ...]:
+        """What each head's width counts, in units of the first one's alpha."""
+        alpha = self.heads[0].exploration.alpha
+        ratios = [head.exploration.alpha / alpha if alpha > 0 else 1.0 for head in self.heads]
+        return tuple(share * ratio for share, ratio in zip(self.shares, ratios, strict=True))
+
+    def with_arms(self, n_arms: int) -> HeadMixture:
+        """The same heads for another number of shared arms."""
+        return HeadMixture(
+            tuple(head.with_arms(n_arms) if head.arms == "shared" else head for head in self.heads), self.shares
+        )

@@ -1,0 +1,777 @@
+"""Neural-LinUCB: LinUCB on the latent of an encoder that is learned on the way. DABand: the same with other weights.
+
+Xu, Wen, Zhao, Gu: "Neural contextual bandits with deep representation and shallow exploration" (2020). "Towards Domain
+Adaptive Neural Contextual Bandits" (ICLR 2025): the encoder also aligns the target's contexts with the source's. Its
+objective adds the terms of the target-regret bound to the source regret; with all of those at weight 0 it is
+Neural-LinUCB, to the bit.
+
+On vectors the network does not act alone. It is one of several *experts*, each of which predicts every arm's reward:
+the network with a ridge regression on its latent, and a ridge regression on the standardised contexts. A network
+overfits a small table, and extrapolates badly where contexts are far from those it was trained on; ridge regression on
+the contexts does neither, but misses what is not linear. What an expert counts is decided by how well it predicted
+rounds before it learned them (``linear/aggregation.py``).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number
+from daband.errors import InvalidInput, TrainingDiverged
+from daband.image_layout import channels_first, channels_first_shape, image_layout
+from daband.learning.inference_encoder import InferenceEncoder
+from daband.learning.learner import Learner
+from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
+from daband.learning.settings import EncoderSettings, Recipe
+from daband.learning.stepper import take_steps
+from daband.linear import ArmModel, Decision, Exploration, HeadMixture, PrimalRidge, RidgeHead, Standardise
+from daband.linear.aggregation import ExpertShares
+from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
+from daband.linear.head import check_head_memory
+from daband.objectives import FEEDBACKS
+from daband.policies.for_pair import standardised_alpha
+from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
+from daband.policies.recipes import resolve_recipe, with_encoder
+from daband.policies.reward_scale import RewardRange
+
+__all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
+
+_RATE_DECAY = 0.9 ** (1 / 64)
+"""Of the recent mean reward, per round: it spans some six hundred rounds."""
+_LARGEST_PIXEL = 2.0
+_LARGEST_INPUT = 4096
+"""Numbers of a context beyond which the network acts alone: the other expert would take longer than it."""
+_STREAK_THAT_STOPS = 3
+_MOST_CONTEXTS = 2048
+"""Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
+_MOST_DISTINCT = 1 << 16
+
+
+class StandardisedContexts:
+    """The features of the ridge expert: standardised contexts of this shape."""
+
+    def __init__(self, context_shape: tuple[int, ...]) -> None:
+        self.context_shape = context_shape
+        self.transform = Standardise()
+
+    def encode(self, contexts: AnyArray) -> FloatArray:
+        """(B, d), or (B, K, d) with shared arms."""
+        lead = contexts.shape[: -len(self.context_shape)]
+        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
+
+    def fit(self, *contexts: AnyArray) -> None:
+        """Fit the standardisation to contexts of both domains, where there are any."""
+        batches = [batch.reshape(-1, *self.context_shape) for batch in contexts if len(batch)]
+        if batches:
+            self.transform.fit(*batches)
+
+
+class DistinctContexts:
+    """Which contexts were learned before, by their checksums: an error on those says nothing of new ones."""
+
+    def __init__(self) -> None:
+        self._checksums: dict[int, None] = {}
+
+    def add(self, contexts: AnyArray) -> BoolArray:
+        """Note contexts (B, ...); returns which of them are new. Beyond 65,536 none is noted, and all count as new."""
+        rows = np.ascontiguousarray(contexts, None if contexts.dtype == np.uint8 else np.float32)
+        new = np.empty(len(rows), np.bool_)
+        for place, row in enumerate(rows):
+            checksum = zlib.crc32(row.tobytes())
+            new[place] = checksum not in self._checksums
+            if len(self._checksums) < _MOST_DISTINCT:
+                self._checksums[checksum] = None
+        return new
+
+    def state(self, *, rounds: bool) -> AnyArray:
+        """The checksums; without ``rounds`` none, as they would tell whether a context was among those learned."""
+        return np.array(list(self._checksums) if rounds else [], np.int64)
+
+    def restore(self, state: AnyArray) -> None:
+        """Restore what ``state`` returned."""
+        self._checksums = dict.fromkeys(state.tolist())
+
+
+@dataclass(frozen=True)
+class Expert:
+    """One member of the ensemble: features of contexts, and a ridge head on them."""
+
+    features: InferenceEncoder | StandardisedContexts
+    head: RidgeHead
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are features: a standardisation has to be fitted first."""
+        return isinstance(self.features, InferenceEncoder) or self.features.transform.fitted
+
+
+@dataclass(frozen=True)
+class Acting:
+    """What decisions rest on. ``adapt`` replaces all of it at once; rounds that are learned change the heads."""
+
+    experts: tuple[Expert, ...]
+    """The network first."""
+    shares: tuple[float, ...]
+    """What each counts in predictions."""
+
+    @property
+    def mixture(self) -> HeadMixture:
+        """The heads, mixed by the shares."""
+        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares)
+
+
+@policies.register("nlinucb")
+class NeuralLinUCB(Policy):
+    """LinUCB on learned features.
+
+    Args:
+        context_shape: the shape of one context.
+        n_arms: how many arms there are; more can be added later.
+        recipe: a name ("default", "default-rpd", "paper", "small"), here without the target's terms; a ``Recipe``; or a
+            change of a named one, "default" unless it has a base: ``{"base": "paper", "learning": {"steps": 16}}``.
+        encoder: another network than the recipe's: a registered name, ``EncoderSettings``, or a ``torch.nn.Module`` of
+            your own, which is copied; a file holds its weights alone: ``daband.load(path, encoder=module)``.
+        feedback: what a reward tells: "bandit" (of that arm alone), or "one_hot" where exactly one arm has reward 1
+            and all others 0, without noise, so that a reward of 1 tells of every arm. Never guessed.
+        alpha: how much of the width is added to the predicted reward; the recipe's own by default.
+        ridge: the penalty of the head's regressions.
+        arms: "disjoint" (one context a round, a regression per arm) or "shared" (one context per arm, one regression).
+        explore: "ucb", "greedy", or "thompson" (disjoint arms only).
+        epsilon: the probability with which an arm is drawn evenly instead.
+        reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
+        transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
+        device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
+        seed: decides initial weights, batches, ties and draws.
+
+    >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
+    >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
+    >>> measured = policy.adapt(steps=2)
+    >>> "loss" in measured
+    True
+    """
+
+    source_terms_only: ClassVar[bool] = True
+    """Whether the name of a recipe means that recipe without the target's terms."""
+    learns_by_gradients = True
+    locks_state = False  # encoding takes long; the state lock is held for what the heads do
+    alpha = exploration_setting("alpha")
+    epsilon = exploration_setting("epsilon")
+    explore = exploration_setting("rule")
+
+    def __init__(
+        self,
+        *,
+        context_shape: Sequence[int],
+        n_arms: int,
+        recipe: str | Recipe | Mapping[str, Any] | None = None,
+        encoder: str | EncoderSettings | nn.Module | None = None,
+        feedback: str = "bandit",
+        alpha: float | None = None,
+        ridge: float = 1.0,
+        arms: ArmModel = "disjoint",
+        explore: Literal["ucb", "greedy", "thompson"] = "ucb",
+        epsilon: float = 0.0,
+        reward_range: RewardRange = (0.0, 1.0),
+        transform: Any = None,
+        device: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=transform,
+            seed=seed,
+        )
+        if feedback not in FEEDBACKS:
+            raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
+        self.feedback = feedback
+        self.device_setting = device
+        chosen = resolve_recipe(recipe, context_shape=self.feature_shape, source_terms_only=self.source_terms_only)
+        self.recipe = with_encoder(chosen, encoder)
+        # Networks of daband's own take images with the channels first; any other gets contexts as they are.
+        of_ours = self.recipe.encoder.name in ("auto", "conv", "pretrained")
+        self._layout = image_layout(self.feature_shape) if of_ours else None
+        self._encoded_shape = channels_first_shape(self.feature_shape) if of_ours else self.feature_shape
+        self._device = device_named(device)
+        check_head_memory(n_arms=self.n_arms, dim=self.recipe.encoder.latent.dimension, arms=arms, primal=True)
+        self._learner = Learner(
+            recipe=self.recipe,
+            feature_shape=self._encoded_shape,
+            n_arms=self.n_arms,
+            shared=arms == "shared",
+            feedback=feedback,
+            seed=self.seed,
+            device=self._device,
+            module=encoder if isinstance(encoder, nn.Module) else None,
+        )
+        exploration = Exploration(
+            explore,
+            checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
+            checked_number("epsilon", epsilon),
+        )
+        ridge = checked_number("ridge", ridge)
+        self._experts = self._make_experts(arms, ridge, exploration)
+        self._shares = ExpertShares([1.0 / len(self._experts)] * len(self._experts))
+        self._distinct = DistinctContexts()
+        self._publish()
+        self._buffers = self._make_buffers(self.n_arms)
+        self._target_alone: ReplayBuffers | None = None
+        self._rate = 0.0
+        self._prior: FloatArray | None = None
+        self._refitted_at = 0
+        self._warned_no_target = False
+        self._warned_large_pixels = False
+
+    def _make_experts(self, arms: ArmModel, ridge: float, exploration: Exploration) -> tuple[Expert, ...]:
+        def head(dim: int, exploration: Exploration, form: str) -> RidgeHead:
+            return RidgeHead(
+                n_arms=self.n_arms,
+                dim=dim,
+                arms=arms,
+                ridge=ridge,
+                exploration=exploration,
+                seed=self.seed,
+                form=form,
+            )
+
+        network = Expert(self._learner.acting_copy(), head(self._learner.encoder.dimension, exploration, "primal"))
+        if not (self.recipe.learning.linear_weight > 0 and math.prod(self.feature_shape) <= _LARGEST_INPUT):
+            return (network,)
+        contexts = StandardisedContexts(self._encoded_shape)
+        dim = contexts.transform.n_features(self._encoded_shape)
+        narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(dim)))
+        return network, Expert(contexts, head(dim, narrower, "auto"))
+
+    # What a policy offers.
+
+    @property
+    def counts(self) -> IntArray:
+        """How many rounds each regression of the network's head holds: (K,), or (1,) with shared arms."""
+        return self._head.statistics.counts
+
+    @property
+    def exploration(self) -> Exploration:
+        """How arms are chosen from predicted means and widths."""
+        return self._head.exploration
+
+    @exploration.setter
+    def exploration(self, exploration: Exploration) -> None:
+        with self._locks.write, self._locks.state:
+            for expert in self._experts:
+                alpha = exploration.alpha
+                if isinstance(expert.features, StandardisedContexts):
+                    alpha = min(alpha, standardised_alpha(expert.head.dim))
+                expert.head.exploration = replace(exploration, alpha=alpha)
+
+    def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
+        """The features that the network's head works on: (B, d), or (B, K, d) with shared arms."""
+        checked, where = self._check_contexts(contexts), self.domains.index(domain)
+        return self._encode(self._acting.experts[0], self._transform_contexts(checked, where), where)
+
+    def settings(self) -> dict[str, Any]:
+        exploration = self._head.exploration
+        return {
+            **super().settings(),
+            "recipe": self.recipe.settings(),
+            "feedback": self.feedback,
+            "alpha": exploration.alpha,
+            "ridge": self._head.ridge,
+            "explore": exploration.rule,
+            "epsilon": exploration.epsilon,
+            "device": self.device_setting,
+        }
+
+    def timed_parts(self) -> list[tuple[str, object, str]]:
+        parts = {"_take_steps": "step", "_encode": "features", "_decide_by_heads": "head", "_learn_by_heads": "head"}
+        return [(part, self, method) for method, part in {**parts, "_fit_head": "head"}.items()]
+
+    @property
+    def learner(self) -> Learner:
+        """What learns by gradients."""
+        return self._learner
+
+    @property
+    def buffers(self) -> ReplayBuffers:
+        """The replay buffers that steps draw from: those of the target alone where the source counts for nothing."""
+        trust = self._head.trust
+        if trust is None or trust.discount > 0.0 or not len(self._buffers.target_rounds):
+            return self._buffers
+        if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
+            empty = self._make_buffers(self.n_arms)
+            first = self.domains.first_target
+            self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *self._buffers.rounds[first:]))
+        return self._target_alone
+
+    @property
+    def expert_shares(self) -> tuple[float, ...]:
+        """What each expert counts in predictions, the network first; (1.0,) where it acts alone."""
+        return self._acting.shares
+
+    # Deciding and learning.
+
+    @property
+    def _head(self) -> RidgeHead:
+        return self._experts[0].head
+
+    def _publish(self) -> None:
+        """Let decisions rest on the present experts and shares; one that has begun keeps those it began with."""
+        ready = tuple(expert for expert in self._experts if expert.ready)
+        shares = tuple(self._shares.shares.tolist()) if len(ready) == len(self._experts) else (1.0,)
+        self._acting = Acting(ready, shares)
+
+    def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
+        transformed = super()._transform_contexts(contexts, domain)
+        return transformed if self._layout is None else channels_first(transformed, self._layout)
+
+    def _encode(self, expert: Expert, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
+        """The features of contexts for an expert's head: (B, d), or (B, K, d) with shared arms."""
+        if isinstance(expert.features, InferenceEncoder):
+            return expert.features.encode(contexts, domain)
+        return expert.features.encode(np.asarray(contexts))
+
+    def _decide(
+        self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
+    ) -> Decision:
+        acting = self._acting  # once: its parts belong together
+        features = [self._encode(expert, contexts, domain) for expert in acting.experts]
+        return self._decide_by_heads(acting, features, available, first_round, rule)
+
+    def _decide_by_heads(
+        self,
+        acting: Acting,
+        features: Sequence[FloatArray],
+        available: BoolArray | None,
+        first_round: int,
+        rule: str | None,
+    ) -> Decision:
+        mixture, available = self._match_arms(acting.mixture, features[0], available)
+        with self._locks.state:
+            return mixture.decide(features, first_round=first_round, available=available, rule=rule)
+
+    def _match_arms(
+        self, mixture: HeadMixture, features: FloatArray, available: BoolArray | None
+    ) -> tuple[HeadMixture, BoolArray | None]:
+        """Heads and mask for contexts checked before another thread added an arm, which is not offered here."""
+        if self.arms == "shared" and features.shape[1] != mixture.n_arms:
+            mixture = mixture.with_arms(features.shape[1])
+        elif self.arms == "disjoint" and available is not None and available.shape[1] < mixture.n_arms:
+            available = np.pad(available, ((0, 0), (0, mixture.n_arms - available.shape[1])))
+        return mixture, available
+
+    def _probabilities(
+        self, contexts: AnyArray, domain: int, available: BoolArray | None, rule: str | None
+    ) -> FloatArray:
+        acting = self._acting
+        features = [self._encode(expert, contexts, domain) for expert in acting.experts]
+        mixture, available = self._match_arms(acting.mixture, features[0], available)
+        with self._locks.state:
+            return mixture.probabilities(features, available=available, rule=rule)
+
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+    ) -> None:
+        self._warn_of_large_pixels(contexts)
+        experts = self._acting.experts
+        new = self._distinct.add(contexts) if len(experts) > 1 else None
+        features = [self._encode(expert, contexts, domain) for expert in experts]
+        self._learn_by_heads(experts, features, arms, rewards, weights, new)
+        self._remember(contexts, arms, rewards, domain, weights)
+
+    def _learn_by_heads(
+        self,
+        experts: Sequence[Expert],
+        features: Sequence[FloatArray],
+        arms: IntArray,
+        rewards: FloatArray,
+        weights: FloatArray | None,
+        new: BoolArray | None,
+    ) -> None:
+        """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
+        with self._locks.state:
+            if new is not None and new.any():
+                predicted = [
+                    expert.head.predict(part[new], arms[new]) for expert, part in zip(experts, features, strict=True)
+                ]
+                if self._shares.add(np.stack(predicted, axis=1), rewards[new]):
+                    self._publish()
+            for expert, part in zip(experts, features, strict=True):
+                expert.head.learn(part, arms, rewards, weights)
+
+    def _play(
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: BoolArray | None, first_round: int
+    ) -> Decision:
+        self._warn_of_large_pixels(contexts)
+        experts = self._acting.experts
+        features = [self._encode(expert, contexts, domain) for expert in experts]
+        if len(experts) == 1:
+            with self._locks.state:
+                decision = experts[0].head.play(features[0], rewards, first_round=first_round, available=available)
+        else:
+            new = self._distinct.add(contexts)
+            parts = []
+            for row in range(len(contexts)):
+                one = slice(row, row + 1)
+                own = [part[one] for part in features]
+                mask = None if available is None else available[one]
+                parts.append(self._decide_by_heads(self._acting, own, mask, first_round + row, None))
+                arm = parts[-1].arm
+                self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], None, new[one])
+            decision = join_decisions(parts)
+        self._remember(contexts, decision.arm, rewards[np.arange(len(contexts)), decision.arm], domain, None)
+        return decision
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        # Pseudo-rewards leave [0, 1], where the cross-entropy has no minimum. Steps on the latest rounds draw none.
+        return ("flattened", "importance", "none") if self.recipe.replay.sampling == "all" else ("none",)
+
+    def _check_unit_rewards(self, rewards: FloatArray) -> None:
+        if self.feedback != "one_hot" or np.isin(rewards, (0.0, 1.0)).all():
+            return
+        low, high = self.reward_range
+        wrong = rewards[(rewards != 0.0) & (rewards != 1.0)][0] * (high - low) + low
+        raise InvalidInput(
+            f"feedback='one_hot' means that one arm has reward {high:g} and all others {low:g}, got a reward of "
+            f"{wrong:g}; use feedback='bandit', where a reward tells of the chosen arm alone"
+        )
+
+    @property
+    def prepared(self) -> bool:
+        # Once rounds were learned, the next refit fits the standardisation to the contexts they had.
+        waiting = self.rounds_learned == 0 and not all(expert.ready for expert in self._experts)
+        return super().prepared and not waiting
+
+    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
+        for expert in self._experts:
+            if isinstance(expert.features, StandardisedContexts):
+                expert.features.fit(*contexts)
+        self._publish()
+
+    def _observe(self, contexts: AnyArray) -> None:
+        self._warn_of_large_pixels(contexts)
+        if self._learner.uses_target:
+            self._buffers.target.add(contexts)
+
+    @property
+    def can_discount(self) -> bool:
+        return self._head.can_discount
+
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        with self._locks.state:
+            experts = [replace(expert, head=copy.copy(expert.head)) for expert in self._experts]
+            for expert in experts:
+                if expert.head.can_discount:  # statistics too large to be kept several times go on as they are
+                    expert.head.trust_prior(discounts)
+            self._experts = tuple(experts)
+            self._publish()
+
+    def _grow(self) -> None:
+        if self.arms == "shared":
+            # Stored rounds hold one context per arm, and the new arm has none in them. The head keeps what they taught
+            # it: the next refit waits until there are as many rounds again, or it would forget more than it mends.
+            self._buffers = self._make_buffers(self.n_arms + 1)
+        experts = [replace(expert, head=copy.deepcopy(expert.head)) for expert in self._experts]
+        for expert in experts:
+            expert.head.add_arm()
+        self._learner.grow()
+        self._prior = None
+        self._experts = tuple(experts)
+        self._publish()
+
+    def _remember(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+    ) -> None:
+        self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
+        if not self.domains.is_target(domain):
+            fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
+            self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
+
+    def _warn_of_large_pixels(self, contexts: AnyArray) -> None:
+        """Floating-point images are taken as they are, and networks learn worse from pixels of 0..255."""
+        if self._warned_large_pixels or self._layout is None or contexts.dtype.kind != "f":
+            return
+        largest = float(contexts.max())
+        if largest > _LARGEST_PIXEL:
+            self._warned_large_pixels = True
+            warnings.warn(
+                f"contexts are images of floating-point numbers up to {largest:g}; pass them as uint8, or divide them "
+                "by 255, so that pixels lie in [0, 1]",
+                stacklevel=5,
+            )
+
+    # Gradient steps, and the heads that are refitted after them.
+
+    def _adapt(self, steps: int | None) -> dict[str, float]:
+        due = self.before_steps(steps)
+        return self.after_steps(self._take_steps(due)) if due else {}
+
+    def _take_steps(self, steps: int) -> dict[str, float]:
+        (measured,) = take_steps([self._learner], steps, [self.buffers])
+        return measured
+
+    def before_steps(self, steps: int | None) -> int:
+        """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
+        steps = self.recipe.learning.steps if steps is None else steps
+        buffers = self._buffers
+        if steps == 0 or not any(len(buffer) for buffer in buffers.rounds):
+            return 0
+        if self._learner.objective.needs_target and not len(buffers.target) and not self._warned_no_target:
+            self._warned_no_target = True
+            warnings.warn(
+                f"{self.name} has seen no target context, so it learns from the source alone, as Neural-LinUCB does; "
+                "show it some with observe_target, or give daband.train a target",
+                stacklevel=4,
+            )
+        statistics = self._head.statistics
+        assert isinstance(statistics, PrimalRidge)
+        alpha = self._head.exploration.alpha
+        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate, prior=self._prior)
+        return steps
+
+    def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
+        """Publish the encoder, with the heads refitted where that is due, unless the steps diverged."""
+        streak = measured.pop("worst_streak", 0.0)
+        if streak >= _STREAK_THAT_STOPS:
+            raise TrainingDiverged(
+                f"{int(streak)} gradient steps in a row had a loss or gradient that is not finite; they were skipped, "
+                f"and training stops here. The last saved state is good; try a learning rate below "
+                f"{self.recipe.learning.learning_rate:g}, or smaller weights"
+            )
+        network = replace(self._experts[0], features=self._learner.acting_copy())
+        others = self._experts[1:]
+        if self._refit_is_due():
+            network = replace(network, head=self._refit_head(network))
+            others = tuple(self._start_expert(expert) for expert in others)
+            measured["refitted"] = 1.0
+            if self.recipe.learning.prior == "estimated":
+                self._prior = self._estimate_prior(network)
+        self._experts = (network, *others)
+        self._publish()
+        measured["recent_reward"] = self._rate
+        return measured
+
+    def _refit_is_due(self) -> bool:
+        settings = self.recipe.replay
+        n_seen = self._buffers.rounds_seen
+        wait = max(settings.refit_after, int(settings.refit_growth * n_seen))
+        # A young head rests on an encoder that changes fast: it is fitted anew more often, at little cost.
+        wait = min(wait, max(1, n_seen // 8)) if n_seen < 8 * settings.refit_after else wait
+        return settings.refit and n_seen - self._refitted_at >= wait
+
+    def _refit_head(self, network: Expert) -> RidgeHead:
+        """The network's head fitted to every stored round, each once, with the features of its encoder."""
+        rounds = [self._encode_rounds(network, domain, buffer) for domain, buffer in enumerate(self._buffers.rounds)]
+        self._refitted_at = self._buffers.rounds_seen
+        head = copy.copy(network.head)  # a decision under way keeps the head it began with
+        if head.trust is None:
+            head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
+            return head
+        head.trust = copy.copy(head.trust)
+        first = self.domains.first_target
+        by_role = (zip(*rounds[:first], strict=True), zip(*rounds[first:], strict=True))
+        head.trust.refit(*(self._fit_head(*(np.concatenate(column) for column in columns)) for columns in by_role))
+        head.statistics = head.trust.statistics
+        return head
+
+    def _encode_rounds(
+        self, network: Expert, domain: int, buffer: RoundBuffer
+    ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+        """Latents, arms, rewards and weights of every round in a buffer."""
+        n = len(buffer)
+        lead = (self.n_arms,) if self.arms == "shared" else ()
+        latents = self._encode(network, buffer.contexts[:n], domain) if n else np.zeros((0, *lead, network.head.dim))
+        arms, rewards, weights = (column[:n].cpu().numpy() for column in (buffer.arms, buffer.rewards, buffer.weights))
+        return latents, arms, rewards, weights
+
+    def _fit_head(self, latents: FloatArray, arms: IntArray, rewards: FloatArray, weights: FloatArray) -> PrimalRidge:
+        weighted = any(buffer.weighted for buffer in self._buffers.rounds)
+        statistics = self._head.refitted(latents, arms, rewards, weights if weighted else None)
+        assert isinstance(statistics, PrimalRidge)
+        return statistics
+
+    def _start_expert(self, expert: Expert) -> Expert:
+        """Fit the standardisation to the stored rounds where nobody called ``prepare`` before the first of them."""
+        if expert.ready or not isinstance(expert.features, StandardisedContexts):
+            return expert
+        filled = [buffer for buffer in self._buffers.rounds if len(buffer)]
+        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
+        contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
+        target = self._buffers.target
+        expert.features.fit(contexts, target.contexts[: len(target)].cpu().numpy())
+        head = copy.copy(expert.head)
+        head.statistics = head.refitted(expert.features.encode(contexts), arms, rewards, weights)
+        return replace(expert, head=head)
+
+    def _estimate_prior(self, network: Expert) -> FloatArray | None:
+        """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells.
+
+        Predictions are calibrated on source rounds, and EM does the rest.
+        """
+        target = self._buffers.target
+        contexts, arms, rewards = self._buffers.source.columns(_MOST_CONTEXTS)
+        if not len(contexts) or not len(target):
+            return None
+        in_source = self._predict(network, contexts, 0)
+        in_target = self._predict(network, target.contexts[:_MOST_CONTEXTS][: len(target)], self.domains.first_target)
+        scale = calibrated_scale(in_source, np.asarray(as_numpy(arms, "arms")), as_numpy(rewards, "rewards"))
+        return label_shift(arm_probabilities(in_source, scale), arm_probabilities(in_target, scale))
+
+    def _predict(self, network: Expert, contexts: torch.Tensor, domain: int) -> FloatArray:
+        return network.head.decide(self._encode(network, contexts, domain), first_round=0, rule="greedy").mean
+
+    def _make_buffers(self, n_arms: int) -> ReplayBuffers:
+        lead = (n_arms,) if self.arms == "shared" else ()
+        return ReplayBuffers.empty(
+            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
+        )
+
+    # Files.
+
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        arrays = {f"head.{name}": array for name, array in self._head.state(rounds=replay).items()}
+        arrays.update({f"learner.{name}": array for name, array in self._learner.state().items()})
+        buffers = self._buffers if replay else self._make_buffers(self.n_arms)
+        arrays.update({f"replay.{name}": array for name, array in buffers.state().items()})
+        for expert in self._experts[1:]:
+            if isinstance(expert.features, StandardisedContexts):
+                transform, head = expert.features.transform.state(), expert.head.state(rounds=replay)
+                arrays.update({f"linear.transform.{name}": array for name, array in transform.items()})
+                arrays.update({f"linear.head.{name}": array for name, array in head.items()})
+        if len(self._experts) > 1:
+            arrays.update({f"shares.{name}": array for name, array in self._shares.state().items()})
+            arrays["distinct"] = self._distinct.state(rounds=replay)
+        if self._prior is not None:
+            arrays["prior"] = self._prior
+        arrays["rate"] = np.array([self._rate])
+        arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
+        return arrays
+
+    def _rounds_in_head(self) -> int:
+        """How many rounds the head rests on.
+
+        Written in place of the last refit where the replay buffers are left out, it makes the next refit wait for as
+        many new rounds: an earlier one would forget more than it mends.
+        """
+        n_seen = self._buffers.rounds_seen
+        return n_seen if self._refitted_at <= n_seen else self._refitted_at + n_seen
+
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        if "linear.transform.axes" in state:
+            raise InvalidInput(
+                "an older version of daband wrote the file, whose linear part had some components of the contexts; it "
+                "has all of them now: train the policy anew"
+            )
+        self._head.restore(below("head.", state))
+        self._learner.restore(below("learner.", state))
+        self._experts = (replace(self._experts[0], features=self._learner.acting_copy()), *self._experts[1:])
+        for expert in self._experts[1:]:
+            if isinstance(expert.features, StandardisedContexts):
+                expert.features.transform = Standardise()  # one that was not fitted has no state
+                expert.features.transform.restore(below("linear.transform.", state))
+                expert.head.restore(below("linear.head.", state))
+        if len(self._experts) > 1:
+            if "distinct" in state:
+                self._shares.restore(below("shares.", state))
+                self._distinct.restore(state["distinct"])
+            else:  # a file of an older version, which had one share by how many contexts there were
+                weight = float(state["linear.weight"][0])
+                self._shares.shares = np.array([1.0 - weight, weight])
+        self._publish()
+        self._buffers.restore(below("replay.", state))
+        self._rate = float(state["rate"][0])
+        self._prior = state.get("prior")
+        self._refitted_at = int(state["refitted_at"][0])
+
+
+@policies.register("daband")
+class DABand(NeuralLinUCB):
+    """Learns where rewards are seen, acts where they are not.
+
+    Show it the target with ``observe_target`` and call ``adapt`` now and then (``daband.train`` does both). Its
+    arguments are those of ``NeuralLinUCB``; a recipe's name means all of its terms.
+
+    >>> policy = daband.DABand(context_shape=(8,), n_arms=3, recipe="small", seed=0)
+    >>> policy.observe_target([[0.5] * 8] * 64)
+    >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
+    >>> measured = policy.adapt(steps=2)
+    >>> policy.deploy("target")
+    >>> policy.select([[0.5] * 8]).arm.shape
+    (1,)
+    """
+
+    source_terms_only = False
+
+
+def device_named(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name) if isinstance(name, str) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type == "meta":  # which holds no numbers
+        raise InvalidInput(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f"device {name!r} was asked for, but no CUDA device is available; use device='auto'")
+    return device
+
+
+def can_stack(members: Sequence[Policy]) -> bool:
+    """Whether ``adapt_stacked`` can take the steps of these policies: neural ones of one shape and recipe.
+
+    Seeds may differ, and the values of weights as long as the same terms are there. No policy may be there twice.
+    """
+    learners = [policy.learner for policy in members if isinstance(policy, NeuralLinUCB)]
+    if not learners or len({id(learner) for learner in learners}) < len(members):
+        return False
+    return learners[0].stackable and len({learner.shape_key for learner in learners}) == 1
+
+
+def adapt_stacked(members: Sequence[Policy]) -> list[dict[str, float] | Exception]:
+    """What ``adapt`` does, for several policies that ``can_stack``.
+
+    On a GPU five of them took about half the time that they take one after the other. Where one of them fails, its
+    place has the exception, and the others are as they would be without it.
+    """
+    with ExitStack() as held:
+        for policy in sorted(members, key=id):  # in one order, whoever else stacks them
+            held.enter_context(policy._locks.write)
+        return _adapt_locked(members)
+
+
+def _adapt_locked(members: Sequence[Policy]) -> list[dict[str, float] | Exception]:
+    results: dict[int, dict[str, float] | Exception] = {}
+    ready: dict[object, list[tuple[int, NeuralLinUCB]]] = {}
+    steps = 0
+    for index, policy in enumerate(members):
+        assert isinstance(policy, NeuralLinUCB)
+        due = policy.before_steps(None)
+        if due:
+            steps = due
+            # One that has seen the target, or has rewards of it, takes other steps than one that has not.
+            alike = tuple(buffer.kind for buffer in policy.buffers.parts().values())
+            ready.setdefault(alike, []).append((index, policy))
+        else:
+            results[index] = {}
+    for some in ready.values():
+        learners, buffers = [policy.learner for _, policy in some], [policy.buffers for _, policy in some]
+        for (index, policy), measured in zip(some, take_steps(learners, steps, buffers), strict=True):
+            try:
+                results[index] = policy.after_steps(measured)
+            except Exception as error:
+                results[index] = error
+    return [results[index] for index in range(len(members))]

@@ -1,0 +1,897 @@
+"""What every policy can do, and what a method adds to it.
+
+A policy *has* round ids, a reward scale, pending rounds and locks. A policy of one's own derives from ``Policy``,
+implements five methods, and registers:
+
+    @policies.register("mine")
+    class Mine(Policy): ...
+
+* ``_decide``: choose arms; change nothing.
+* ``_learn``: learn a batch of rounds.
+* ``_grow``: make room for one more arm.
+* ``_state``, ``_restore``: everything learned, as arrays, and back.
+
+They get contexts that are checked and transformed, the index of their domain (``Policy.domains`` has its name), and
+rewards scaled to [0, 1]; they return means and widths on that scale. Further methods have a default that may be
+replaced: ``_probabilities`` (needed where arms are drawn at random), ``_play``, ``_prepare``, ``_observe``, ``_adapt``,
+``_trust_prior`` with ``can_discount``, ``_check_unit_rewards``, ``settings`` (extended where there are more).
+
+Whatever arrives is checked in full before anything changes, so an error leaves a policy exactly as it was.
+
+A policy may be shared by any number of threads. Two locks see to it. The *write lock* serialises everything that
+changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``, ``prepare``, ``save``. The *state
+lock* is held for the moment in which learned statistics are read or changed, by default around ``_decide``, ``_learn``
+and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits for it. A forked process gets locks of
+its own (``policies/locks.py``).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, ABCMeta, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory, checked_number
+from daband.domain_names import DomainNames
+from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.linear import Decision, Transform, as_transform, build_transform, transform_settings
+from daband.linear.kernels import kernels
+from daband.linear.reward_model import cross_fitted_rewards, flat_features
+from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
+from daband.policies.for_pair import policy_for_pair, setting_defaults
+from daband.policies.input_checks import (
+    LARGEST_NORM,
+    LARGEST_RAW_NORM,
+    check_arms,
+    check_available,
+    check_contexts,
+    check_prior_trust,
+    check_propensities,
+    check_rewards,
+    check_seed,
+    check_shape,
+    check_whole,
+)
+from daband.policies.locks import Locks, defer_signals
+from daband.policies.pending_rounds import PendingRounds
+from daband.policies.propensities import LARGEST_WEIGHT, pseudo_rewards, resolve_weighting, round_weights
+from daband.policies.reward_scale import RewardRange, RewardScale
+from daband.policies.round_ids import RoundIds
+from daband.registry import Registry
+from daband.suggestions import did_you_mean
+from daband.table_transform import TableTransform
+
+__all__ = ["Policy", "RewardedDecision", "below", "build", "exploration_setting", "join_decisions", "load", "policies"]
+
+_NO_LOCK = nullcontext()
+_FLOAT64 = np.dtype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardedDecision(Decision):
+    """The decisions of an episode, with the reward (B,) of each chosen arm."""
+
+    reward: FloatArray
+
+
+AnyDecision = TypeVar("AnyDecision", bound=Decision)
+
+
+def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
+    """The rounds of all parts in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    kind = type(parts[0])
+    return kind(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)])
+
+
+def exploration_setting(field: str) -> property:
+    """A setting of ``Exploration`` as an attribute of a policy, which may be changed at any time."""
+
+    def read(policy: Any) -> Any:
+        return getattr(policy.exploration, field)
+
+    def change(policy: Any, value: Any) -> None:
+        checked = value if field == "rule" else checked_number(field, value)
+        policy.exploration = replace(policy.exploration, **{field: checked})
+
+    return property(read, change, doc=f"``Exploration.{field}``; it may be set at any time.")
+
+
+class _PolicyType(ABCMeta):
+    """Notes when a policy is constructed: from then on, attributes that would do nothing are refused."""
+
+    def __call__(cls, *arguments: Any, **settings: Any) -> Any:
+        policy = super().__call__(*arguments, **settings)
+        policy.__dict__["_constructed"] = True
+        return policy
+
+
+class Policy(ABC, metaclass=_PolicyType):
+    """Chooses among ``n_arms`` arms by contexts of ``context_shape``.
+
+    Contexts are (B, *context_shape), with ``arms="shared"`` (B, n_arms, *context_shape): one context per arm. Numpy
+    arrays or torch tensors go in, numpy arrays come out. ``uint8`` contexts are read as images, 0..255 scaled to
+    [0, 1]. Rewards go in, and predicted rewards and widths come out, in the user's units: ``reward_range`` tells the
+    smallest and largest one, or is "auto".
+
+    >>> policies = [daband.LinUCB, daband.Constant, daband.DABand]
+    >>> all(issubclass(policy, daband.Policy) for policy in policies)
+    True
+    """
+
+    name: ClassVar[str]
+    """The registered name; ``policies.register`` sets it."""
+    learns_by_gradients: ClassVar[bool] = False
+    """Whether ``adapt`` takes gradient steps, for which a GPU may be of use."""
+    scale_matters: ClassVar[bool] = False
+    """Whether decisions depend on the unit and the offset of contexts; ``for_pair`` then standardises them."""
+    locks_state: ClassVar[bool] = True
+    """Whether ``Policy`` holds the state lock around ``_decide``, ``_learn`` and ``_play``. A policy with long work in
+    them sets it to False and holds ``self._locks.state`` itself where it reads or changes what it has learned."""
+    id_window: ClassVar[int] = 1 << 18
+    """How many round ids are remembered: see ``update``."""
+
+    def __init__(
+        self,
+        *,
+        context_shape: Sequence[int],
+        n_arms: int,
+        arms: str,
+        reward_range: RewardRange,
+        transform: Any,
+        seed: int,
+    ) -> None:
+        self._locks = Locks()
+        self.context_shape = check_shape(context_shape)
+        self.n_arms = check_whole("n_arms", n_arms, least=1)
+        one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
+        check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
+        if arms not in ("disjoint", "shared"):
+            raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+        self.arms = arms
+        self._dimensions = math.prod(self.context_shape)
+        self.largest_norm = LARGEST_NORM
+        self._set_round_shape()
+        self._scale = RewardScale(reward_range)
+        self.transform: Transform | None = as_transform(transform)  # a copy, fitted for this policy alone
+        self.seed = check_seed(seed)
+        self.domains = DomainNames()
+        """The names of the domains; hooks get a domain's index in them."""
+        self._domain = 0
+        self.rounds_decided = 0
+        self.rounds_learned = 0
+        self._ids = RoundIds(self.id_window)
+        self._pending = PendingRounds()
+        self._table: TableTransform | None = None
+        self.log_parts: frozenset[str] = frozenset()
+        """Digests of the parts of logs that ``fit_log`` has taught it: none is counted twice. Files hold them."""
+
+    @classmethod
+    def for_pair(cls, pair: Any, **settings: Any) -> Self:
+        """A policy for a ``daband.domains.Pair``: context shape, arms, feedback, reward range and a transform follow.
+
+        ``settings`` are this class's own keyword arguments; ``alpha``, ``device`` and ``feedback`` are dropped where it
+        has none, so that a loop over classes needs no special cases.
+        """
+        return policy_for_pair(cls, pair, settings)
+
+    # What a policy implements.
+
+    @abstractmethod
+    def _decide(
+        self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
+    ) -> Decision:
+        """Choose; change nothing. Random numbers may depend on seed and round number only."""
+
+    @abstractmethod
+    def _learn(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+    ) -> None:
+        """Learn a batch of rounds, each counted by its weight (B,); None: each once."""
+
+    @abstractmethod
+    def _grow(self) -> None:
+        """Make room for one more arm; ``n_arms`` is raised afterwards."""
+
+    @abstractmethod
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        """All that was learned, as arrays; without ``replay`` no context, arm or reward of a round is among them."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore what ``_state`` returned."""
+
+    # What a policy may replace.
+
+    @property
+    def propensity_weightings(self) -> tuple[str, ...]:
+        """Which values of ``propensity_weighting`` the policy offers, the default first."""
+        return ("none",)
+
+    def _probabilities(
+        self, contexts: AnyArray, domain: int, available: BoolArray | None, rule: str | None
+    ) -> FloatArray:
+        """The probability of each arm, (B, K); change nothing. A policy that draws arms at random must say it."""
+        decision = self._decide(contexts, domain, available, self.rounds_decided, rule)
+        if not (decision.propensity == 1.0).all():
+            raise InvalidInput(f"{self.name} chooses at random and does not say the probability of every arm")
+        certain = np.zeros(decision.mean.shape)
+        certain[np.arange(len(certain)), decision.arm] = 1.0
+        return certain
+
+    def _play(
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: BoolArray | None, first_round: int
+    ) -> Decision:
+        """Decide and learn round by round; a policy whose rounds can be played in one call does better."""
+        decisions = []
+        for i in range(len(contexts)):
+            mask = None if available is None else available[i : i + 1]
+            decision = self._decide(contexts[i : i + 1], domain, mask, first_round + i, None)
+            self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain, None)
+            decisions.append(decision)
+        return join_decisions(decisions)
+
+    def _prepare(self, contexts: Sequence[AnyArray]) -> None:
+        """Look at batches of unlabelled contexts, behind the transform, before the first round."""
+
+    def _observe(self, contexts: AnyArray) -> None:
+        """See unlabelled target contexts."""
+
+    def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
+        return {}
+
+    @property
+    def can_discount(self) -> bool:
+        """Whether ``trust_prior`` is offered."""
+        return False
+
+    def _trust_prior(self, discounts: tuple[float, ...]) -> None:
+        """Count what was learned so far by the best of these factors."""
+        raise NotImplementedError
+
+    def _check_unit_rewards(self, rewards: FloatArray) -> None:
+        """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""
+
+    def timed_parts(self) -> list[tuple[str, object, str]]:
+        """What a stopwatch may time: (part, object, name of its method), parts being "step", "features" and "head"."""
+        return []
+
+    # What users call.
+
+    def select(self, contexts: ArrayLike, domain: str | None = None, available: ArrayLike | None = None) -> Decision:
+        """Choose an arm for every context.
+
+        Args:
+            contexts: (B, *context_shape).
+            domain: which domain the contexts come from, "source" or "target"; by default the one that ``deploy`` set,
+                "source" before.
+            available: which arms may be chosen, (K,) or (B, K) of booleans; all by default.
+
+        Returns:
+            ``.arm`` (B,), ``.propensity`` (B,): the probability with which that arm was chosen, ``.mean`` (B, K):
+            predicted rewards in the user's units, ``.width`` (B, K): their uncertainty before ``alpha`` scales it.
+        """
+        with self._locks.state:
+            request = self._check_request(contexts, domain, available)
+            first, n = self.rounds_decided, len(request[0])
+            if self.locks_state:
+                decision = self._decide_request(request, first, None)
+            self.rounds_decided = first + n
+        if not self.locks_state:
+            try:
+                decision = self._decide_request(request, first, None)
+            except BaseException:
+                with self._locks.state:
+                    if self.rounds_decided == first + n:  # nobody has decided in between
+                        self.rounds_decided = first
+                raise
+        return self._in_units(decision)
+
+    def decide(
+        self,
+        contexts: ArrayLike,
+        domain: str | None = None,
+        available: ArrayLike | None = None,
+        *,
+        rule: str | None = None,
+        round_offset: int = 0,
+    ) -> Decision:
+        """``select`` without counting the rounds as played: the policy is the same afterwards.
+
+        ``rule`` "ucb" or "greedy" stands in for the policy's own way to explore, with no randomness but for ties.
+        ``round_offset`` is added to the number of the first round, on which random draws depend.
+        """
+        _check_rule(rule)
+        with self._locks.state:
+            request = self._check_request(contexts, domain, available)
+            first = self.rounds_decided + round_offset
+            if self.locks_state:
+                return self._in_units(self._decide_request(request, first, rule))
+        return self._in_units(self._decide_request(request, first, rule))
+
+    def probabilities(
+        self,
+        contexts: ArrayLike,
+        domain: str | None = None,
+        available: ArrayLike | None = None,
+        *,
+        rule: str | None = None,
+    ) -> FloatArray:
+        """The probability with which ``select`` would choose each arm, (B, K). Arguments as in ``decide``."""
+        _check_rule(rule)
+        with self._locks.state:
+            checked, where, mask = self._check_request(contexts, domain, available)
+            if self.locks_state:
+                return self._probabilities(self._transform_contexts(checked, where), where, mask, rule)
+        return self._probabilities(self._transform_contexts(checked, where), where, mask, rule)
+
+    def update(
+        self,
+        contexts: ArrayLike,
+        arm: ArrayLike,
+        reward: ArrayLike,
+        domain: str | None = None,
+        ids: Sequence[int | str] | IntArray | None = None,
+        propensity: ArrayLike | None = None,
+        on_duplicate: str = "refuse",
+        propensity_weighting: str | None = None,
+    ) -> list[int | str]:
+        """Learn from a batch of rounds: late ones, some of them only, in any order, from any thread.
+
+        Args:
+            contexts: (B, *context_shape), as they were given to ``select``.
+            arm: the arm that was played in each round, (B,).
+            reward: its reward, (B,), within ``reward_range``.
+            domain: where the rounds were played; by default as in ``select``.
+            ids: a name per round, integers or strings. A round counts once: a name among the latest ``id_window``
+                that were learned (262,144), or twice in a batch, is a duplicate. A signal that arrives meanwhile is
+                handled behind the update, so that a round is learned with its id or not at all.
+            propensity: for rounds of a log, the probability with which the logging policy chose each arm, (B,) in
+                (0, 1]; it is used as ``propensity_weighting`` says. Rounds that this policy chose itself need none.
+            on_duplicate: "refuse" the whole batch with an error, or "skip" the duplicates and learn the rest.
+            propensity_weighting: "importance" (rounds weighted by ``1 / (n_arms * propensity)``, at most 10),
+                "flattened" (by the fourth root of that), "doubly_robust" (linear policies: every arm learns a
+                pseudo-reward of every round) or "none" (they are not used). By default the first of the policy's
+                ``propensity_weightings``, which was the best by measurement (docs/guide/logs.md).
+
+        Returns:
+            The ids that were skipped.
+        """
+        if on_duplicate not in ("refuse", "skip"):
+            raise InvalidInput(f"on_duplicate must be 'refuse' or 'skip', got {on_duplicate!r}")
+        with self._locks.write:
+            checked = self._check_contexts(contexts)
+            n = len(checked)
+            where = self._domain if domain is None else self.domains.index(domain)
+            arms = check_arms(arm, n, self.n_arms)
+            rewards = check_rewards(reward, (n,))
+            self._scale.check(rewards)
+            weighting, propensities = "none", None
+            if propensity is not None or propensity_weighting is not None:
+                weighting = resolve_weighting(propensity_weighting, self.propensity_weightings, self.name)
+                if propensity is not None:
+                    propensities = check_propensities(propensity, n)
+                elif weighting != "none":
+                    raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
+            if ids is None:
+                self._learn_checked(checked, arms, rewards, where, weighting, propensities)
+                return []
+            names = self._ids.check(ids, n)
+            new = self._ids.unknown(names)
+            skipped = [name for name, is_new in zip(names, new, strict=True) if not is_new]
+            if skipped and on_duplicate == "refuse":
+                raise InvalidInput(
+                    f"ids: the round {skipped[0]!r} was learned before; every round counts once. "
+                    "on_duplicate='skip' learns the others"
+                )
+            if skipped:
+                checked, arms, rewards = checked[new], arms[new], rewards[new]
+                propensities = None if propensities is None else propensities[new]
+            with defer_signals():
+                if len(checked):
+                    self._learn_checked(checked, arms, rewards, where, weighting, propensities)
+                self._ids.add(name for name, is_new in zip(names, new, strict=True) if is_new)
+            return skipped
+
+    def play(
+        self, contexts: ArrayLike, rewards: ArrayLike, domain: str | None = None, available: ArrayLike | None = None
+    ) -> RewardedDecision:
+        """Play rounds one after the other, learning after each, where the environment tells every arm's reward.
+
+        The choices are those of ``select`` and ``update`` in turn, round by round; a policy may get there faster.
+
+        Args:
+            contexts: (B, *context_shape).
+            rewards: the reward of each arm, (B, K). The policy learns that of the arm it chooses.
+            domain: where the rounds are played; by default as in ``select``.
+            available: as in ``select``.
+        """
+        with self._locks.write:
+            checked, where, mask = self._check_request(contexts, domain, available)
+            known = check_rewards(rewards, (len(checked), self.n_arms))
+            self._scale.check(known)
+            play = self._play_scaled if self._scale.known else self._play_unscaled
+            return play(checked, known, where, mask)
+
+    def prepare(self, *contexts: ArrayLike) -> None:
+        """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""
+        with self._locks.write:
+            if self.transform is not None and self.transform.fitted:
+                raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
+            if self.prepared:
+                return
+            checked = [self._check_contexts(batch) for batch in contexts]
+            with self._locks.state:
+                if self.transform is not None:
+                    self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
+                self._prepare([self._transform_contexts(batch, domain) for domain, batch in enumerate(checked)])
+
+    @property
+    def prepared(self) -> bool:
+        """Whether there is nothing left for ``prepare`` to do."""
+        return self.transform is None or self.transform.fitted
+
+    def observe_target(self, contexts: ArrayLike) -> None:
+        """Unlabelled contexts of the target, (B, *context_shape). Policies that do not adapt ignore them."""
+        with self._locks.write:
+            self._observe(self._transform_contexts(self._check_contexts(contexts), self.domains.first_target))
+
+    def adapt(self, steps: int | None = None) -> dict[str, float]:
+        """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
+        if steps is not None:
+            check_whole("steps", steps, least=0)
+        with self._locks.write:
+            return self._adapt(steps)
+
+    @property
+    def domain(self) -> str:
+        """What ``domain=None`` means; ``deploy`` changes it."""
+        return self.domains.names[self._domain]
+
+    def deploy(self, domain: str) -> None:
+        """Set what ``domain=None`` means in ``select``, ``update`` and ``play`` from now on; a saved file keeps it."""
+        index = self.domains.index(domain)
+        with self._locks.write:
+            self._domain = index
+
+    def trust_prior(self, prior_trust: float | str = "adaptive") -> None:
+        """Say how much what was learned so far counts against the rounds that are learned from now on.
+
+        Args:
+            prior_trust: a factor from 0 (nothing) to 1 (every round as much as a new one), or "adaptive": several
+                factors run beside each other, and the one that predicts rewards best acts.
+        """
+        discounts = check_prior_trust(prior_trust)
+        with self._locks.write:
+            self.require_discounts()
+            self._trust_prior(discounts)
+
+    def require_discounts(self) -> None:
+        """Raise where ``trust_prior`` is not offered."""
+        if not self.can_discount:
+            raise InvalidInput(
+                f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
+                "be kept several times; put a transform in front, e.g. daband.PCA(64)"
+            )
+
+    def add_arm(self) -> int:
+        """Add an arm of which nothing is known yet, and return its number."""
+        with self._locks.write, self._locks.state:
+            if len(self._pending) and self.arms == "shared":
+                raise InvalidInput(
+                    "reward_range='auto' has not seen enough rewards yet, and the rounds it keeps back have no context "
+                    "for a new arm; add arms before the first update, or give the range"
+                )
+            self._grow()
+            self.__dict__["n_arms"] += 1
+            self._set_round_shape()
+            return self.n_arms - 1
+
+    # Settings.
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make this policy anew, as JSON can hold them."""
+        return {
+            "context_shape": list(self.context_shape),
+            "n_arms": self.n_arms,
+            "arms": self.arms,
+            "reward_range": self._scale.setting,
+            "transform": transform_settings(self.transform),
+            "seed": self.seed,
+        }
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and largest reward; with "auto" the estimate, (0, 1) before there is one."""
+        return self._scale.low, self._scale.high
+
+    @property
+    def knows_reward_range(self) -> bool:
+        """Whether predictions are in the user's units: always, but before ``reward_range="auto"`` has its estimate."""
+        return self._scale.known
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of a context behind the transform."""
+        return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
+
+    @property
+    def largest_norm(self) -> float:
+        """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
+        return self._largest_norm
+
+    @largest_norm.setter
+    def largest_norm(self, value: float) -> None:
+        self._largest_norm = value
+        self._safe_square = value * value
+
+    @property
+    def table(self) -> TableTransform | None:
+        """What turns a raw row into a context: ``policy.select(policy.table.contexts({"age": 41, "city": "Oslo"}))``.
+
+        ``for_pair`` sets it where the pair is made of tables; for a policy built by hand set ``policy.table =
+        pair.table``. A saved file holds it.
+        """
+        return self._table
+
+    @table.setter
+    def table(self, table: TableTransform | None) -> None:
+        if table is not None and not isinstance(table, TableTransform):
+            raise InvalidInput(f"table must be a daband.domains.TableTransform, e.g. pair.table, got {table!r}")
+        if table is not None and (len(table.feature_names),) != self.context_shape:
+            raise InvalidInput(
+                f"table makes contexts of shape ({len(table.feature_names)},), the policy takes {self.context_shape}"
+            )
+        with self._locks.write:
+            self._table = table
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and "_constructed" in self.__dict__ and not _may_set(self, name):
+            raise AttributeError(_refusal(self, name))
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        defaults = setting_defaults(type(self))
+        settings = {name: value for name, value in self.settings().items() if name != "reward_range"}
+        shown = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
+        given = [f"{name}={value!r}" for name, value in shown.items() if value != defaults.get(name)]
+        low, high = self.reward_range
+        if (low, high) != (0.0, 1.0):
+            given.append(f"reward_range=({low:g}, {high:g})")
+        arguments = ", ".join([f"context_shape={self.context_shape}", *given])
+        counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
+        if len(self._pending):
+            counts += f", {len(self._pending)} kept back until the range of rewards is known"
+        return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
+
+    # Files and copies.
+
+    def save(self, path: str | Path, *, notes: Mapping[str, str] | None = None, replay: bool = True) -> None:
+        """Write everything to one safetensors file, all or nothing. A loaded policy continues from it to the last bit.
+
+        Args:
+            path: the file. One that exists keeps its mode; a symbolic link stays one, and its target is written.
+            notes: short texts of the caller's own, read back by ``daband.policies.read_notes``.
+            replay: whether the file holds what the policy was trained on: stored contexts, arms, rewards, and round
+                ids. Without them the loaded policy decides the same. It learns on from the rounds that it sees then;
+                rounds learned before the save are no longer recognised by their ids.
+        """
+        checked = check_notes(notes)
+        with self._locks.write:  # no writer changes anything meanwhile, and those who select only read
+            if len(self._pending) and not replay:
+                raise InvalidInput(
+                    f"replay=False would lose {len(self._pending)} rounds: reward_range='auto' has not seen enough "
+                    "rewards to learn from them yet; update with more rounds first, or give the range"
+                )
+            settings = {**self.settings(), "policy": self.name}
+            if self._table is not None:
+                settings["table"] = self._table.state()
+            arrays = self._arrays(replay=replay)
+            if self.transform is not None:
+                arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
+            write_checkpoint(path, settings, arrays, checked)
+
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Restore the arrays of a saved file, all or nothing; the settings must be those it was saved with."""
+        with self._locks.write, self._locks.state:
+            before = self._snapshot()
+            try:
+                if self.transform is not None:
+                    self.transform.restore(below("transform/", arrays))
+                self._restore_arrays(arrays)
+            except BaseException:
+                self._roll_back(before)
+                raise
+
+    def _snapshot(self) -> tuple[dict[str, AnyArray], Transform | None]:
+        """A copy of everything that changes, for ``_roll_back``."""
+        return {name: np.array(array) for name, array in self._arrays().items()}, copy.deepcopy(self.transform)
+
+    def _roll_back(self, snapshot: tuple[dict[str, AnyArray], Transform | None]) -> None:
+        arrays, self.__dict__["transform"] = snapshot
+        self._restore_arrays(arrays)
+
+    def _arrays(self, *, replay: bool = True) -> dict[str, AnyArray]:
+        """What a file holds of a policy, but for its transform."""
+        arrays: dict[str, AnyArray] = {f"policy/{name}": array for name, array in self._state(replay=replay).items()}
+        arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
+        arrays["domain"] = np.array([self._domain], np.int64)
+        arrays["reward_scale"] = self._scale.state()
+        ids = self._ids if replay else RoundIds(self._ids.window)
+        arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
+        arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
+        if self.log_parts:
+            arrays["log_parts"] = np.frombuffer("\n".join(sorted(self.log_parts)).encode(), np.uint8)
+        return arrays
+
+    def _restore_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
+        self.rounds_decided, self.rounds_learned = (int(count) for count in arrays["rounds"])
+        self._domain = range(len(self.domains))[int(arrays["domain"][0])]
+        self._scale.restore(arrays["reward_scale"])
+        self._ids.restore(below("ids/", arrays))
+        self._pending.restore(below("pending/", arrays))
+        self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
+        self._restore(below("policy/", arrays))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copied while the lock is held: what a thread changes afterwards must not be half in a copy or a pickle.
+        with self._locks.write:
+            return copy.deepcopy(self.__dict__)
+
+    # Between what users call and what a policy implements.
+
+    @property
+    def _state_guard(self) -> AbstractContextManager[object]:
+        return self._locks.state if self.locks_state else _NO_LOCK
+
+    def _decide_request(
+        self, request: tuple[AnyArray, int, BoolArray | None], first_round: int, rule: str | None
+    ) -> Decision:
+        contexts, domain, available = request
+        return self._decide(self._transform_contexts(contexts, domain), domain, available, first_round, rule)
+
+    def _learn_checked(
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: int,
+        weighting: str,
+        propensities: FloatArray | None,
+    ) -> None:
+        """Learn checked rounds, or keep them back until the range of rewards is known."""
+        weights = None
+        if propensities is not None and weighting == "doubly_robust":
+            self._learn_doubly_robust(contexts, arms, rewards, propensities, domain)
+            return
+        if propensities is not None:
+            weights = round_weights(propensities, self.n_arms, weighting=weighting)
+        if self._scale.known:
+            self._learn_scaled(contexts, arms, rewards, domain, weights)
+            return
+        self._transform_contexts(contexts, domain)  # refuse now what could not be learned later
+        rounds = self._pending.joined_with(contexts, arms, rewards, domain, weights)
+        before = self._scale.state()
+        if not self._scale.estimate(np.concatenate([batch[2] for batch in rounds])):
+            self._pending.add(contexts, arms, rewards, domain, weights)
+            return
+        try:
+            for batch in rounds:
+                self._check_unit_rewards(self._scale.to_unit(batch[2]))
+        except BaseException:
+            self._scale.restore(before)
+            raise
+        self._pending.clear()
+        for batch in rounds:
+            self._learn_scaled(*batch)
+
+    def _learn_scaled(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+    ) -> None:
+        unit = self._scale.to_unit(rewards)
+        self._check_unit_rewards(unit)
+        with self._state_guard:
+            self._learn(self._transform_contexts(contexts, domain), arms, unit, domain, weights)
+            self.rounds_learned += len(arms)
+
+    def _learn_doubly_robust(
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray, domain: int
+    ) -> None:
+        """Every arm learns its pseudo-reward in every round; a round counts once, each of its arms 1 / n_arms.
+
+        Predictions come from what was learned before, or, where that is less than this batch, from a model that is
+        fitted to the batch's other rounds.
+        """
+        if not self._scale.known:
+            raise InvalidInput(
+                "propensity_weighting='doubly_robust' needs to know reward_range, and 'auto' has not seen enough "
+                "rewards yet; give the range, or use propensity_weighting='importance'"
+            )
+        unit = self._scale.to_unit(rewards)
+        n, k = len(arms), self.n_arms
+        with self._locks.state:
+            features = self._transform_contexts(contexts, domain)
+            if self.rounds_learned >= n:
+                predicted = self._decide(features, domain, None, self.rounds_decided, "greedy").mean
+            else:
+                (flat,) = flat_features(features, lead=2 if self.arms == "shared" else 1)
+                predicted = cross_fitted_rewards(flat, arms, unit, n_arms=k, seed=self.seed)
+            every = pseudo_rewards(predicted, arms, unit, propensities, largest=k * LARGEST_WEIGHT)
+            repeated = np.repeat(features, k, axis=0)
+            self._learn(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, np.full(n * k, 1.0 / k))
+            self.rounds_learned += n
+
+    def _play_scaled(
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: BoolArray | None
+    ) -> RewardedDecision:
+        unit = self._scale.to_unit(rewards)
+        self._check_unit_rewards(unit)
+        with self._locks.state:
+            first = self.rounds_decided
+            self.rounds_decided += len(contexts)
+        try:
+            with self._state_guard:
+                decision = self._play(self._transform_contexts(contexts, domain), unit, domain, mask, first)
+        except BaseException:
+            with self._locks.state:
+                self.rounds_decided -= len(contexts)
+            raise
+        self.rounds_learned += len(contexts)
+        d = self._in_units(decision)
+        return RewardedDecision(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
+
+    def _play_unscaled(
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: BoolArray | None
+    ) -> RewardedDecision:
+        """Play one round at a time until "auto" knows the range, then the rest. All are played or none."""
+        before, name = self._snapshot(), self.domains.names[domain]
+        parts: list[RewardedDecision] = []
+        start = selected = 0
+        try:
+            while start < len(contexts) and not self._scale.known:
+                part = slice(start, start + 1)
+                decision = self.select(contexts[part], name, None if mask is None else mask[part])
+                selected += 1
+                reward = rewards[part, decision.arm[0]]
+                self._learn_checked(contexts[part], decision.arm, reward, domain, "none", None)
+                parts.append(RewardedDecision(decision.arm, decision.propensity, decision.mean, decision.width, reward))
+                start += 1
+            if start < len(contexts):
+                rest = None if mask is None else mask[start:]
+                parts.append(self._play_scaled(contexts[start:], rewards[start:], domain, rest))
+        except BaseException:
+            with self._locks.state:
+                decided = self.rounds_decided - selected  # others may have selected meanwhile
+                self._roll_back(before)
+                self.rounds_decided = decided
+            raise
+        return join_decisions(parts)
+
+    def _in_units(self, decision: Decision) -> Decision:
+        if self._scale.is_unit:
+            return decision
+        mean, width = self._scale.predictions(decision.mean, decision.width)
+        return Decision(decision.arm, decision.propensity, mean, width)
+
+    def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:  # noqa: ARG002
+        if self.transform is None:
+            return contexts
+        lead = contexts.shape[: -len(self.context_shape)]
+        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
+
+    def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
+        usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape
+        # One product tells in nearly every case that all is well: a loop of single rounds needs no further check.
+        if usual and len(contexts) and kernels.sum_of_squares(contexts.reshape(-1)) < self._safe_square:
+            return contexts  # type: ignore[no-any-return]
+        largest = self.largest_norm if self.transform is None else LARGEST_RAW_NORM
+        return check_contexts(contexts, self._round_shape, dimensions=self._dimensions, largest_norm=largest)
+
+    def _check_request(
+        self, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
+    ) -> tuple[AnyArray, int, BoolArray | None]:
+        checked = self._check_contexts(contexts)
+        where = self._domain if domain is None else self.domains.index(domain)
+        mask = None if available is None else check_available(available, len(checked), self.n_arms)
+        return checked, where, mask
+
+    def _set_round_shape(self) -> None:
+        """The shape of what a round brings: one context, or one per arm."""
+        self._round_shape = (self.n_arms, *self.context_shape) if self.arms == "shared" else self.context_shape
+
+
+def _may_set(policy: Policy, name: str) -> bool:
+    """Whether setting an attribute from outside has an effect: it exists, and is no setting of the constructor."""
+    attribute = getattr(type(policy), name, None)
+    if isinstance(attribute, property):
+        return True  # Python refuses where it has no setter
+    exists = attribute is not None or name in policy.__dict__
+    return exists and (name == "transform" or name not in setting_defaults(type(policy)))
+
+
+def _refusal(policy: Policy, name: str) -> str:
+    kind, settings = type(policy).__name__, setting_defaults(type(policy))
+    if name in settings:
+        return f"{name} of a {kind} is fixed once it is made; give it to the constructor: {kind}({name}=...)"
+    return f"a {kind} has no attribute {name!r}{did_you_mean(name, [*settings, *dir(policy)])}; setting it does nothing"
+
+
+def _check_rule(rule: str | None) -> None:
+    if rule not in (None, "ucb", "greedy"):
+        raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
+
+
+def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """The arrays whose name begins with ``prefix``, under the rest of their name."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+class _PolicyRegistry(Registry[type[Policy]]):
+    """Registered policy classes; each learns its own name."""
+
+    def add(self, name: str, member: type[Policy]) -> None:
+        super().add(name, member)
+        member.name = name
+
+
+policies: Registry[type[Policy]] = _PolicyRegistry("policy", "daband.policies")
+
+
+def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Policy:
+    """A policy from what ``settings()`` returned, with its registered name under "policy" and its table under "table".
+
+    ``encoder`` is the module where the policy has a custom one, ``transform`` the object where that is of another
+    library.
+    """
+    arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
+    kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
+    arguments["context_shape"] = tuple(arguments["context_shape"])
+    if arguments["reward_range"] != "auto":
+        arguments["reward_range"] = tuple(arguments["reward_range"])
+    if "transform" in arguments:
+        arguments["transform"] = build_transform(arguments["transform"], transform)
+    policy = kind(**arguments)
+    if table is not None:
+        policy.table = TableTransform.from_state(table)
+    return policy
+
+
+def load(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
+    """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
+
+    A file that is damaged, truncated, of another format or no policy at all is a ``CheckpointError`` that names it. A
+    policy with a custom encoder needs the ``torch.nn.Module`` again, as ``encoder``; its weights are in the file. One
+    whose transform is an object of another library needs that object, as ``transform``: fitted, unless it offers
+    ``state`` and ``restore``. ``device`` is where it computes from now on, by default where it did.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
+    >>> policy.save("policy.safetensors")
+    >>> again = daband.load("policy.safetensors")
+    >>> again.select([[1.0, 2.0]]).arm.tolist() == policy.select([[1.0, 2.0]]).arm.tolist()
+    True
+    """
+    saved = read_checkpoint(path)
+    network = saved.settings.get("recipe", {}).get("encoder", {})
+    if encoder is None and network.get("name") == "custom":
+        raise InvalidInput(
+            f"{path} was saved with a custom encoder ({network['options'].get('module')}), of which a file holds the "
+            "weights alone; pass the module: daband.load(path, encoder=module)"
+        )
+    try:
+        if device is not None and "device" in saved.settings:
+            saved.settings["device"] = device
+        policy = build(saved.settings, encoder=encoder, transform=transform)
+        policy.restore(saved.arrays)
+    except (InvalidInput, DataError) as error:
+        raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError, MemoryError) as error:
+        raise CheckpointError(f"{path} does not hold what its header promises: {error}") from error
+    return policy
