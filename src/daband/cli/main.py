@@ -23,7 +23,7 @@ from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
 from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
-from daband.cli.fit_log import fit_log_command
+from daband.cli.fit_log import fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, spans, stem, whole_numbers
 from daband.cli.running import run_all, say, warnings_on
 from daband.cli.serve import export_events_command, serve_command
@@ -161,6 +161,7 @@ app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
+app.command("learn")(learn_command)
 app.command("serve")(serve_command)
 app.command("export-events")(export_events_command)
 

@@ -53,6 +53,8 @@ _CONTINUABLE = ("config.json", "rounds.npz", "episodes.jsonl", "policy.safetenso
 CHOICE_FILE = "choice.json"
 """What ``daband choose`` writes beside the policy: the table of candidates, and the pair."""
 CONTINUED_FOLDER = "continued"
+LEARNED_FOLDER = "learned"
+"""The subfolder of a run or a choice with the policies that learned logs of the target."""
 AUDIT_FOLDER = "audit"
 """The subfolder of a run in which its audit is kept."""
 Progress = Callable[[dict[str, float]], None]
@@ -361,8 +363,23 @@ class PolicyFolder:
 
     @property
     def policy_file(self) -> Path:
-        """The saved policy."""
-        return self.path / "policy.safetensors"
+        """The saved policy: the latest version that ``daband learn`` wrote, else the one that was trained."""
+        versions = self.versions()
+        return versions[max(versions)] if versions else self.path / "policy.safetensors"
+
+    def versions(self) -> dict[int, Path]:
+        """The policies that learned logs of the target, by their numbers."""
+        found = {}
+        for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors"):
+            number = path.stem.removeprefix("policy-")
+            if number.isdigit():
+                found[int(number)] = path
+        return found
+
+    def next_version(self) -> tuple[int, Path]:
+        """The number and the file of the version that comes next; the trained policy is version 0."""
+        number = max(self.versions(), default=0) + 1
+        return number, self.path / LEARNED_FOLDER / f"policy-{number}.safetensors"
 
     def load_pair(self) -> Pair:
         """The pair, read anew."""
