@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import daband
 from daband.cli.assess import assessed_line
 from daband.cli.main import app
 from daband.domains import About, from_arrays
