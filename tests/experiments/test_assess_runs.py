@@ -39,7 +39,7 @@ def test_every_run_of_a_folder_gets_its_assessment(folder):
     assert [(run.spec.method, run.spec.seed) for run in runs] == [("linucb", 0), ("linucb", 1)]
     for run in runs:
         assert read_assessment(run.path / "assessment.json") == run.assessment
-        assert len(run.assessment.members) == 2
+        assert len(run.assessment.explanations) >= 2
         assert run.assessment.arm_names[0] == "arm 0"
         assert run.true_value == json.loads((run.path / "result.json").read_text())["target_value"]
         assert assessed_line(run).startswith("estimated without a label: .")
@@ -101,16 +101,14 @@ def test_a_committee_that_cannot_be_assessed_costs_the_others_nothing(tmp_path):
 
 def test_the_folder_of_a_choice_is_a_finished_run(tmp_path):
     from daband.domains.registry import pairs
-    from daband.experiments import CANDIDATES_FOLDER, RunSpec, continue_run, finish_choice, policy_folder
+    from daband.experiments import RunSpec, continue_run, finish_choice, policy_folder
     from daband.report import write_report
     from daband.trust import Candidate
 
     options = pairs.get("synthetic").resolved({"tiny": True})
     pair = daband.domains.load("synthetic", **options)
     candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb")]
-    choice = daband.choose(
-        pair, candidates=candidates, episodes=4, episode_length=16, directory=tmp_path / CANDIDATES_FOLDER
-    )
+    choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=16, directory=tmp_path)
     spec = RunSpec(
         pair="synthetic", pair_options=options, method="constant", variant="default", policy={}, components=64,
         episodes=4, episode_length=16, seed=0, rule="ucb", selection="choose",

@@ -19,7 +19,7 @@ from daband.cli.options import Name, Overrides, stem
 from daband.cli.running import interrupted_exit, interruptible, say, warnings_on
 from daband.domains import load
 from daband.domains.registry import pairs
-from daband.experiments import CANDIDATES_FOLDER, RunSpec, finish_choice, load_experiment
+from daband.experiments import RunSpec, finish_choice, load_experiment
 from daband.files import make_folder
 from daband.training import CandidateProgress
 from daband.trust import Choice, choose
@@ -34,12 +34,14 @@ _QUIET_SHARE = 0.1
 def choose_command(
     name: Name,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the policy.")] = 0,
-    members: Annotated[int, typer.Option(min=2, help="Policies trained of each candidate.")] = 2,
+    budget: Annotated[
+        int, typer.Option(min=0, help="Target rewards to decide by: fill in OUT/questions.csv, and call it again.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Where the policy, choice.json and assessment.json go.")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train a constant, linear and neural policies and DABand, and choose one without a reward from the target.
+    """Train candidates across assumptions, and choose one: without a reward from the target, or by a few (--budget).
 
     Stopped by Ctrl-C, the same command goes on where it was.
     """
@@ -61,9 +63,9 @@ def choose_command(
                     episodes=None if episodes is None else int(episodes),
                     episode_length=experiment.episode_length,
                     seed=seed,
-                    members=members,
+                    budget=budget,
                     device=device,
-                    directory=place / CANDIDATES_FOLDER,
+                    directory=place,
                     progress=progress,
                 )
         except KeyboardInterrupt as stopped:
@@ -87,14 +89,15 @@ def choose_command(
         say(console, choice.assessment.sentence)
         say(console, f"Written: {place}")
         folder_name = shlex.quote(str(place))
-        budget = min(_advised_budget(choice), len(pair.target))
-        say(console, f"A few rewards confirm it: daband audit {folder_name} --budget {budget} --out questions.csv")
+        if choice.rewards:
+            limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
+            say(console, f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
+        elif choice.questions is not None:
+            say(console, f"Fill in the last column of {choice.questions}, and call this again: the rewards decide.")
+        else:
+            wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
+            say(console, f"A few rewards confirm it: daband audit {folder_name} --budget {wanted} --out questions.csv")
         say(console, f"For production: daband export {folder_name} FILE")
-
-
-def _advised_budget(choice: Choice) -> int:
-    """The number of rewards that the assessment advises, where it does."""
-    return choice.assessment.audit_rewards or _AUDIT_BUDGET
 
 
 @contextmanager
@@ -137,7 +140,8 @@ def _duration(seconds: float) -> str:
 
 
 def _table(pair: str, choice: Choice) -> Table:
-    table = Table(title=escape(f"{pair}: candidates, the simplest first; no reward of the target was used"))
+    used = f"{choice.rewards} rewards" if choice.rewards else "no reward"
+    table = Table(title=escape(f"{pair}: candidates, the simplest first; {used} of the target used"))
     table.add_column("candidate", overflow="fold")
     table.add_column("held-out source value", justify="right")
     table.add_column("estimated target value", justify="right")

@@ -356,10 +356,11 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
     choice.assessment.save(folder / "assessment.json")
     about = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
     write_text(folder / CHOICE_FILE, json.dumps({**about, **choice.as_dict()}, indent=2) + "\n")
-    wanted = as_json({**policy.settings(), "name": policy.name})
+    (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
+    wanted = _trained_settings({**policy.settings(), "name": policy.name})
     for path in sorted((folder / CANDIDATES_FOLDER).glob("*/config.json")):
         config = read_json(path)
-        if config.get("policy") == wanted:
+        if _trained_settings(config.get("policy") or {}) == wanted:
             run = _read_run(path.parent)
             for name in ("rounds.npz", "episodes.jsonl"):
                 write_bytes(folder / name, read_bytes(path.parent / name))
@@ -367,6 +368,11 @@ def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> No
             write_text(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
             conclude(Prepared(spec, pair, policy, folder), run)
             return
+
+
+def _trained_settings(settings: dict[str, Any]) -> Any:
+    """The settings of a policy but for how it explores, which may be changed after training."""
+    return as_json({name: value for name, value in settings.items() if name not in ("epsilon", "explore")})
 
 
 def _read_run(folder: Path) -> Run:
