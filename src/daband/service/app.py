@@ -28,13 +28,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.handover import load_deployed
 from daband.service import pages
 from daband.service.decider import Decider, checked_id, checked_reward, model_from
 from daband.service.openapi import openapi
 from daband.service.settings import Clock, Settings
 from daband.service.store import Activation, Answer, Event, Reward, Store
 from daband.service.writer import LogFailed, Writer
+from daband.serving import load_deployed
 
 __all__ = ["Service", "create_app"]
 
@@ -381,7 +381,8 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
     for row, _ in store.models():
         if row.digest == digest and row.origin == "file":
             return row.number
-    return store.add_model(content, time=now, origin="file", base=digest).number
+    rounds = model_from(content, 0).deployed.rounds_learned
+    return store.add_model(content, time=now, origin="file", base=digest, rounds=rounds).number
 
 
 def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
