@@ -1,16 +1,18 @@
 """The worker: models as a function of the log, default rewards, and clocks that jump."""
 
+import os
 from itertools import islice
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from daband.errors import InvalidInput
 from daband.service import Client, Clock, Settings, Store
 from daband.service.app import publish_file
 from daband.service.learner import replay
 from daband.service.store import Event, Reward
-from daband.service.worker import Worker
+from daband.service.worker import Worker, work
 from tests.service.conftest import DIM, rewards_of, served, write_policy
 
 
@@ -85,7 +87,7 @@ def test_another_policy_file_does_not_learn_old_rewards_again(policy_files, tmp_
     assert worked(store, other)._learner.seq == 40
     fill(store, 20, start=40)
     worked(store, other)
-    assert [row.rounds for row, _ in store.models()][:2] == [420, 0]
+    assert [row.rounds for row, _ in store.models()][:2] == [420, 400]
     store.close()
 
 
@@ -189,6 +191,34 @@ def test_one_worker_at_a_time_works_on_a_log(log):
     second.close()
 
 
+def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatch, caplog):
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    made, ticks, parent = [], [], os.getppid()
+
+    class Failing(Worker):
+        def tick(self):
+            ticks.append(1)
+            if len(ticks) == 1:
+                raise ValueError("0.98765")
+            if len(ticks) == 2:
+                raise sa.exc.OperationalError("", None, Exception("disk is full"))
+            monkeypatch.setattr(os, "getppid", lambda: parent + 1)  # the service has ended
+            return False
+
+    def make():
+        made.append(Failing(store, Settings()))
+        return made[-1]
+
+    work(store, make, parent)
+    assert len(made) == 3
+    assert "the worker failed: ValueError" in caplog.text
+    assert "disk is full" in caplog.text
+    assert "0.98765" not in caplog.text
+    assert store.note("snapshot") is not None
+    store.close()
+
+
 def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log):
     import daband
 
@@ -197,4 +227,29 @@ def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log
     daband.LinUCB(context_shape=(2,), n_arms=3, seed=0).save(tmp_path / "other.safetensors")
     with pytest.raises(InvalidInput, match="give the one it was exported from"):
         Worker(store, Settings(), learn=tmp_path / "other.safetensors")
+    store.close()
+
+
+def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_path, sqlite_log):
+    import daband
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, DIM))
+    pair = daband.domains.from_arrays(source=(x, rng.integers(3, size=300)), target=rng.normal(size=(200, DIM)))
+    policy = daband.DABand.for_pair(pair, recipe="small", seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    policy.deploy("target")
+    policy.save(tmp_path / "policy.safetensors")
+    daband.export(policy, tmp_path / "market.daband", pair=pair, domain="target")
+    files = tmp_path / "policy.safetensors", tmp_path / "market.daband"
+    store = Store(sqlite_log)
+    publish_file(store, files[1].read_bytes(), 0.0)
+    fill(store, 30)
+    worked(store, files)
+    fill(store, 30, start=30)
+    worked(store, files)
+    learned = [row for row, _ in store.models() if row.origin == "learned"]
+    assert [row.learned_seq for row in learned] == [60, 40, 20]
+    for row in learned[:2]:
+        assert replay(store, files[0], row) == store.model_content(row.number)
     store.close()

@@ -211,8 +211,10 @@ class Service:
         limit = self.settings.limits.body_bytes if most is None else most
         length = request.headers.get("content-length", "")
         too_large = _Refused(413, f"the body is larger than {limit:,} bytes", {"Connection": "close"})
-        if length.isdigit() and int(length) > limit:
-            raise too_large
+        if length.isdigit():  # the server reads no more than that
+            if int(length) > limit:
+                raise too_large
+            return await request.body()
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -381,7 +383,8 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
     for row, _ in store.models():
         if row.digest == digest and row.origin == "file":
             return row.number
-    return store.add_model(content, time=now, origin="file", base=digest).number
+    rounds = model_from(content, 0).deployed.rounds_learned
+    return store.add_model(content, time=now, origin="file", base=digest, rounds=rounds).number
 
 
 def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
