@@ -204,7 +204,7 @@ def test_skipped_steps_count_in_no_mean():
     contexts = policy.buffers.source.contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
-    assert set(policy.adapt(steps=1)) <= {"skipped_steps", "refitted", "recent_reward"}
+    assert set(policy.adapt(steps=1)) <= {"skipped_steps", "refitted", "recent_reward", "gate"}
     contexts.copy_(kept)
     stepper = policy.learner.stepper
 

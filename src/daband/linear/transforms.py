@@ -201,7 +201,9 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
 
 def apply_transform(transform: Transform, contexts: AnyArray, domain: int) -> FloatArray:
     """Features (n, d) of contexts (n, *C) of a domain; objects of other libraries treat all domains alike."""
-    return transform(contexts, domain) if isinstance(transform, PCA | Standardise) else transform(contexts)
+    if isinstance(transform, PCA | Standardise) and transform.by_domain:
+        return transform(contexts, domain)
+    return transform(contexts)
 
 
 def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
