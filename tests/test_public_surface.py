@@ -45,6 +45,7 @@ domains
 evaluate
 evaluate_log
 fit_log
+learn_log
 export
 load
 load_deployed

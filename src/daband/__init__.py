@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from daband.shift import Shift
     from daband.training import Run, continue_on_target, train
     from daband.training.fit_log import fit_log
+    from daband.training.learn_log import learn_log
     from daband.trust import Assessment, Audit, Choice
     from daband.trust.assess import assess
     from daband.trust.audit import audit
     from daband.trust.choose import choose
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "PCA",
@@ -70,6 +71,7 @@ __all__ = [
     "evaluate_log",
     "export",
     "fit_log",
+    "learn_log",
     "load",
     "load_deployed",
     "recipe_for",
@@ -84,7 +86,7 @@ _NAMES_OF = {
     "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Recipe load recipe_for",
     "serving": "export load_deployed",
     "shift": "Shift",
-    "training": "Run continue_on_target fit_log train",
+    "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
 }
 """The names that each room offers here."""
@@ -101,9 +103,8 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != f"daband.{room}":
                 raise
-            raise ImportError(
-                f"daband.{name} is no part of daband-serving; install all of it: pip install daband"
-            ) from None
+            text = f"daband.{name} is no part of daband-serving; install all of it: pip install daband"
+            raise ImportError(text) from None
         if name not in _ROOM_OF:
             return module
         value = getattr(module, name)

@@ -17,9 +17,9 @@ import sys
 class Nothing:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top not in {"numpy", "safetensors", "daband", "packaging"} and top not in sys.stdlib_module_names and "." not in name:
-            if not name.startswith(("_", "cython")):
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        allowed = {"numpy", "safetensors", "daband"} | sys.stdlib_module_names
+        if top not in allowed and not top.startswith(("_", "cython")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
 import numpy as np
 import daband
