@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from daband.serving import export, load_deployed
     from daband.shift import Shift
     from daband.training import Run, continue_on_target, train
-    from daband.training.fit_log import fit_log
-    from daband.training.learn_log import learn_log
+    from daband.training.fit_log import fit_log, learn_log
     from daband.trust import Assessment, Audit, Choice
     from daband.trust.assess import assess
     from daband.trust.audit import audit
