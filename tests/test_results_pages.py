@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 SPLIT = {RECORDS / "split.json"}  # which data sets may be looked at; no run made it
+SECOND_READING = "paper ablation, P on the policy's own choice"
 COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 
 
@@ -83,7 +84,8 @@ def test_what_the_readme_says_of_digit_is_what_the_records_say():
     readme = " ".join((ROOT / "README.md").read_text().split())
     runs = shown_in_front(*map(read, ("attribution", "linear-readings", "choose", "paper-digit")))
     shown = {name: _mean(own) for name, own in runs.items()}
-    second = [run for run in read("paper-digit") if run["variant"] == "P on the policy's own choice"]
+    second = [run for run in [*read("paper-digit"), *read("attribution")] if run["study"] == SECOND_READING]
+    second = [run for run in second if run["variant"] == "RPD" and run["commit"] == second[-1]["commit"]]
     for words in (
         f"default recipe {shown['daband']}, Neural-LinUCB {shown['nlinucb']}; DABand",
         f"as the paper prints it {shown['paper']}]",
@@ -104,9 +106,36 @@ def test_the_readme_shows_the_gain_on_every_data_set():
     head = next(number for number, line in enumerate(lines) if line.startswith("| digit | handwritten |"))
     names, values = ([cell.strip() for cell in lines[row].strip("|").split("|")] for row in (head, head + 2))
     found = numbers()
-    assert set(found) - {"pairs", "choose", "unseen_tables"} == set(names[:-1])
+    assert set(found) - {"pairs", "choose", "unseen_tables", "paper"} == set(names[:-1])
     assert [found[name]["gain"] for name in names[:-1]] == values[:-1]
     assert values[-1].startswith(found["unseen_tables"]["mean"])
+
+
+def test_every_accuracy_of_the_readme_is_in_a_record():
+    sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+    from record_numbers import untraced
+
+    text = (ROOT / "README.md").read_text()
+    assert not untraced(text)
+    assert untraced("a made-up .1234 and .123") == [".123"]
+
+
+def test_what_calls_itself_todays_has_the_hash_of_todays_recipe(monkeypatch):
+    """A changed default makes the pages say that their runs are of an older one, and the README must follow."""
+    from pages.attribution import attribution, default_runs
+    from pages.text import recipe_hash
+
+    import daband
+
+    records = read("attribution")
+    same = default_runs(records).frame["recipe_hash"][0] == recipe_hash()
+    assert ("is what you get" in (ROOT / "README.md").read_text()) == same, "the README's accuracy is of another recipe"
+    assert ("Today's default" in attribution(records)) == same
+    made = daband.recipe_for
+    monkeypatch.setattr(daband, "recipe_for", lambda *a, **k: made(*a, **k).changed({"weights": {"adversarial": 1.0}}))
+    changed = attribution(records)
+    assert "An **older** default" in changed
+    assert "Today's default" not in changed
 
 
 def test_linear_settings_are_chosen_by_source_regret():

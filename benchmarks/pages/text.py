@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+import daband
+
 __all__ = [
-    "DISCRIMINATOR",
     "NAMES",
     "accuracies",
     "accuracy",
@@ -21,6 +22,7 @@ __all__ = [
     "number",
     "p_value",
     "paragraph",
+    "recipe_hash",
     "regret",
     "runs_of_choose",
     "shown_in_front",
@@ -84,8 +86,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: i
     return [f"| {' | '.join(cells)} |" for cells in (head, rules, *rows)]
 
 
-DISCRIMINATOR = 0.3
-"""The weight of the discriminator in the default recipe for images; it was 1 until commit f4c5d2d."""
+def recipe_hash(name: str = "default", *, context_shape: tuple[int, ...] = (3, 28, 28)) -> str:
+    """The hash of a named recipe as the code has it now."""
+    return daband.recipe_for(name, context_shape=context_shape).fingerprint()
 
 
 def methods_on(
@@ -107,9 +110,9 @@ def methods_on(
         found |= {method: runs_of_choose(choose, pair, method) for method in ("nlinucb", "nlinucb-p", "daband")}
     else:
         own = [record for record in attribution if is_on(pair, record)]
-        found["nlinucb"] = _variant(own, "baselines", "statistics of the target", 0.0)
-        found["nlinucb-p"] = _variant(own, "baselines", "principal components", 0.0)
-        found["daband"] = _variant(own, "leave-one-out", "default", DISCRIMINATOR)
+        found["nlinucb"] = _latest(own, "baselines", "statistics of the target")
+        found["nlinucb-p"] = _latest(own, "baselines", "principal components")
+        found["daband"] = _latest(own, "leave-one-out", "default", of_recipe=recipe_hash())
     return {name: sorted(found[name], key=lambda record: record["seed"]) for name in NAMES if found[name]}
 
 
@@ -122,20 +125,20 @@ def shown_in_front(
     one of the lowest source regret.
     """
     normalised = [r for r in linear if is_on("digit", r) and r.get("pixels") in ("symmetric", "imagenet")]
-    ablation = {
-        name: [r for r in paper if (r["study"], r["variant"]) == ("ablation", name)] for name in ("RPD", "none")
-    }
+    own = [*paper, *(record for record in attribution if is_on("digit", record))]
     return {
         **methods_on("digit", attribution, linear, choose),
         "linucb-normalised": lowest_source_regret(normalised),
-        "paper": ablation["RPD"],
-        "paper-nlinucb": ablation["none"],
+        "paper": _latest(own, "paper ablation", "RPD"),
+        "paper-nlinucb": _latest(own, "paper ablation", "none"),
     }
 
 
-def _variant(records: Sequence[Record], study: str, variant: str, discriminator: float) -> list[Record]:
-    wanted = (study, variant, discriminator)
-    return [record for record in records if (record["study"], record["variant"], record["discriminator"]) == wanted]
+def _latest(records: Sequence[Record], study: str, variant: str, *, of_recipe: str = "") -> list[Record]:
+    """The runs of a variant at the last commit that made some; of a recipe, where there are such runs."""
+    every = [record for record in records if (record["study"], record["variant"]) == (study, variant)]
+    every = [record for record in every if record["recipe_hash"] == of_recipe] or every
+    return [record for record in every if record["commit"] == every[-1]["commit"]]
 
 
 def runs_of_choose(records: Sequence[Record], pair: str, method: str) -> list[Record]:

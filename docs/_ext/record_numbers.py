@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
-__all__ = ["numbers"]
+__all__ = ["numbers", "untraced"]
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -30,7 +32,9 @@ def numbers() -> dict[str, Any]:
     paired over runs; ``low_pairs`` and ``high_pairs`` are over the means of pairs, where there are several.
     """
     from pages.methods import families, of_method
-    from pages.text import accuracies, methods_on, number
+    from pages.text import accuracies, methods_on, number, shown_in_front
+
+    from daband.report import paper_accuracy
 
     def read(name: str) -> Any:
         return json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())
@@ -56,10 +60,39 @@ def numbers() -> dict[str, Any]:
         name: number(value, sign=True) if isinstance(value, float) else str(value)
         for name, value in read("unseen-tables").items()
     }
+    every = ("attribution", "linear-readings", "choose", "paper-digit")
+    front = shown_in_front(*map(read, every))
+    second = "paper ablation, P on the policy's own choice"
+    reading = [run for run in [*read("paper-digit"), *read("attribution")] if run["study"] == second]
+    reading = [run for run in reading if run["variant"] == "RPD" and run["commit"] == reading[-1]["commit"]]
+    found["paper"] = {
+        "daband": number(_mean(accuracies(front["paper"]))),
+        "deviation": number(stdev(accuracies(front["paper"]))),
+        "nlinucb": number(_mean(accuracies(front["paper-nlinucb"]))),
+        "second_reading": number(_mean(accuracies(reading))),
+        "reported": number(paper_accuracy("digit")["daband"].average),
+        "linucb_normalised": number(_mean(accuracies(front["linucb-normalised"]))),
+    }
     for pair in ("digit", "signs"):  # the released DIGIT, and LinUCB with chosen settings
         runs = methods_on(pair, read("attribution"), read("linear-readings"), read("choose"))
         found[pair] = _compared({method.replace("-", "_"): accuracies(own) for method, own in runs.items()})
+        found[pair]["deviation"] = number(stdev(accuracies(runs["daband"])))
     return found
+
+
+def untraced(text: str) -> list[str]:
+    """The accuracies and differences of a text, as .957 or +.360, that no record gives."""
+    known: set[str] = set()
+
+    def collect(value: Any) -> None:
+        if isinstance(value, dict):
+            for inner in value.values():
+                collect(inner)
+        else:
+            known.add(value)
+
+    collect(numbers())
+    return [one for one in re.findall(r"(?<![\w.])[+-]?\.\d{3}(?!\d)", text) if one not in known]
 
 
 def _compared(values: dict[str, Sequence[float]]) -> dict[str, str]:

@@ -45,4 +45,7 @@ def checked_class_names(class_names: Sequence[str] | None, n_arms: int) -> tuple
         raise InvalidInput(f"class_names must hold texts, got {class_names!r}")
     if len(names) != n_arms:
         raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"class_names has {twice!r} twice: every arm needs a name of its own")
     return names

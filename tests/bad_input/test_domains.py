@@ -124,7 +124,15 @@ class TestLabels:
 
 
 @cases(
-    {"nothing": None, "text": "ab", "one array": X, "three": (X, Y, Y), "one": (X,), "a dict": {"x": X}, "a number": 3}
+    {
+        "nothing": None,
+        "text": "ab",
+        "one array": X,
+        "five": (X, Y, Y, Y, Y),
+        "one": (X,),
+        "a dict": {"x": X},
+        "a number": 3,
+    }
 )
 class TestSides:
     def test_source(self, value):

@@ -191,7 +191,7 @@ def test_wrong_columns_are_named(columns, message):
         ({"context": ("income",)}, "either a label column or"),
         ({"context": ("income",), "label": "offer", "rewards": ("a",)}, "either a label column or"),
         ({"context": ("income",), "label": "offer", "categorical": ("city",)}, "not one of the context columns"),
-        ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs all"),
+        ({"context": ("income",), "label": "offer", "arm": "shown"}, "a log needs both"),
         ({"context": ("income", "offer"), "label": "offer"}, "context has 'offer', which columns.label names"),
         ({"context": ("a", "b"), "categorical": ("b",), "label": "b"}, "context has 'b', which columns.label names"),
         ({"context": ("income", "b"), "rewards": ("a", "b")}, "context has 'b', which columns.rewards names"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import TypeAlias
 
 import numpy as np
 
-from daband.arguments import checked_class_names, share, whole
-from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
+from daband.arguments import checked_class_names, whole
+from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
-from daband.domains.subsets import hold_out_rewards
+from daband.domains.splits import hold_out_rewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
@@ -18,8 +19,9 @@ __all__ = [
     "ArrayContexts",
     "ArrayEvaluation",
     "ArraySource",
+    "TargetParts",
+    "checked_n_arms",
     "from_arrays",
-    "held_out_of",
     "payable",
     "resolve_reward_range",
 ]
@@ -168,33 +170,28 @@ def from_arrays(
     for argument, value in (tuples if _is_share(source_test) else {**tuples, "source_test": source_test}).items():
         if (value is not None or argument == "source") and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
-    target_passes = passes if target_passes is None else whole("target_passes", target_passes, least=1)
     pays = _numbers_or_labels(source[1], "source")
     if n_arms is not None:
-        n_arms = whole("n_arms", n_arms, least=1)
+        n_arms = checked_n_arms(n_arms, rows=pays.size)
     elif pays.ndim == 2:
         n_arms = pays.shape[1]
     else:  # what cannot be labels is refused by ArraySource
         n_arms = int(pays.max()) + 1 if pays.size and pays.dtype.kind in "biu" else 0
+        check_memory(_bytes_of_rewards(n_arms, pays.size), f"labels up to {n_arms - 1}")
     per_arm = arms == "shared"
     everything = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
-    stream = ArrayContexts(target, passes=target_passes, per_arm=per_arm, name="target")
-    parts: dict[str, ArrayContexts | ArraySource | ArrayEvaluation] = {"source": everything, "target": stream}
-    test = later = held = None
-    if target_test is not None:
-        parts["target_test"] = test = ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
-    if target_labelled is not None:
-        later = ArraySource(
-            *target_labelled, n_arms=n_arms, passes=target_passes, per_arm=per_arm, name="target_labelled"
-        )
-        parts["target_labelled"] = later
-    if isinstance(source_test, tuple):
-        parts["source_test"] = held = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
-    _check_agreement(parts, n_arms=n_arms, per_arm=per_arm)
+    passes_there = passes if target_passes is None else target_passes
+    there = TargetParts(target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_there)
+    parts: dict[str, AnyPart | None] = {"source": everything, **there.parts()}
     paying: RewardDomain = everything
-    held_out: EvaluationDomain | None = held
+    held_out: EvaluationDomain | None
+    if isinstance(source_test, tuple):
+        held = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
+        parts["source_test"] = held_out = held
+    check_agreement(parts, everything.context_shape, n_arms=n_arms, per_arm=per_arm)
     if not isinstance(source_test, tuple):
-        paying, held_out = held_out_of(everything, source_test, name=name)
+        paying, held_out = hold_out_rewards(everything, share=source_test, name=name)
+    later = there.labelled
     later_rewards = None if later is None else payable(later.reward_table)
     resolved = resolve_reward_range(reward_range, everything.reward_table, later_rewards)
     labels_alone = pays.ndim == 1 and (later is None or later.reward_table is None)
@@ -205,8 +202,8 @@ def from_arrays(
         class_names=checked_class_names(class_names, n_arms),
         source=paying,
         source_test=held_out,
-        target=stream,
-        target_test=test,
+        target=there.contexts,
+        target_test=there.test,
         target_labelled=later,
         arms=arms,
         feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
@@ -214,14 +211,6 @@ def from_arrays(
         about=About(summary="arrays given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=everything.context_shape, units=units),
     )
-
-
-def held_out_of(
-    source: RewardDomain, source_test: float | None, *, name: str
-) -> tuple[RewardDomain, EvaluationDomain | None]:
-    """The source that training uses, and the share ``source_test`` of it that it does not."""
-    part = 0.0 if source_test is None else share("source_test", source_test)
-    return hold_out_rewards(source, share=part, name=name)
 
 
 def payable(table: FloatArray | None) -> FloatArray:
@@ -269,18 +258,58 @@ def _is_share(value: object) -> bool:
     return value is None or isinstance(value, Real)
 
 
-def _check_agreement(
-    parts: Mapping[str, ArrayContexts | ArraySource | ArrayEvaluation], *, n_arms: int, per_arm: bool
-) -> None:
+AnyPart: TypeAlias = ArrayContexts | ArraySource | ArrayEvaluation
+
+
+class TargetParts:
+    """What a user gave of the target: contexts, what the evaluator holds, and what is paid after the hand-over."""
+
+    def __init__(
+        self,
+        target: ArrayLike,
+        target_test: tuple[ArrayLike, ArrayLike] | None,
+        target_labelled: tuple[ArrayLike, ArrayLike] | None,
+        *,
+        n_arms: int,
+        per_arm: bool,
+        passes: int,
+    ) -> None:
+        passes = whole("target_passes", passes, least=1)
+        self.contexts = ArrayContexts(target, passes=passes, per_arm=per_arm, name="target")
+        self.test = None if target_test is None else ArrayEvaluation(*target_test, n_arms=n_arms, per_arm=per_arm)
+        self.labelled = (
+            None
+            if target_labelled is None
+            else ArraySource(*target_labelled, n_arms=n_arms, passes=passes, per_arm=per_arm, name="target_labelled")
+        )
+
+    def parts(self) -> dict[str, AnyPart | None]:
+        """Each part by the argument it comes from."""
+        return {"target": self.contexts, "target_test": self.test, "target_labelled": self.labelled}
+
+
+def check_agreement(parts: Mapping[str, AnyPart | None], shape: tuple[int, ...], *, n_arms: int, per_arm: bool) -> None:
     """Raise where a part of a pair has contexts or arms unlike the source's."""
-    shape = parts["source"].context_shape
     for what, domain in parts.items():
+        if domain is None:
+            continue
         if domain.context_shape != shape:
             raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {shape}")
         if not isinstance(domain, ArrayContexts) and domain.n_arms != n_arms:
             raise InvalidInput(f"{what} has rewards for {domain.n_arms} arms, expected {n_arms}")
         if per_arm and domain.array_shape[1] != n_arms:
             raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {domain.array_shape}")
+
+
+def checked_n_arms(n_arms: int, *, rows: int) -> int:
+    """The number of arms, if this machine can hold what they pay in a block of rounds."""
+    n_arms = whole("n_arms", n_arms, least=1)
+    check_memory(_bytes_of_rewards(n_arms, rows), f"n_arms={n_arms}")
+    return n_arms
+
+
+def _bytes_of_rewards(n_arms: int, rows: int) -> float:
+    return 8.0 * n_arms * min(rows, 4096)
 
 
 def _checked_contexts(contexts: ArrayLike, name: str, per_arm: bool) -> AnyArray:
@@ -307,14 +336,33 @@ def _checked_table(table: ArrayLike, n: int, name: str) -> FloatArray:
 
 
 def _numbers_or_labels(pays: ArrayLike, name: str) -> AnyArray:
-    """What arms pay, or labels, as numbers; names of arms are refused with a hint."""
-    first = next(iter(pays), None) if isinstance(pays, Sequence) or getattr(pays, "ndim", 0) == 1 else None
+    """What arms pay, or labels, as numbers; names of arms are refused with a hint.
+
+    Whole numbers in one column are labels: nobody has a bandit of one arm.
+    """
+    values = pays.to_numpy() if hasattr(pays, "to_numpy") else pays  # a column or a frame
+    if getattr(values, "ndim", 0) == 2 and values.shape[1] == 1:
+        values = values.reshape(-1)
+        _refuse_one_arm(values, name)
+    first = next(iter(values), None) if isinstance(values, Sequence) or getattr(values, "ndim", 0) == 1 else None
     if isinstance(first, str):
         raise InvalidInput(
             f"{name} labels must be integers, got names such as {str(first)!r}: names, labels = numpy.unique(labels, "
             "return_inverse=True), and class_names=names; from_table takes names as they are"
         )
-    return as_numpy(pays, f"{name} rewards")
+    array = as_numpy(values, f"{name} rewards")
+    if array.ndim == 2 and array.shape[1] == 1:  # nested lists
+        _refuse_one_arm(array, name)
+        return array[:, 0]
+    return array
+
+
+def _refuse_one_arm(column: AnyArray, name: str) -> None:
+    if "float" in str(column.dtype):
+        raise InvalidInput(
+            f"{name} rewards have one column, and a bandit has two arms or more: give a column for every arm, or "
+            "labels as whole numbers (n,)"
+        )
 
 
 def _checked_rewards(

@@ -10,8 +10,8 @@ import numpy as np
 from daband.arguments import checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
-from daband.domains.readers.arrays import ArrayEvaluation, resolve_reward_range
-from daband.domains.subsets import HeldOutRewards
+from daband.domains.readers.arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
+from daband.domains.splits import HeldOutRewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
@@ -159,7 +159,7 @@ def from_callable(
         raise InvalidInput("source must be a tuple of two functions (draw, pay)")
     if not callable(target):
         raise InvalidInput(f"target must be a function, got {type(target).__name__}")
-    n_arms, data_seed = whole("n_arms", n_arms, least=1), whole("data_seed", data_seed, least=0)
+    n_arms, data_seed = checked_n_arms(n_arms, rows=_BLOCK), whole("data_seed", data_seed, least=0)
     paying = CallableSource(*source, n_arms=n_arms, length=length, data_seed=data_seed)
     stream = CallableContexts(target, length=length, data_seed=data_seed + 1)
     test = None if target_test is None else ArrayEvaluation(*target_test, n_arms=n_arms)

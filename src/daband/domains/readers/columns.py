@@ -15,8 +15,9 @@ class Columns:
 
     ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot. What arms pay is
     given in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column
-    per arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity``. A log may have ``label`` or
-    ``rewards`` besides: the target's test uses them. None of these columns may be a context.
+    per arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity`` (without which ``from_table``
+    estimates propensities). A log may have ``label`` or ``rewards`` besides: the target's test uses them. None of these
+    columns may be a context.
     """
 
     context: tuple[str, ...]
@@ -37,9 +38,8 @@ class Columns:
         strangers = [name for name in self.categorical if name not in self.context]
         if strangers:
             raise InvalidInput(f"columns.categorical names {strangers[0]!r}, which is not one of the context columns")
-        logged = [self.arm, self.reward, self.propensity]
-        if any(logged) and not all(logged):
-            raise InvalidInput("a log needs all of columns.arm, columns.reward and columns.propensity")
+        if (self.arm or self.reward or self.propensity) and not (self.arm and self.reward):
+            raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
         if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
             raise InvalidInput("columns needs either a label column or a reward column per arm")
         for role in ("label", "rewards", "arm", "reward", "propensity"):

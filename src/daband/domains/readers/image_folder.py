@@ -9,17 +9,24 @@ from pathlib import Path
 import numpy as np
 
 from daband.arguments import whole
-from daband.arrays import IntArray
-from daband.domains.contract import About, EvaluationDomain, Pair, RewardDomain
-from daband.domains.readers.arrays import held_out_of
-from daband.domains.readers.image_domains import ImageContexts, ImageEvaluation, ImageSource
-from daband.domains.readers.images import Framing, ImageStore
-from daband.domains.splits import require_classes, split_half
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains.readers.images import Framing, ImageStore, imagenet_normalise
+from daband.domains.splits import hold_out_rewards, require_classes, split_half
 from daband.errors import DataError
 from daband.files import checked_path
 from daband.shift import ShiftLike, as_shift
 
-__all__ = ["ImageList", "Reading", "from_image_folder", "pair_of_images", "scan_classes"]
+__all__ = [
+    "ImageContexts",
+    "ImageEvaluation",
+    "ImageList",
+    "ImageSource",
+    "Reading",
+    "from_image_folder",
+    "pair_of_images",
+    "scan_classes",
+]
 
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -118,7 +125,7 @@ def from_image_folder(
         target_test=test,
         target_labelled=labelled,
         class_names=classes,
-        framing=Framing(framing, framing) if isinstance(framing, int) else framing,
+        framing=framing if isinstance(framing, Framing) else Framing(framing, framing),
         reading=reading or Reading(),
         passes=passes,
         target_passes=target_passes,
@@ -170,7 +177,7 @@ def pair_of_images(
     if isinstance(source_test, ImageList):
         held = evaluation(source_test)
     else:
-        train, held = held_out_of(train, source_test, name=name)
+        train, held = hold_out_rewards(train, share=source_test, name=name)
     return Pair(
         name=name,
         context_shape=framing.shape,
@@ -185,6 +192,90 @@ def pair_of_images(
         about=About(summary="folders of images given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=framing.shape),
     )
+
+
+class ImageContexts(Contexts):
+    """Images of a store, (3, H, W): uint8, or float32 normalised as for ImageNet with ``normalise``."""
+
+    prefetches = True
+
+    def __init__(self, store: ImageStore, *, passes: int = 1, normalise: bool = False) -> None:
+        self._store = store
+        self._normalise = normalise
+        self.context_shape = store.framing.shape
+        self.passes = passes
+
+    @property
+    def framing(self) -> Framing:
+        """How an image of any size becomes a context."""
+        return self._store.framing
+
+    @property
+    def normalises(self) -> bool:
+        """Whether contexts are float32, normalised as for ImageNet."""
+        return self._normalise
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The file of each context."""
+        return self._store.files
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return _read_images(self._store, indices, self._normalise)
+
+
+class ImageSource(RewardDomain):
+    """Images of a store with labels (n,): the arm equal to the label pays 1, every other 0."""
+
+    prefetches = True
+
+    def __init__(
+        self, store: ImageStore, labels: IntArray, *, n_arms: int, passes: int = 1, normalise: bool = False
+    ) -> None:
+        self._store = store
+        self._labels = labels
+        self._normalise = normalise
+        self.n_arms = n_arms
+        self.context_shape = store.framing.shape
+        self.passes = passes
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return _read_images(self._store, indices, self._normalise)
+
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        rewards = np.eye(self.n_arms)[self._labels[indices]]
+        return rewards, rewards
+
+
+class ImageEvaluation(EvaluationDomain):
+    """Images of a store with labels (n,), for the evaluator."""
+
+    def __init__(self, store: ImageStore, labels: IntArray, *, n_arms: int, normalise: bool = False) -> None:
+        self._store = store
+        self._labels = labels
+        self._normalise = normalise
+        self.n_arms = n_arms
+        self.context_shape = store.framing.shape
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        return _read_images(self._store, np.arange(start, min(stop, len(self))), self._normalise)
+
+    def read_expected(self, start: int, stop: int) -> FloatArray:
+        return np.eye(self.n_arms)[self._labels[start:stop]]
+
+
+def _read_images(store: ImageStore, indices: IntArray, normalise: bool) -> AnyArray:
+    images = store.read(indices)
+    return imagenet_normalise(images) if normalise else images
 
 
 def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:

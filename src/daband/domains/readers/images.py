@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import AnyArray, IntArray
 from daband.domains.data_paths import cache_directory
 from daband.domains.readers.image_decoders import Decoders, shared_decoders
@@ -55,6 +56,8 @@ class Framing:
     crop: int
 
     def __post_init__(self) -> None:
+        whole("framing's resize", self.resize, least=1)
+        whole("framing's crop", self.crop, least=1)
         if not 1 <= self.crop <= self.resize:
             raise InvalidInput(f"framing needs 1 <= crop <= resize, got crop={self.crop}, resize={self.resize}")
 

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import replace
-from numbers import Real
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from daband.arguments import share, whole
-from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.contract import LoggedDomain, Pair, RewardRange
-from daband.domains.readers.arrays import ArrayContexts, ArraySource, from_arrays, payable, resolve_reward_range
+from daband.arguments import checked_class_names, share, whole
+from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
+from daband.domains.contract import About, LoggedDomain, Pair, RewardRange
+from daband.domains.readers.arrays import (
+    ArrayContexts,
+    TargetParts,
+    check_agreement,
+    checked_n_arms,
+    payable,
+    resolve_reward_range,
+)
 from daband.domains.readers.parquet_log import ParquetLog
-from daband.domains.subsets import hold_out_log
+from daband.domains.splits import hold_out_log
 from daband.errors import InvalidInput
-from daband.shift import ShiftLike
+from daband.shift import ShiftLike, as_shift
 
-__all__ = ["ArrayLog", "from_log", "log_reward_range"]
+__all__ = ["ArrayLog", "estimate_propensities", "from_log", "log_reward_range", "warn_of_estimated_propensities"]
+
+_SMALLEST_PROPENSITY = 0.01
+_FOLDS = 5
 
 
 class ArrayLog(LoggedDomain):
-    """Contexts (n, *C) with the arms that were pulled, their rewards and with which probability, each (n,)."""
+    """Contexts (n, *C) with the arms that were chosen, their rewards and with which probability, each (n,).
+
+    Without propensities they are estimated from the log; ``propensities_estimated`` then says how.
+    """
 
     def __init__(
         self,
         contexts: ArrayLike,
         arms: ArrayLike,
         rewards: ArrayLike,
-        propensities: ArrayLike,
+        propensities: ArrayLike | None = None,
         *,
         n_arms: int,
         passes: int = 1,
@@ -44,6 +57,10 @@ class ArrayLog(LoggedDomain):
         if self._arms.min() < 0 or self._arms.max() >= n_arms:
             raise InvalidInput(f"{name} arms must lie in 0..{n_arms - 1}, got {self._arms.min()}..{self._arms.max()}")
         self._rewards = _column(rewards, len(self._contexts), f"{name} rewards").astype(np.float64)
+        self.propensities_estimated = ""
+        if propensities is None:
+            known = self._contexts.read(np.arange(len(self._contexts)))
+            propensities, self.propensities_estimated = estimate_propensities(known, self._arms, n_arms)
         self._propensities = _column(propensities, len(self._contexts), f"{name} propensities").astype(np.float64)
         wrong = np.flatnonzero(~((self._propensities > 0) & (self._propensities <= 1)))
         if len(wrong):
@@ -63,11 +80,11 @@ class ArrayLog(LoggedDomain):
 
 def from_log(
     *,
-    source: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | str | Path | ParquetLog,
+    source: tuple[ArrayLike, ...] | str | Path | ParquetLog,
     target: ArrayLike,
     target_test: tuple[ArrayLike, ArrayLike] | None = None,
     target_labelled: tuple[ArrayLike, ArrayLike] | None = None,
-    source_test: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike] | str | Path | ParquetLog | float | None = 0.1,
+    source_test: tuple[ArrayLike, ...] | str | Path | ParquetLog | float | None = 0.1,
     n_arms: int,
     class_names: Sequence[str] | None = None,
     feedback: str = "bandit",
@@ -83,11 +100,12 @@ def from_log(
     Args:
         source: contexts (n, *C), arms (n,) of integers, rewards (n,), propensities (n,) in (0, 1]; or a folder or a
             glob of Parquet files (a ``ParquetLog`` where columns have other names), which may be larger than memory.
+            Without propensities (a tuple of three) they are estimated, with a warning that says how.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
         target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or None.
         target_labelled: target contexts with labels or rewards, for continued training.
         source_test: logged rounds that training does not use, as ``source``, or the share of ``source`` to hold out (a
-            fixed split by arm; of Parquet files no share can be held out, name other files), or None.
+            fixed split by arm; of Parquet files, by blocks of rows), or None.
         n_arms: the number of arms; it cannot be told from a log, in which an arm may never have been pulled.
         class_names: a name per arm; by default "0", "1", ...
         feedback: "one_hot" where a reward of 1 in the log means that every other arm would have paid 0, else "bandit".
@@ -109,67 +127,101 @@ def from_log(
     """
     if feedback not in ("bandit", "one_hot"):
         raise InvalidInput(f"feedback must be 'bandit' or 'one_hot', got {feedback!r}")
-    if isinstance(source, str | Path | ParquetLog):
-        files = source if isinstance(source, ParquetLog) else ParquetLog(source, n_arms=n_arms, passes=passes)
-        if isinstance(source_test, Real) and source_test != 0.1:
-            raise InvalidInput(f"source_test={source_test} cannot be held out of Parquet files; name other files")
-        beside = None if isinstance(source_test, Real) else source_test
-        first = next(files.batches(files.parts()[0]))
-        pair = from_log(
-            source=(first.contexts, first.arms, first.rewards, first.propensities),
-            source_test=ParquetLog(beside, n_arms=n_arms) if isinstance(beside, str | Path) else beside,
-            target=target,
-            target_test=target_test,
-            target_labelled=target_labelled,
-            n_arms=n_arms,
-            class_names=class_names,
-            feedback=feedback,
-            reward_range=reward_range,
-            passes=passes,
-            target_passes=target_passes,
-            shift=shift,
-            units=units,
-            name=name,
-        )
-        return replace(pair, source=files)
-    for argument, value in (("source", source), ("source_test", source_test)):
-        if not (isinstance(value, tuple) and len(value) == 4) and (argument == "source" or isinstance(value, tuple)):
-            raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities)")
-    log = ArrayLog(*source, n_arms=n_arms, passes=passes)
+    log = _opened(source, "source", n_arms=n_arms, passes=passes)
+    n_arms = checked_n_arms(n_arms, rows=len(log))
     train: LoggedDomain = log
     held: LoggedDomain | None
-    if isinstance(source_test, tuple | ParquetLog):
-        held = (
-            source_test
-            if isinstance(source_test, ParquetLog)
-            else ArrayLog(*source_test, n_arms=n_arms, name="source_test")
-        )
+    if isinstance(source_test, tuple | str | Path | ParquetLog):
+        held = _opened(source_test, "source_test", n_arms=n_arms, passes=1)
         if held.context_shape != log.context_shape:
             raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
     else:
-        assert not isinstance(source_test, str | Path)
         part = 0.0 if source_test is None else share("source_test", source_test)
-        train, held = hold_out_log(log, share=part, name=name)
-    logged = log.read_log(np.arange(len(log)))[1]
-    checked = from_arrays(  # checks everything else; its source is then replaced
-        source=(source[0], np.zeros((len(log), n_arms))),
-        source_test=None,
-        target=target,
-        target_test=target_test,
-        target_labelled=target_labelled,
-        n_arms=n_arms,
-        class_names=class_names,
-        reward_range="auto",
-        passes=passes,
-        target_passes=target_passes,
-        shift=shift,
-        units=units,
+        hold_out = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out_log, log)
+        train, held = hold_out(share=part, name=name)
+    per_arm = isinstance(log, ParquetLog) and log.shared
+    passes_there = passes if target_passes is None else target_passes
+    there = TargetParts(target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_there)
+    check_agreement(there.parts(), log.context_shape, n_arms=n_arms, per_arm=per_arm)
+    logged = log.reward_bounds() if isinstance(log, ParquetLog) else log.read_log(np.arange(len(log)))[1]
+    later = None if there.labelled is None else payable(there.labelled.reward_table)
+    return Pair(
         name=name,
+        context_shape=log.context_shape,
+        n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms),
+        source=train,
+        source_test=held,
+        target=there.contexts,
+        target_test=there.test,
+        target_labelled=there.labelled,
+        arms="shared" if per_arm else "disjoint",
+        feedback=feedback,
+        reward_range=log_reward_range(reward_range, logged, later),
+        about=About(summary="a log given by the user", licence="the user's own"),
+        shift=as_shift(shift, context_shape=log.context_shape, units=units),
     )
-    later = checked.target_labelled
-    known = payable(later.reward_table) if isinstance(later, ArraySource) else None
-    low_high = log_reward_range(reward_range, logged, known)
-    return replace(checked, source=train, source_test=held, feedback=feedback, reward_range=low_high)
+
+
+def _opened(
+    log: tuple[ArrayLike, ...] | str | Path | ParquetLog, argument: str, *, n_arms: int, passes: int
+) -> ArrayLog | ParquetLog:
+    if isinstance(log, ParquetLog):
+        return log
+    if isinstance(log, str | Path):
+        return ParquetLog(log, n_arms=n_arms, passes=passes)
+    if not (isinstance(log, tuple) and len(log) in (3, 4)):
+        raise InvalidInput(f"{argument} must be a tuple (contexts, arms, rewards, propensities)")
+    opened = ArrayLog(*log, n_arms=n_arms, passes=passes, name=argument)
+    if opened.propensities_estimated:
+        warn_of_estimated_propensities(opened.propensities_estimated, stacklevel=4)
+    return opened
+
+
+def warn_of_estimated_propensities(how: str, *, stacklevel: int) -> None:
+    """Tell the user what the propensities of a log rest on."""
+    warnings.warn(
+        f"the log has no propensities; they are {how}. What rests on them is as right as this model of the logging "
+        "policy",
+        stacklevel=stacklevel,
+    )
+
+
+def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tuple[FloatArray, str]:
+    """With which probability each arm (n,) was chosen, estimated from the log itself, and a word how.
+
+    The arm's frequency, or a multinomial logistic model of the contexts where it predicts held-out rounds better. Each
+    round is predicted by a model that did not see it. No propensity is below 0.01.
+    """
+    counts = np.bincount(arms, minlength=n_arms)
+    frequencies = (counts / len(arms))[arms]
+    told = "estimated by the frequency of each arm"
+    best = np.clip(frequencies, _SMALLEST_PROPENSITY, 1.0)
+    if len(arms) >= 20 * _FOLDS and np.count_nonzero(counts >= 2 * _FOLDS) > 1:
+        predicted = _predicted_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
+        if np.log(predicted).mean() > np.log(best).mean():
+            best, told = predicted, "estimated by a logistic model of the arm given the context"
+    return best, told
+
+
+def _predicted_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
+    from sklearn.linear_model import LogisticRegression
+
+    fold = np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS
+    predicted = np.empty(len(arms))
+    for number in range(_FOLDS):
+        train, test = fold != number, fold == number
+        centre, deviation = features[train].mean(axis=0), features[train].std(axis=0)
+        scaled = (features - centre) / np.where(deviation > 0, deviation, 1.0)
+        if len(np.unique(arms[train])) < 2:
+            predicted[test] = 1.0
+            continue
+        model = LogisticRegression(max_iter=500).fit(scaled[train], arms[train])
+        place = {arm: at for at, arm in enumerate(model.classes_)}
+        table = model.predict_proba(scaled[test])
+        columns = np.array([place.get(arm, -1) for arm in arms[test]])
+        predicted[test] = np.where(columns >= 0, table[np.arange(len(columns)), columns], 0.0)
+    return np.clip(predicted, _SMALLEST_PROPENSITY, 1.0)
 
 
 def log_reward_range(

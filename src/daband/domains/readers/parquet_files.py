@@ -143,7 +143,7 @@ def resolve_columns(columns: Columns | None, schema: dict[str, Any], path: Path)
     if columns is not None:
         if not isinstance(columns, Columns):
             raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
-        if columns.arm is None:
+        if columns.arm is None or columns.propensity is None:
             raise InvalidInput("columns needs arm, reward and propensity: a log says what was done and what it paid")
         return columns
     logged = ("arm", "reward", "propensity")

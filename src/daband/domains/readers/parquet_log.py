@@ -7,7 +7,9 @@ file before the first row is read; what its rows hold is checked batch by batch.
 
 from __future__ import annotations
 
+import copy
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -120,22 +122,65 @@ class ParquetLog(LoggedDomain):
             )
         self._row_shape = (self.n_arms, *self.context_shape) if shared else self.context_shape
         self._starts = np.concatenate([[0], np.cumsum([file.rows for file in self.files])])
-        block = max(1, min(_BLOCK_ROWS, math.ceil(len(self) / 64)))
-        self._block_rows = block
+        rows = int(self._starts[-1])
+        self._block_rows = max(1, min(_BLOCK_ROWS, math.ceil(rows / 64)))
+        self._take_blocks(np.arange(math.ceil(rows / self._block_rows)))
         self._block = lru_cache(maxsize=2)(self._read_block)
 
+    def _take_blocks(self, blocks: IntArray) -> None:
+        """Be the log of these blocks of rows; a position is one among their rows."""
+        self._blocks = blocks
+        starts = blocks * self._block_rows
+        self._lengths = np.minimum(starts + self._block_rows, int(self._starts[-1])) - starts
+        self._ends = np.cumsum(self._lengths)
+
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self._ends[-1])
+
+    def hold_out(self, share: float, *, name: str) -> tuple[ParquetLog, ParquetLog | None]:
+        """The log without about ``share`` of its blocks of rows, and those; the split depends on ``name``.
+
+        Blocks, because whoever streams a log larger than memory skips ranges of rows, not rows.
+        """
+        n_held = min(round(share * len(self._blocks)), len(self._blocks) - 1)
+        if n_held < 1:
+            return self, None
+        generator = np.random.default_rng(zlib.crc32(f"{name}, held-out source".encode()))
+        chosen = np.zeros(len(self._blocks), np.bool_)
+        chosen[generator.permutation(len(self._blocks))[:n_held]] = True
+        kept, held = copy.copy(self), copy.copy(self)
+        for part, blocks in ((kept, self._blocks[~chosen]), (held, self._blocks[chosen])):
+            part._take_blocks(blocks)
+            part._block = lru_cache(maxsize=2)(part._read_block)
+        held.passes = 1
+        return kept, held
+
+    def reward_bounds(self) -> FloatArray:
+        """The smallest and the largest reward of the files, (2,): one column is read."""
+        bounds = []
+        for part in self.parts():
+            for frame in read_frames(part, [self._logged("reward")], 8 * BATCH_ROWS):
+                column = frame[self._logged("reward")].to_numpy()
+                bounds += [column.min(), column.max()]
+        return np.array([min(bounds), max(bounds)], dtype=np.float64)
+
+    def _logged(self, role: str) -> str:
+        name = getattr(self.columns, role)
+        assert isinstance(name, str)
+        return name
 
     # The log as a stream.
 
     def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
         """The parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
-        return [
-            LogPart(file.path, start, min(start + rows, file.rows))
-            for file in self.files
-            for start in range(0, file.rows, rows)
-        ]
+        found = []
+        breaks = np.flatnonzero(np.diff(self._blocks) != 1) + 1
+        for run in np.split(self._blocks, breaks):
+            first, last = int(run[0]) * self._block_rows, (int(run[-1]) + 1) * self._block_rows
+            for file, at in zip(self.files, self._starts[:-1].tolist(), strict=True):
+                start, stop = max(0, first - at), min(file.rows, last - at)
+                found += [LogPart(file.path, begin, min(begin + rows, stop)) for begin in range(start, stop, rows)]
+        return found
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
         """The rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
@@ -169,9 +214,9 @@ class ParquetLog(LoggedDomain):
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def _order_of_pass(self, pass_number: int, start: int, stop: int, seed: int) -> IntArray:
-        size, n = self._block_rows, len(self)
-        blocks = np.random.default_rng([seed, pass_number, n, self._order_key]).permutation(math.ceil(n / size))
-        lengths = np.minimum((blocks + 1) * size, n) - blocks * size
+        n = len(self)
+        blocks = np.random.default_rng([seed, pass_number, n, self._order_key]).permutation(len(self._blocks))
+        lengths = self._lengths[blocks]
         ends = np.cumsum(lengths)
         pieces = []
         for place in range(int(np.searchsorted(ends, start, side="right")), len(blocks)):
@@ -180,7 +225,7 @@ class ParquetLog(LoggedDomain):
                 break
             rows = np.random.default_rng([seed, pass_number, n, self._order_key, int(blocks[place])])
             within = rows.permutation(int(lengths[place]))[max(0, start - first) : stop - first]
-            pieces.append(int(blocks[place]) * size + within)
+            pieces.append(int(self._ends[blocks[place]] - lengths[place]) + within)
         return np.concatenate(pieces)
 
     def read(self, indices: IntArray) -> AnyArray:
@@ -191,16 +236,17 @@ class ParquetLog(LoggedDomain):
         return rounds.arms, rounds.rewards, rounds.propensities
 
     def _gathered(self, indices: IntArray) -> LoggedRounds:
-        blocks = indices // self._block_rows
+        blocks = np.searchsorted(self._ends, indices, side="right")
         found = []
         for block in np.unique(blocks):
-            rounds, rows = self._block(int(block)), indices[blocks == block] - block * self._block_rows
+            rows = indices[blocks == block] - (self._ends[block] - self._lengths[block])
+            rounds = self._block(int(self._blocks[block]))
             found.append([column[rows] for column in _columns_of(rounds)])
         place = np.argsort(np.argsort(blocks, kind="stable"), kind="stable")
         return LoggedRounds(*(np.concatenate(column)[place] for column in zip(*found, strict=True)))
 
     def _read_block(self, block: int) -> LoggedRounds:
-        start, stop = block * self._block_rows, min((block + 1) * self._block_rows, len(self))
+        start, stop = block * self._block_rows, min((block + 1) * self._block_rows, int(self._starts[-1]))
         found = []
         for file, first in zip(self.files, self._starts[:-1], strict=True):
             own = LogPart(file.path, max(0, start - int(first)), min(file.rows, stop - int(first)))
@@ -232,22 +278,16 @@ class ParquetLog(LoggedDomain):
         raise UnusableFile(f"{path} has no row that tells the length of its lists")
 
     def _rounds(self, frame: pl.DataFrame, path: str, at: int) -> LoggedRounds:
-        columns = self.columns
-        assert columns.arm is not None
-        assert columns.reward is not None
-        assert columns.propensity is not None
-        logged = (columns.arm, columns.reward, columns.propensity)
+        arm, reward, propensity = logged = [self._logged(role) for role in ("arm", "reward", "propensity")]
         refuse_nulls(frame, logged if self._transform is not None else self._names, path, at)
-        arms = frame[columns.arm].to_numpy().astype(np.int64)
-        refuse_where(
-            (arms < 0) | (arms >= self.n_arms), arms, columns.arm, f"arms lie in 0..{self.n_arms - 1}", path, at
-        )
-        rewards = frame[columns.reward].to_numpy().astype(np.float64)
-        refuse_where(~np.isfinite(rewards), rewards, columns.reward, "rewards are finite numbers", path, at)
-        chances = frame[columns.propensity].to_numpy().astype(np.float64)
-        wrong = ~((chances > 0) & (chances <= 1))
-        refuse_where(wrong, chances, columns.propensity, "propensities lie in (0, 1]", path, at)
-        return LoggedRounds(self._contexts(frame, path, at), arms, rewards, chances)
+        arms = frame[arm].to_numpy().astype(np.int64)
+        refuse_where((arms < 0) | (arms >= self.n_arms), arms, arm, f"arms lie in 0..{self.n_arms - 1}", path, at)
+        rewards = frame[reward].to_numpy().astype(np.float64)
+        refuse_where(~np.isfinite(rewards), rewards, reward, "rewards are finite numbers", path, at)
+        propensities = frame[propensity].to_numpy().astype(np.float64)
+        wrong = ~((propensities > 0) & (propensities <= 1))
+        refuse_where(wrong, propensities, propensity, "propensities lie in (0, 1]", path, at)
+        return LoggedRounds(self._contexts(frame, path, at), arms, rewards, propensities)
 
     def _contexts(self, frame: pl.DataFrame, path: str, at: int) -> AnyArray:
         columns = self.columns

@@ -15,7 +15,12 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair, RewardRange
 from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
 from daband.domains.readers.columns import Columns
-from daband.domains.readers.logs import from_log, log_reward_range
+from daband.domains.readers.logs import (
+    estimate_propensities,
+    from_log,
+    log_reward_range,
+    warn_of_estimated_propensities,
+)
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike, as_shift
@@ -82,6 +87,8 @@ def from_table(
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     source_frame, target_frame = read_table(source), read_table(target)
+    for what, frame in (("source", source_frame), ("target", target_frame)):
+        _refuse_renamed(frame, columns, what)
     classes = _classes(source_frame, columns) if class_names is None else _named_classes(class_names, columns)
     answers = {columns.label} if columns.label else set(columns.rewards)
     labelled = bool(answers) and answers <= set(target_frame.columns)
@@ -99,8 +106,8 @@ def from_table(
     else:
         held_frame = read_table(source_test)
     frames = {"source": source_frame, "target": target_frame, "target_test": test_frame, "source_test": held_frame}
-    for what, frame in frames.items():
-        if frame is not None and not len(frame):
+    for what, rows in frames.items():
+        if rows is not None and not len(rows):
             raise DataError(f"the {what} table has no rows")
     if transform is None:
         both = _stacked(source_frame, target_frame, columns)
@@ -136,6 +143,8 @@ def from_table(
         what: None if frame is None else rounds(frame, transform, columns, classes, what)
         for what, frame in (("source", source_frame), ("source_test", held_frame))
     }
+    if columns.arm is not None and columns.propensity is None:
+        _estimate_propensities(parts, len(classes))
     pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
     about = About(summary="tables given by the user", licence="the user's own")
     assumed = as_shift(shift, context_shape=pair.context_shape, units=units, feature_names=transform.feature_names)
@@ -157,14 +166,32 @@ def read_table(table: Any) -> pl.DataFrame:
     kind = type(table).__module__.partition(".")[0]
     try:
         if kind == "pandas":
+            _refuse_twice(list(table.columns))
             return pl.from_pandas(table)
         if kind == "pyarrow":
+            _refuse_twice(table.schema.names)
             frame = pl.from_arrow(table)
             assert isinstance(frame, pl.DataFrame)
             return frame
     except ImportError as error:
-        raise DataError(f"this {kind} table cannot be read: {error}") from None
+        raise DataError(
+            f"this {kind} table cannot be read: {error}; `pip install daband[tables]` brings what it needs"
+        ) from None
     raise InvalidInput(f"a table is a path or a pandas, polars or arrow table, got {type(table).__name__}")
+
+
+def _refuse_twice(names: Sequence[Any]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidInput(f"the table has two columns named {twice!r}: which one is meant? Rename or drop one")
+
+
+def _refuse_renamed(frame: pl.DataFrame, columns: Columns, where: str) -> None:
+    """Raise where a column that is used stood twice in a file: polars renames the second."""
+    used = (*columns.context, *columns.rewards, columns.label, columns.arm, columns.reward, columns.propensity)
+    twice = next((name for name in used if f"{name}_duplicated_0" in frame.columns), None)
+    if twice is not None:
+        raise InvalidInput(f"the {where} file has two columns named {twice!r}: which one is meant? Rename or drop one")
 
 
 def _read_file(path: Path) -> pl.DataFrame:
@@ -286,11 +313,20 @@ def _log(
     frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
 ) -> tuple[AnyArray, ...]:
     assert columns.arm is not None
-    assert columns.reward is not None
-    assert columns.propensity is not None
     arms = _positions(_values(frame, columns.arm), classes, columns.arm, where)
-    rewards, propensities = (_logged(frame, name, where) for name in (columns.reward, columns.propensity))
-    return transform.apply(frame), arms, rewards, propensities
+    numeric = [name for name in (columns.reward, columns.propensity) if name is not None]
+    return transform.apply(frame), arms, *(_logged(frame, name, where) for name in numeric)
+
+
+def _estimate_propensities(parts: dict[str, Any], n_arms: int) -> None:
+    """Add what the logging policy's propensities seem to be, from all rounds of the log: training's and those held."""
+    given = {what: part for what, part in parts.items() if part is not None}
+    contexts, arms = (np.concatenate([part[at] for part in given.values()]) for at in (0, 1))
+    propensities, how = estimate_propensities(contexts, arms, n_arms)
+    warn_of_estimated_propensities(how, stacklevel=4)
+    for what, part in given.items():
+        parts[what] = (*part, propensities[: len(part[1])])
+        propensities = propensities[len(part[1]) :]
 
 
 def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:

@@ -1,0 +1,181 @@
+import tracemalloc
+import warnings
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.domains import Columns, ParquetLog, from_arrays, from_log, from_table
+from daband.domains.readers.logs import estimate_propensities
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(600, 4))
+Y = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] > 0.5)
+
+
+def log_frame(n=4000, seed=0):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(n, 3))
+    propensity = np.where(x[:, 0] > 0, 0.8, 0.2)
+    arm = (generator.random(n) < propensity).astype(np.int64)
+    return pl.DataFrame(
+        {
+            "a": x[:, 0],
+            "b": x[:, 1],
+            "c": x[:, 2],
+            "arm": arm,
+            "reward": generator.normal(arm * x[:, 1], 0.1),
+            "propensity": np.where(arm == 1, propensity, 1 - propensity),
+        }
+    )
+
+
+@pytest.mark.parametrize("column", [lambda y: y[:, None], lambda y: pl.DataFrame({"y": y}), lambda y: [[v] for v in y]])
+def test_labels_in_one_column_are_labels(column):
+    """Before: a bandit of one arm, through which everything ran."""
+    plain, columned = (
+        from_arrays(source=(X, labels), target=X, target_test=(X, labels), target_labelled=(X, labels))
+        for labels in (Y, column(Y))
+    )
+    assert columned.n_arms == plain.n_arms == 3
+    assert columned.feedback == "one_hot"
+    rows = np.arange(50)
+    np.testing.assert_array_equal(columned.source.read_rewards(rows)[0], plain.source.read_rewards(rows)[0])
+    np.testing.assert_array_equal(columned.target_test.read_expected(0, 50), plain.target_test.read_expected(0, 50))
+
+
+def test_labels_in_a_pandas_frame_or_a_tensor_column():
+    import pandas as pd
+    import torch
+
+    for labels in (pd.DataFrame({"y": Y}), torch.as_tensor(Y)[:, None]):
+        assert from_arrays(source=(X, labels), target=X).n_arms == 3
+    with pytest.raises(daband.InvalidInput, match=r"names such as 'low'.*numpy\.unique"):
+        from_arrays(source=(X, pd.DataFrame({"y": ["low", "high"] * 300})), target=X)
+
+
+def test_one_column_of_rewards_is_refused():
+    with pytest.raises(daband.InvalidInput, match="source rewards have one column, and a bandit has two arms or more"):
+        from_arrays(source=(X, Y[:, None] / 2), target=X)
+
+
+def test_a_number_of_arms_beyond_memory_is_refused_at_once():
+    with pytest.raises(daband.InvalidInput, match=r"n_arms=1000000000000 would need .* GiB"):
+        from_arrays(source=(X, Y), target=X, n_arms=10**12)
+    with pytest.raises(daband.InvalidInput, match=r"labels up to 999999999999 would need"):
+        from_arrays(source=(X, np.where(Y == 0, 10**12 - 1, Y)), target=X)
+    log = (X, Y, X[:, 0], np.full(600, 0.5))
+    with pytest.raises(daband.InvalidInput, match="n_arms=1000000000000 would need"):
+        from_log(source=log, target=X, n_arms=10**12)
+    draw = lambda generator, n: generator.normal(size=(n, 2))  # noqa: E731
+    with pytest.raises(daband.InvalidInput, match="n_arms=1000000000000 would need"):
+        daband.domains.from_callable(source=(draw, lambda g, x, a: a), target=draw, n_arms=10**12)
+
+
+def test_equal_class_names_are_refused_at_once():
+    with pytest.raises(daband.InvalidInput, match="class_names has 'low' twice"):
+        from_arrays(source=(X, Y), target=X, class_names=["low", "high", "low"])
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    import pandas as pd
+
+    twice = pd.DataFrame([[1.0, 2.0, 0], [2.0, 1.0, 1]] * 10, columns=["a", "a", "y"])
+    columns = Columns(context=["a"], label="y")
+    with pytest.raises(daband.InvalidInput, match="two columns named 'a': which one is meant"):
+        from_table(source=twice, target=twice, columns=columns)
+    twice.to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(daband.InvalidInput, match="the source file has two columns named 'a'"):
+        from_table(source=tmp_path / "twice.csv", target=tmp_path / "twice.csv", columns=columns)
+
+
+@pytest.mark.parametrize("framing", [None, "224", 0, True])
+def test_a_framing_that_is_none_is_refused(tmp_path, framing):
+    for name in ("day", "night"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(b"")
+    with pytest.raises(daband.InvalidInput, match="framing"):
+        daband.domains.from_image_folder(source=tmp_path, target=tmp_path, framing=framing)
+
+
+def test_a_log_needs_no_table_of_every_arm():
+    n, arms = 20_000, 400
+    log = (RNG.normal(size=(n, 5)), RNG.integers(arms, size=n), RNG.random(n), np.full(n, 1 / arms))
+    tracemalloc.start()
+    pair = from_log(source=log, target=log[0], n_arms=arms)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pair.n_arms == arms
+    assert peak < 8e6  # the table of 20,000 x 400 rewards takes 64 MB
+
+
+def test_a_share_of_parquet_files_is_held_out(tmp_path):
+    """Before: source_test=0.1 was ignored, because it is the default."""
+    frame = log_frame()
+    frame[:2500].write_parquet(tmp_path / "0.parquet")
+    frame[2500:].write_parquet(tmp_path / "1.parquet")
+    pair = from_log(source=tmp_path, target=frame.select("a", "b", "c").to_numpy(), n_arms=2, source_test=0.1)
+    assert isinstance(pair.source, ParquetLog)
+    assert len(pair.source) + len(pair.source_test) == 4000
+    assert abs(len(pair.source_test) - 400) < 64
+
+    def rows(log):
+        every = log.read(np.arange(len(log)))
+        streamed = np.concatenate([batch.contexts for part in log.parts() for batch in log.batches(part)])
+        np.testing.assert_array_equal(every, streamed)
+        shown = log.batch(0, len(log), seed=3)
+        assert {row.tobytes() for row in shown} == {row.tobytes() for row in every}
+        return {row.tobytes() for row in every}
+
+    used, held = rows(pair.source), rows(pair.source_test)
+    assert not used & held
+    assert len(used | held) == 4000
+    again = from_log(source=tmp_path, target=frame.select("a", "b", "c").to_numpy(), n_arms=2)
+    assert rows(again.source_test) == held
+    assert pair.reward_range == "auto"
+    assert from_log(source=tmp_path, target=X[:, :3], n_arms=2, source_test=None).source_test is None
+
+
+def test_rewards_of_every_file_decide_the_range(tmp_path):
+    frame = log_frame(300).with_columns(reward=pl.lit(0.5))
+    frame.write_parquet(tmp_path / "0.parquet")
+    assert from_log(source=tmp_path, target=X[:, :3], n_arms=2).reward_range == (0.0, 1.0)
+    frame.with_columns(reward=pl.lit(7.0)).write_parquet(tmp_path / "1.parquet")
+    assert from_log(source=tmp_path, target=X[:, :3], n_arms=2).reward_range == "auto"
+
+
+def test_propensities_are_estimated_where_a_log_has_none():
+    frame = log_frame()
+    truth = frame["propensity"].to_numpy()
+    contexts, arms = frame.select("a", "b", "c").to_numpy(), frame["arm"].to_numpy()
+    estimated, how = estimate_propensities(contexts, arms, 2)
+    assert "logistic model" in how
+    frequency = np.where(arms == 1, arms.mean(), 1 - arms.mean())
+    assert np.abs(estimated - truth).mean() < 0.6 * np.abs(frequency - truth).mean()
+    even = RNG.integers(3, size=600)
+    assert "frequency" in estimate_propensities(X, even, 3)[1]
+    assert estimate_propensities(X, np.zeros(600, np.int64), 3)[0].tolist() == [1.0] * 600
+    assert (estimate_propensities(X[:9], even[:9], 3)[0] > 0).all()
+
+
+def test_a_log_without_propensities_says_that_they_are_estimated():
+    frame = log_frame(800)
+    contexts, arms, rewards = (
+        frame.select("a", "b", "c").to_numpy(),
+        frame["arm"].to_numpy(),
+        frame["reward"].to_numpy(),
+    )
+    with pytest.warns(UserWarning, match="the log has no propensities; they are estimated by a logistic model"):
+        pair = from_log(source=(contexts, arms, rewards), target=contexts, n_arms=2)
+    assert len(pair.source) + len(pair.source_test) == 800
+    columns = Columns(context=["a", "b", "c"], arm="arm", reward="reward")
+    with pytest.warns(UserWarning, match="no propensities"):
+        table = from_table(source=frame.drop("propensity"), target=frame, columns=columns)
+    everything = np.concatenate([log.read_log(np.arange(len(log)))[2] for log in (table.source, table.source_test)])
+    assert np.abs(np.sort(everything) - np.sort(frame["propensity"].to_numpy())).mean() < 0.16  # a step, met by a slope
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_log(source=(contexts, arms, rewards, np.full(800, 0.5)), target=contexts, n_arms=2)
+    with pytest.raises(daband.InvalidInput, match=r"both columns\.arm and columns\.reward"):
+        Columns(context=["a"], arm="arm")
