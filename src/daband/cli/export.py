@@ -26,7 +26,7 @@ def export_command(
     """Write a run's policy to one file that decides on raw rows, without anything that it was trained on."""
     from daband import load
     from daband.experiments import policy_folder
-    from daband.handover import export, load_deployed
+    from daband.serving import export, load_deployed
 
     console = Console()
     found = policy_folder(folder)
