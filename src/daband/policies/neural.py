@@ -67,8 +67,6 @@ _LARGEST_INPUT = 4096
 _STREAK_THAT_STOPS = 3
 _MOST_CONTEXTS = 2048
 """Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
-_LARGEST_VECTOR = 1e15
-"""The norm of contexts that a network takes if it normalises its input: squares of float32 numbers stay finite."""
 _MOST_DISTINCT = 1 << 16
 _COMPONENTS, _MOST_ROWS = 64, 4096
 """Principal components of the expert of that name, and the contexts of a domain that they are fitted to."""
@@ -281,8 +279,6 @@ class NeuralLinUCB(Policy):
             device=self._device,
             module=encoder if isinstance(encoder, nn.Module) else None,
         )
-        if getattr(self._learner.encoder.features, "normalise_input", None) is not None:
-            self.largest_norm = _LARGEST_VECTOR
         exploration = Exploration(
             explore,
             checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
