@@ -129,12 +129,16 @@ def test_another_network_begins_without_the_options_of_the_one_before():
         policy = daband.DABand(context_shape=(6,), n_arms=2, recipe=wide, seed=0)
         assert policy.select([[0.0] * 6]).arm.shape == (1,)
     same = resolve_recipe({"base": "default", "encoder": {"name": "mlp"}}, context_shape=(6,))
-    assert same.encoder.options == {"statistics": "source"}
+    assert same.encoder.options == {"statistics": "source", **PLAIN}
 
 
 def test_a_setting_of_the_network_in_the_wrong_place_is_sent_to_its_options():
     with pytest.raises(InvalidInput, match=r"no setting 'encoder.widths'; .* encoder\.options"):
         resolve_recipe({"encoder": {"widths": [8]}}, context_shape=(6,))
+
+
+PLAIN = {"normalise_input": True, "normalise_hidden": False}
+"""The network for vectors where nothing is aligned."""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,8 @@ def test_a_setting_of_the_network_in_the_wrong_place_is_sent_to_its_options():
 def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, prior, tmp_path):
     policy = DABand(context_shape=(4,), n_arms=2, device="cpu", shift=shift)
     assert set(policy.recipe.weights) == {"source_cross_entropy", *terms}
-    assert (policy.recipe.encoder.options, policy.recipe.learning.prior) == (options, prior)
+    plain = {} if terms else PLAIN
+    assert (policy.recipe.encoder.options, policy.recipe.learning.prior) == ({**options, **plain}, prior)
     assert policy.alignment.startswith("aligned by adversarial" if terms else "nothing is aligned")
     policy.save(tmp_path / "policy.safetensors")
     loaded = load(tmp_path / "policy.safetensors")

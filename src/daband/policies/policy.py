@@ -118,9 +118,17 @@ def exploration_setting(field: str) -> property:
 
 
 class _PolicyType(ABCMeta):
-    """Notes when a policy is constructed: from then on, attributes that would do nothing are refused."""
+    """Refuses unknown settings by the name of the class; notes when a policy is constructed.
+
+    From then on, attributes that would do nothing are refused.
+    """
 
     def __call__(cls, *arguments: Any, **settings: Any) -> Any:
+        offered: dict[str, Any] = setting_defaults(cls)
+        unknown = next((name for name in settings if name not in offered), None)
+        if unknown is not None and offered:
+            hint = "; it is called 'feedback' now" if unknown == "reveal" else did_you_mean(unknown, offered)
+            raise TypeError(f"{cls.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(offered)})")
         policy = super().__call__(*arguments, **settings)
         policy.__dict__["_constructed"] = True
         return policy
@@ -571,15 +579,6 @@ class Policy(ABC, metaclass=_PolicyType):
             **({"shift": self.shift.state()} if self.shift.stated else {}),
         }
 
-    @property
-    def alignment(self) -> str:
-        """What is aligned between the domains, and by how much, in one line."""
-        own = getattr(self.transform, "by_domain", False)
-        columns = "" if isinstance(own, bool) else f" for {len(own)} columns"
-        return (
-            f"nothing is aligned: {f'own statistics of each domain{columns}' if own else 'domains are treated alike'}"
-        )
-
     def plan(self, episodes: int) -> None:
         """Say how many episodes a run has, before the first: schedules of a policy that has any are shares of it."""
 
@@ -597,6 +596,13 @@ class Policy(ABC, metaclass=_PolicyType):
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of a context behind the transform."""
         return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
+
+    @property
+    def alignment(self) -> str:
+        """In one line, what the policy does about differences between the domains."""
+        if self.shift.stated and any(self.shift.own_statistics(self._dimensions)):
+            return f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
+        return "nothing is aligned: a number means the same in every domain"
 
     @property
     def largest_norm(self) -> float:

@@ -55,6 +55,7 @@ def resolve_recipe(
     context_shape: tuple[int, ...],
     source_terms_only: bool = False,
     shift: Shift | None = None,
+    standardised: bool = False,
 ) -> Recipe:
     """The recipe that is meant: a name, a ``Recipe``, what ``Recipe.settings`` returned, or a change of a named one.
 
@@ -63,6 +64,7 @@ def resolve_recipe(
 
     ``default`` and ``small`` follow ``shift`` (``Recipe.for_shift``), by default that of the context's shape. What a
     mapping changes, terms among them, is changed after that. Other names mean all of their terms.
+    ``standardised`` contexts are not normalised again.
 
     With ``source_terms_only`` a name, and the ``base`` of a change, mean that recipe without the target's terms. A
     recipe that is given in full is used as it is.
@@ -81,6 +83,8 @@ def resolve_recipe(
             named: object = changes.get("weights")
             keep = tuple(named) if isinstance(named, Mapping) else ()
             base = base.for_shift(shift, context_shape=context_shape, keep=keep)
+            if not shift.aligns and base.encoder.name == "mlp" and base.learning.linear_weight > 0:
+                base = _unaligned(base, standardised=standardised)
         full = base.changed(changes)
     else:
         raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
@@ -153,6 +157,12 @@ def _default_vector() -> Recipe:
         encoder=EncoderSettings(name="mlp"),
         learning=LearningSettings(steps=32, gate_exponent=1.0, linear_weight=0.5, run_steps=9_600),
     )
+
+
+def _unaligned(recipe: Recipe, *, standardised: bool) -> Recipe:
+    """The same for vectors of which a number means the same in every domain: no batch norm in hidden layers."""
+    options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
+    return replace(recipe, encoder=replace(recipe.encoder, options=options))
 
 
 def _small_image() -> Recipe:
