@@ -23,6 +23,7 @@ from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
 from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
+from daband.cli.files import takes_files
 from daband.cli.fit_log import fit_log_command
 from daband.cli.lines import say
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
@@ -111,6 +112,7 @@ def demo(
 
 
 @app.command()
+@takes_files
 def run(
     name: Name,
     method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
@@ -138,6 +140,7 @@ def run(
 
 
 @app.command("bench")
+@takes_files
 def bench_command(
     name: Name,
     methods: Methods = None,
@@ -159,7 +162,7 @@ app.command()(ablate)
 app.command()(sweep)
 app.command("continue")(continue_command)
 app.command("audit")(audit_command)
-app.command("choose")(choose_command)
+app.command("choose")(takes_files(choose_command))
 app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
