@@ -31,8 +31,7 @@ import torch
 from torch.nn import functional
 
 import daband
-from daband.handover import Deployed
-from daband.handover.heads import AveragedHead, LinearHead
+from daband.serving import Deployed, Member
 from daband.table_transform import CategoricalColumn, NumericColumn, TableTransform
 
 DIMENSIONS, ARMS, ALPHA, ROUNDS = 32, 10, 0.15, 400
@@ -188,13 +187,12 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
 
 def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
     """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy."""
-    layers = deployed.features._network._dense._layers  # type: ignore[union-attr]
-    both = deployed.head
-    assert isinstance(both, AveragedHead)
+    network, beside = deployed.frozen.members
+    layers = network.network._dense._layers  # type: ignore[union-attr]
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
 
-    def scores(head: LinearHead, z: Any) -> Any:
-        return head._theta @ z + ALPHA * np.sqrt((head._inverse @ z) @ z)
+    def scores(member: Member, z: Any) -> Any:
+        return member.theta @ z + ALPHA * np.sqrt((member.inverse @ z) @ z)
 
     def run() -> int:
         hidden = row.astype(np.float32)
@@ -203,8 +201,8 @@ def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
         weight, bias = layers[-1]
         latent = (hidden @ weight + bias).astype(np.float64)
         standard = np.append((row - mean) / deviation, 1.0)
-        network = scores(both._first, latent / np.sqrt(latent @ latent))
-        return int((0.5 * network + 0.5 * scores(both._second, standard)).argmax())
+        both = scores(network, latent / np.sqrt(latent @ latent)), scores(beside, standard)
+        return int((0.5 * both[0] + 0.5 * both[1]).argmax())
 
     return run
 

@@ -30,8 +30,8 @@ import daband
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Pair, RewardDomain, load
 from daband.policies import Policy
-from daband.training import Training, continue_on_target
-from daband.training.stacked import can_train_stacked, run_stacked
+from daband.training import TrainSettings, continue_on_target
+from daband.training.loop import can_train_stacked, run_phases
 from daband.training.trainer import Phase
 
 ROUNDS, EPISODE = 1920, 64
@@ -178,12 +178,13 @@ def continued(policies: Sequence[Policy], target: RewardDomain, rounds: int, tru
         runs = [continue_on_target(policy, target=target, rounds=rounds, prior_trust=trust) for policy in policies]
         return [run.total_regret for run in runs]
     episodes = -(-rounds // EPISODE)
-    phases = [Phase("target", target, None, episodes, EPISODE, policy.seed, rounds) for policy in policies]
+    settings = TrainSettings(episode_length=EPISODE)
+    phases = [Phase("target", target, None, episodes, policy.seed, settings, rounds) for policy in policies]
     for policy in policies:
         if trust != 1.0:
             policy.trust_prior(trust)
     regrets = []
-    for outcome in run_stacked([Training(policy, target) for policy in policies], phases):
+    for outcome in run_phases(policies, phases):
         if isinstance(outcome, Exception):
             raise outcome
         regrets.append(outcome.total_regret)

@@ -18,12 +18,34 @@ __all__ = ["KINDS", "RECORD", "development", "report", "split"]
 
 RECORD = Path(__file__).parent / "records" / "split.json"
 
-_TABLES = (
-    "baseball-era chemistry-gender children-urban churn-contract computers-trend credit-home diamonds-cut doctor-gender "
-    "earnings-years fishing-income fuel-years hawks-years injury-seat insurance-selfemployed loan-grade pension-married "
-    "poverty-country salary-country star-schools vote-gender vote-state wage-jobclass wages-region weather-city "
-    "weight-sex women-race"
-).split()
+_TABLES = [
+    "baseball-era",
+    "chemistry-gender",
+    "children-urban",
+    "churn-contract",
+    "computers-trend",
+    "credit-home",
+    "diamonds-cut",
+    "doctor-gender",
+    "earnings-years",
+    "fishing-income",
+    "fuel-years",
+    "hawks-years",
+    "injury-seat",
+    "insurance-selfemployed",
+    "loan-grade",
+    "pension-married",
+    "poverty-country",
+    "salary-country",
+    "star-schools",
+    "vote-gender",
+    "vote-state",
+    "wage-jobclass",
+    "wages-region",
+    "weather-city",
+    "weight-sex",
+    "women-race",
+]
 
 
 def _ordered(*domains: str) -> list[str]:

@@ -39,7 +39,7 @@ from daband.learning.stepper import take_steps
 from daband.objectives import Weight
 from daband.policies import NeuralLinUCB
 from daband.policies.recipes import recipe_for
-from daband.training import Stopwatch, Training, train_stacked
+from daband.training import Stopwatch, Training, TrainSettings, train_stacked
 
 ENCODERS = ("mlp", "conv-plain", "conv", "pretrained")
 ARMS, ROUNDS = 10, 64
@@ -167,7 +167,10 @@ def stacked_seconds(encoder: str, device: torch.device, episodes: int, runs: int
     begun = time.perf_counter()
     domains: dict[str, Any] = {"source": pair.source, "target": pair.target}
     outcome = train_stacked(
-        [Training(policy, **domains, episodes=WARM_UP + episodes, episode_length=ROUNDS) for policy in policies]
+        [
+            Training(policy, **domains, settings=TrainSettings(episodes=WARM_UP + episodes, episode_length=ROUNDS))
+            for policy in policies
+        ]
     )
     for run in outcome:
         if isinstance(run, Exception):

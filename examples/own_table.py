@@ -114,7 +114,7 @@ print({name: row[name] for name in ("basket", "visits", "device")}, "->", decisi
 print(deployed.decide({**row, "device": "fridge"}).warnings)
 
 # %%
-# From a shell it is ``python -m daband.handover market.daband < rows.jsonl``, one JSON object a line, and numpy is all
+# From a shell it is ``python -m daband.serving market.daband < rows.jsonl``, one JSON object a line, and numpy is all
 # that it needs there.
 
 # %%

@@ -162,24 +162,3 @@ def test_studies_of_logs(tmp_path: Path) -> None:
     for record in joined["records"]:
         assert len(record["values"]) == 4
         assert max(record["values"].values()) <= record["best"]
-
-
-def test_the_study_of_assess_reads_what_its_policies_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    arguments = ("--pairs", "synthetic/none", "--only", "linucb", "--scale", "0.14", "--seeds", "2", "--device", "cpu")
-    run("trust_policies.py", "--out", str(tmp_path), *arguments)
-    study = importlib.import_module("trust_study")
-    committee = study.kept(tmp_path / "synthetic_none--linucb--1.npz")
-    assert committee.scores.members == 2
-    assert committee.accuracy.min() > 0.5  # nothing has shifted
-    assert study.described(committee)["committee"].shape == (2, len(study.COMMITTEE_FEATURES))
-
-
-def test_what_assess_ships_is_what_its_study_fitted() -> None:
-    from daband.trust.calibration import COMMITTEE, SINGLE
-
-    fitted = json.loads((BENCHMARKS / "records" / "trust.json").read_text())["fitted"]
-    for kind, shipped in (("committee", COMMITTEE), ("single", SINGLE)):
-        assert list(shipped.features) == fitted[kind]["features"]
-        assert list(shipped.weights) == fitted[kind]["weights"]
-        assert shipped.quantile == fitted[kind]["quantile"]

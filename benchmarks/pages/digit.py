@@ -123,7 +123,6 @@ def signs(attribution: Sequence[Record], linear: Sequence[Record], choose: Seque
         ),
         "",
         "```",
-        "python benchmarks/choose.py --out scores --pairs signs",
         "python benchmarks/attribution.py --out records/ --pair signs --studies 'ablation ends;baselines'",
         "python benchmarks/linear_readings.py --out records/ --pair signs",
         "```",

@@ -78,9 +78,7 @@ def methods(records: Sequence[Record]) -> str:
         ),
         "",
         "```",
-        "python benchmarks/choose.py --export-tables tables.npz",
-        "python benchmarks/choose_batch.py --out DIR --tables tables.npz",
-        "python benchmarks/choose_study.py --scores DIR/scores --record benchmarks/records/choose.json",
+        "python benchmarks/results_pages.py  # writes this page; its runs were made by scripts of the commits below",
         "```",
         "",
     ]

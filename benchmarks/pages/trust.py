@@ -189,7 +189,7 @@ def trust_page(record: Record, cost: Record) -> str:
         *_cost(cost),
         "",
         paragraph(
-            f"Policies: `python benchmarks/trust_policies.py`; study: `{record['command']}`. Commit",
+            "`python benchmarks/results_pages.py` writes this page; its study was a script of commit",
             f"{record['commit']}; {record['machine']}. Seeds 0 to 2 of every variant, 0 to 4 for the released MNIST-M.",
         ),
         "",
@@ -273,7 +273,7 @@ def _cost(record: Record) -> list[str]:
             for row in record["rows"]
         ),
         "",
-        paragraph(f"`{record['command']}`, commit {record['commit']}; {record['machine']}."),
+        paragraph(f"Measured at commit {record['commit']}; {record['machine']}."),
     ]
 
 

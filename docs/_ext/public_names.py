@@ -24,7 +24,7 @@ FIRST = {
     "checks": ["check_policy", "check_pair", "check_term", "check_encoder"],
 }  # fmt: skip
 """What stands first on its page; the rest follows by name."""
-ORDER = ["policies", "domains", "training", "evaluation", "trust", "handover", "service", "learning", "objectives",
+ORDER = ["policies", "domains", "training", "evaluation", "trust", "serving", "service", "learning", "objectives",
          "encoders", "linear", "experiments", "report", "checks", "errors"]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ __all__ = ["setup"]
 
 TITLES = {
     "policies": "Policies", "domains": "Domains and readers", "training": "Training", "evaluation": "Evaluation",
-    "trust": "Trust", "handover": "Handover", "service": "Service", "learning": "Learning settings",
+    "trust": "Trust", "serving": "Serving", "service": "Service", "learning": "Learning settings",
     "objectives": "Terms of the objective", "encoders": "Encoders", "linear": "Linear core",
     "experiments": "Experiments", "report": "Reports", "checks": "Checks", "errors": "Errors",
 }  # fmt: skip

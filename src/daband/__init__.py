@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from daband import domains
 from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
 from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
-from daband.handover import export, load_deployed
 from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
+from daband.serving import export, load_deployed
 from daband.shift import Shift
 from daband.training import Run, continue_on_target, fit_log, train
 from daband.trust import Assessment, Audit, Choice, assess, audit, choose

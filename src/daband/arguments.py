@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
+from daband.arrays import ArrayLike, BoolArray, as_numpy
 from daband.errors import InvalidInput
 
-__all__ = ["checked_class_names", "finite", "share", "whole"]
+__all__ = ["check_available", "checked_class_names", "finite", "share", "whole"]
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
@@ -49,3 +52,19 @@ def checked_class_names(class_names: Sequence[str] | None, n_arms: int) -> tuple
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInput(f"class_names has {twice!r} twice: every arm needs a name of its own")
     return names
+
+
+def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
+    """Which arms may be chosen, booleans (n, n_arms) from (n_arms,) or (n, n_arms), at least one a row."""
+    mask = as_numpy(available, "available")
+    if mask.dtype != np.bool_:
+        raise InvalidInput(
+            f"available must hold booleans, one per arm, e.g. [True, False, True], got {mask.dtype}; it is no list of "
+            "arms"
+        )
+    if mask.shape not in ((n_arms,), (n, n_arms)):
+        raise InvalidInput(f"available must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
+    full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask, (n, n_arms)))
+    if not full.any(axis=1).all():
+        raise InvalidInput(f"available leaves no arm to choose in row {int(np.argmin(full.any(axis=1)))}")
+    return full

@@ -34,6 +34,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
+_FLOAT64 = np.dtype(np.float64)
 _KINDS_OF_NUMBERS = "biuf"
 _PLAIN = frozenset("?bBhHiIlLqQefd")
 """Letters of the types that everything below takes as they are."""
@@ -131,7 +132,7 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
 
     ``daband.encoders.unit_range`` does the same for tensors.
     """
-    if contexts.dtype == np.float64 and contexts.flags.c_contiguous:
+    if contexts.dtype is _FLOAT64 and contexts.flags.c_contiguous:
         return contexts
     if contexts.dtype == np.uint8:
         return contexts / 255.0

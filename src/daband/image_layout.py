@@ -8,12 +8,21 @@ import numpy as np
 
 from daband.arrays import AnyArray
 
-__all__ = ["ImageLayout", "channels_first", "channels_first_shape", "channels_last", "image_layout"]
+__all__ = [
+    "ImageLayout",
+    "channels_first",
+    "channels_first_shape",
+    "channels_last",
+    "image_layout",
+    "imagenet_normalise",
+]
 
 ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
 _CHANNELS = (1, 3, 4)
 _SMALLEST_SIDE = 16
+_IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)[:, None, None]
+_IMAGENET_DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)[:, None, None]
 
 
 def image_layout(context_shape: tuple[int, ...]) -> ImageLayout | None:
@@ -52,3 +61,10 @@ def channels_last(image: AnyArray, layout: ImageLayout | None) -> AnyArray:
     """One image of this layout as screens take it: (height, width) where there is one channel, else with them last."""
     planes = channels_first(image, layout)
     return planes[0] if len(planes) == 1 else np.moveaxis(planes, 0, -1)
+
+
+def imagenet_normalise(images: AnyArray) -> AnyArray:
+    """Images (B, 3, H, W) of uint8, scaled to [0, 1] and normalised with ImageNet's mean and deviation, float32."""
+    scaled = images.astype(np.float32) / np.float32(255.0)
+    normalised: AnyArray = (scaled - _IMAGENET_MEAN) / _IMAGENET_DEVIATION
+    return normalised

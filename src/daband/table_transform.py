@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import json
 import math
 import re
@@ -13,6 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
+    "FAR",
     "CategoricalColumn",
     "DateColumn",
     "NumericColumn",
+    "RowWarning",
+    "TableRows",
     "TableTransform",
     "as_moment",
     "category_text",
@@ -40,6 +46,13 @@ __all__ = [
 ]
 
 _MISSING = "(missing)"
+FAR = 8.0
+"""A number that is further than so many deviations from the mean that training saw is far outside."""
+_KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
+_KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
+_KINDS_OF_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating, Decimal)
+_TRUTHS = ("true", "false", "yes", "no")
+_MOST_NAMED = 8
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 _MANY_CATEGORIES, _FEW_ROWS = 50, 20
 """A column of more categories than this, with fewer rows than this for each, gets a warning."""
@@ -200,22 +213,23 @@ class TableTransform:
         are not part of the context are ignored.
         """
         listed = [rows] if isinstance(rows, Mapping) else list(rows)
-        for row in listed:
+        contexts = np.empty((len(listed), len(self.feature_names)))
+        for at, row in enumerate(listed):
             if not isinstance(row, Mapping):
                 raise InvalidInput(
                     f"rows must be a mapping of columns to values, or several, got {type(rows).__name__}; for a polars "
                     "frame call apply(frame)"
                 )
-        parts = []
-        for column in self.columns:
-            values = [_value(row, column.name, at) for at, row in enumerate(listed)]
-            if isinstance(column, NumericColumn):
-                parts.append(column.apply(np.array([_number(value, column.name) for value in values], np.float64)))
-            elif isinstance(column, DateColumn):
-                parts.append(column.apply([as_moment(value, column.name) for value in values]))
-            else:
-                parts.append(column.apply([None if value is None else category_text(value) for value in values]))
-        return np.concatenate(parts, axis=1)
+            try:
+                contexts[at] = self.rows.read(row)[0]
+            except InvalidInput as error:
+                raise InvalidInput(f"row {at}: {error}") from None
+        return contexts
+
+    @functools.cached_property
+    def rows(self) -> TableRows:
+        """What reads raw rows, one at a time."""
+        return TableRows(self)
 
     def state(self) -> dict[str, Any]:
         """Everything that was fitted, as JSON can hold it; ``from_state`` makes the same transform of it."""
@@ -266,19 +280,172 @@ class TableTransform:
             raise DataError(f"{path} is not a saved table transform ({error})") from None
 
 
-def _value(row: Mapping[str, Any], name: str, at: int) -> Any:
-    if name not in row:
-        raise InvalidInput(f"row {at} has no {name!r}{did_you_mean(name, row)}; where it is missing, put None")
-    value = row[name]
-    return None if isinstance(value, float) and math.isnan(value) else value
+@dataclass(frozen=True, slots=True)
+class RowWarning:
+    """Something in a row that training never saw.
+
+    ``kind`` is "extra_column", "missing_value", "unseen_category", "far_outside" or "small_image".
+    """
+
+    kind: str
+    column: str
+    message: str
 
 
-def _number(value: Any, name: str) -> float:
-    if value is None:
-        return math.nan
-    if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating) or math.isinf(value):
-        raise InvalidInput(f"{name!r} must be a finite number or None, got {value!r}")
-    return float(value)
+class TableRows:
+    """Turns mappings from column to value into contexts, one at a time, in microseconds: ``TableTransform.rows``."""
+
+    def __init__(self, transform: TableTransform) -> None:
+        self.names = tuple(column.name for column in transform.columns)
+        self._known = frozenset(self.names)
+        self._dimension = len(transform.feature_names)
+        self._numeric: list[tuple[str, NumericColumn, int]] = []
+        self._categorical: list[tuple[str, dict[str, int], str]] = []
+        self._dates: list[tuple[str, DateColumn, slice]] = []
+        place = 0
+        for column in transform.columns:
+            if isinstance(column, NumericColumn):
+                self._numeric.append((column.name, column, place))
+            elif isinstance(column, DateColumn):
+                self._dates.append((column.name, column, slice(place, place + len(column.features))))
+            else:
+                at = {category: place + index for index, category in enumerate(column.categories)}
+                more = ", ..." if len(column.categories) > _MOST_NAMED else ""
+                self._categorical.append((column.name, at, ", ".join(column.categories[:_MOST_NAMED]) + more))
+            place += len(column.features)
+        self._places = np.array([place for _, _, place in self._numeric], np.int64)
+        self._mean = np.array([column.mean for _, column, _ in self._numeric])
+        self._deviation = np.array([column.deviation for _, column, _ in self._numeric])
+        self._contiguous = np.array_equal(self._places, np.arange(len(self._places)))
+
+    @property
+    def ranges(self) -> tuple[FloatArray, FloatArray]:
+        """Centre and deviation (d,) of each number of a context; infinite where any value is as good as another."""
+        centre, scale = np.zeros(self._dimension), np.full(self._dimension, np.inf)
+        scale[self._places] = 1.0
+        return centre, scale
+
+    def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
+        """The context (d,) of a row, and its warnings. A column that is missing or mistyped is an error."""
+        odd: list[RowWarning] = []
+        context = np.zeros(self._dimension)
+        values: list[float] = []
+        for name, column, place in self._numeric:
+            try:
+                value = row[name]
+            except KeyError:
+                raise self._lacks(row, name) from None
+            kind = type(value)
+            if (kind is float and value == value) or kind is int:  # noqa: PLR0124 - NaN is not equal to itself
+                values.append(value)
+                continue
+            number = _number(value, name)
+            if number is None:
+                if column.flags_missing:
+                    context[place + 1] = 1.0
+                else:
+                    odd.append(_missing(name, f"the median of training, {column.median:g}, stands in"))
+                number = column.median
+            values.append(number)
+        for name, place_of, known in self._categorical:
+            try:
+                value = row[name]
+            except KeyError:
+                raise self._lacks(row, name) from None
+            at = place_of.get(value) if type(value) is str else None
+            if at is None:
+                category = _category(value, name)
+                at = place_of.get(_MISSING if category is None else category)
+                if at is None:
+                    odd.append(_unseen(name, category, known))
+                    continue
+            context[at] = 1.0
+        for name, dates, places in self._dates:
+            if name not in row:
+                raise self._lacks(row, name)
+            moment = as_moment(row[name], name)
+            if moment is None and not dates.flags_missing:
+                odd.append(_missing(name, f"the year {dates.mean:.0f} and no month stand in"))
+            context[places] = dates.one(moment)
+        if values:
+            try:
+                with np.errstate(over="ignore"):  # what overflows is far outside
+                    scaled = (np.array(values, np.float64) - self._mean) / self._deviation
+            except OverflowError:
+                raise InvalidInput("a number of the row is too large for double precision") from None
+            if self._contiguous:
+                context[: len(values)] = scaled
+            else:
+                context[self._places] = scaled
+            if not (scaled.max() <= FAR and scaled.min() >= -FAR):
+                self._check_numbers(values, scaled, odd)
+        if len(row) != len(self.names):
+            odd.extend(self._extra(row))
+        return context, tuple(odd)
+
+    def _check_numbers(self, values: list[float], scaled: FloatArray, odd: list[RowWarning]) -> None:
+        for at, (name, column, _) in enumerate(self._numeric):
+            if not math.isfinite(values[at]):
+                raise InvalidInput(f"{name!r} must be a finite number or None, got {values[at]!r}")
+            if abs(scaled[at]) > FAR:
+                odd.append(
+                    RowWarning(
+                        "far_outside",
+                        name,
+                        f"{name!r} is {values[at]:g}, {abs(scaled[at]):.3g} deviations from the mean of training, "
+                        f"{column.mean:g}",
+                    )
+                )
+
+    def _lacks(self, row: Mapping[str, Any], name: str) -> InvalidInput:
+        others = [str(other) for other in row if other not in self._known]
+        lowered = {other.lower(): other for other in reversed(others)}
+        near = difflib.get_close_matches(name.lower(), lowered, n=1)
+        misspelt = f" but {lowered[near[0]]!r}, which is no column of training and may be misspelt" if near else ""
+        return InvalidInput(
+            f"the row has no {name!r}{misspelt}; where its value is missing, put None "
+            f"(columns: {', '.join(self.names)})"
+        )
+
+    def _extra(self, row: Mapping[str, Any]) -> list[RowWarning]:
+        return [
+            RowWarning("extra_column", str(name), f"{str(name)!r} is no column of training and was ignored")
+            for name in row
+            if name not in self._known
+        ]
+
+
+def _number(value: Any, name: str) -> float | None:
+    """A number of a row; None where it is missing."""
+    if value is None or type(value).__name__ in _KINDS_OF_MISSING:
+        return None
+    if not isinstance(value, _KINDS_OF_NUMBER):
+        truth = isinstance(value, str) and value.strip().lower() in _TRUTHS
+        wanted = "a number, True or False, or None" if truth else "a number or None"
+        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__})")
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+def _category(value: Any, name: str) -> str | None:
+    """A category as tables spell it (``category_text``); None where it is missing."""
+    if value is None or type(value).__name__ in _KINDS_OF_MISSING or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if not isinstance(value, _KINDS_OF_CATEGORY):
+        raise InvalidInput(f"{name!r} must be a text or a number or None, got {value!r} ({type(value).__name__})")
+    return category_text(value)
+
+
+def _missing(name: str, what: str) -> RowWarning:
+    return RowWarning("missing_value", name, f"{name!r} has no value, which never happened in training; {what}")
+
+
+def _unseen(name: str, category: str | None, known: str) -> RowWarning:
+    if category is None:
+        return _missing(name, "it counts as none of the categories")
+    return RowWarning(
+        "unseen_category", name, f"{name!r} is {category!r}, a category that training never saw (it saw {known})"
+    )
 
 
 def category_text(value: Any) -> str:
@@ -341,7 +508,7 @@ def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime
 
 def as_moment(value: Any, name: str) -> datetime | None:
     """A date of a row, None where it is missing."""
-    if value is None or type(value).__name__ == "NaTType":
+    if value is None or type(value).__name__ in _KINDS_OF_MISSING or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, datetime):
         return value

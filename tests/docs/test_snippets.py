@@ -27,7 +27,11 @@ OTHERS = ("import vowpalwabbit", "from obp")
 SMALLER = {
     "README.md": {"daband.choose(pair)": "daband.choose(pair, episodes=1, candidates=few)"},
     "docs/guide/assess.md": {"episodes=300": "episodes=2"},
-    "docs/guide/choose.md": {"passes=2": "tiny=True", "(pair, seed=0)": "(pair, episodes=1, candidates=few)"},
+    "docs/guide/choose.md": {
+        "passes=2": "tiny=True",
+        "(pair, seed=0)": "(pair, episodes=1, candidates=few)",
+        "budget=50, seed=0": "budget=5, episodes=1, candidates=few",
+    },
     "docs/guide/data.md": {"episodes=100": "episodes=2", "framing=224": "framing=16"},
     "docs/guide/logs.md": {"episodes=50": "episodes=8"},
     "docs/guide/report.md": {"progress=logger": "progress=logger, episodes=2"},

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from daband import image_worker
 from daband.domains import Framing, Reading, from_image_folder, imagenet_normalise
-from daband.domains.readers import image_worker
 from daband.domains.readers.images import ImageStore
 from daband.errors import DataError, InvalidInput
 

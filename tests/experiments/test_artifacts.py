@@ -14,7 +14,6 @@ import daband
 from daband.domains import EvaluationDomain, from_arrays, from_log
 from daband.domains.registry import pairs
 from daband.experiments import Experiment, artifacts
-from daband.experiments.prepared import Prepared
 from daband.experiments.run import execute
 from daband.linear import Decision
 
@@ -125,7 +124,7 @@ def test_a_log_has_latents_but_no_right_arm_in_the_source(tmp_path):
     policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3)
     recorder = artifacts.ArtifactRecorder(pair)
     daband.evaluate(policy, pair.target_test, observe=recorder.see)
-    artifacts.gather(Prepared(spec, pair, policy, tmp_path), recorder)
+    artifacts.gather(spec, pair, policy, tmp_path, recorder)
     kept = artifacts_of(tmp_path)
     assert (kept["latent_arm"][kept["latent_domain"] == 0] == -1).all()
     np.testing.assert_array_equal(kept["latent_arm"][kept["latent_domain"] == 1].shape, (40,))

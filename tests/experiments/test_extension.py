@@ -2,8 +2,7 @@
 
 import pytest
 
-from daband.experiments import execute
-from daband.experiments.extend_run import start_from_shorter
+from daband.experiments import execute, start_from_shorter
 
 
 def timeless(record):

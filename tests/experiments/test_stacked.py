@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from daband.experiments import bench, load_experiment
-from daband.experiments import stacked as module
-from daband.experiments.stacked import groups_of
+from daband.experiments import executors as module
+from daband.experiments import run as prepared
+from daband.experiments.executors import groups_of
 
 SETTINGS = ["episodes=3", "episode_length=32", 'methods.nlinucb.device="cpu"', 'methods.daband.device="cpu"']
 
@@ -50,7 +51,7 @@ def test_results_are_those_of_runs_one_after_the_other(specs, tmp_path, monkeypa
 
 
 def test_a_seed_that_fails_is_told_and_the_others_are_kept(specs, tmp_path, monkeypatch):
-    from daband.experiments import BenchError, prepared
+    from daband.experiments import BenchError
 
     monkeypatch.setattr(module, "_on_gpu", lambda spec: spec.method == "daband")
     build = prepared.build_policy
@@ -75,7 +76,7 @@ def mine(specs, monkeypatch):
 
 
 def test_progress_goes_on_when_the_first_seed_fails(mine, tmp_path, monkeypatch):
-    from daband.experiments import BenchError, prepared
+    from daband.experiments import BenchError
 
     build, events = prepared.build_policy, []
 
@@ -126,13 +127,12 @@ def test_a_group_that_ends_badly_keeps_what_was_finished(mine, tmp_path):
 
 
 def test_runs_too_large_for_the_device_together_are_done_in_turn(mine, tmp_path, monkeypatch):
-    import daband.training
     from daband.errors import DeviceOutOfMemory
 
     def full(trainings, **settings):
         raise DeviceOutOfMemory("the device ran out of memory")
 
-    monkeypatch.setattr(daband.training, "train_stacked", full)
+    monkeypatch.setattr(module, "train_stacked", full)
     with pytest.warns(UserWarning, match="one after another"):
         records = bench(mine, tmp_path)
     assert [record["seed"] for record in records] == [0, 1, 2]

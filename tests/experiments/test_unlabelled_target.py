@@ -8,9 +8,9 @@ import pytest
 
 import daband
 from daband.experiments import Experiment
-from daband.experiments.prepared import prepare
-from daband.experiments.run import conclude
+from daband.experiments.run import conclude, prepare
 from daband.report import write_report
+from daband.training.loop import run_phase
 
 TARGET = (
     "target_accuracy", "target_accuracy_macro", "target_value", "target_best_value", "target_constant_value",
@@ -23,7 +23,7 @@ def finished(out, method, *, labels):
     (spec,) = experiment.runs([method])
     pair = daband.domains.load("synthetic", tiny=True)
     prepared = prepare(spec, out, pair=pair if labels else replace(pair, target_test=None))
-    run = daband.train(prepared.policy, **prepared.training())
+    run = run_phase(prepared.policy, prepared.training().phase())
     return conclude(prepared, run), run, out / spec.folder_name, pair
 
 

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from daband.linear import draws_numba, draws_numpy, kernels_numba, kernels_numpy
-from daband.linear.draws import draw_key, evenly
+from daband.linear.draws import draw_key
+from daband.linear.exploration import Exploration, seeded_draws
 
 KEY = np.uint64(12345678901234567890)
 
@@ -37,17 +38,21 @@ def test_choices_agree(epsilon):
     available = rng.random((500, 5)) < 0.6
     available[np.arange(500), rng.integers(0, 5, 500)] = True
     draws = rng.random((500, 2))
-    results = []
+    arms, propensities = np.empty(500, np.int64), np.empty(500)
+    kernels_numba.choose_batch(scores, available, epsilon, draws, arms, propensities)
     for kernels in (kernels_numba, kernels_numpy):
-        arms, chances = np.empty(500, np.int64), np.empty(500)
-        ones = np.ones_like(scores)
-        kernels.choose_batch(scores, ones, 0 * ones, available, epsilon, draws, arms, chances)
-        results.append((arms, chances))
         singles = [kernels.choose(scores[i], available[i], epsilon, *draws[i]) for i in range(500)]
         np.testing.assert_array_equal(arms, [arm for arm, _ in singles])
-        np.testing.assert_allclose(chances, [chance for _, chance in singles])
-    np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_allclose(results[0][1], results[1][1])
+        np.testing.assert_allclose(propensities, [propensity for _, propensity in singles])
+    greedy = Exploration("greedy", epsilon=epsilon)
+    singles = [
+        greedy.choose(
+            scores[i : i + 1], 0 * scores[:1], lambda *_, i=i: draws[i : i + 1], available=available[i : i + 1]
+        )
+        for i in range(500)
+    ]
+    np.testing.assert_array_equal(arms, [arm[0] for arm, _ in singles])
+    np.testing.assert_allclose(propensities, [propensity[0] for _, propensity in singles])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -120,16 +125,19 @@ def test_single_rounds_agree(dim):
     for kernels in (kernels_numba, kernels_numpy):
         _, arrays = single_round_arrays(dim=dim)
         variances = [kernels.update_one(*arrays.values(), z, head, reward, 1e12) for z, head, reward in rounds]
-        mean, width, arm, chance = np.empty((1, 3)), np.empty((1, 3)), np.empty(1, np.int64), np.empty(1)
-        kernels.decide_one(
-            arrays["inverse"], arrays["theta"], context, available, 0.7, 0.2, KEY, 3, mean, width, arm, chance
-        )
         inverse = arrays["inverse"]
-        np.testing.assert_allclose(width[0] ** 2, [context[0] @ matrix @ context[0] for matrix in inverse], rtol=1e-12)
         np.testing.assert_array_equal(inverse, inverse.transpose(0, 2, 1))
-        results.append([*arrays.values(), variances, mean, width, arm, chance])
+        results.append([*arrays.values(), variances])
     for compiled, plain in zip(*results, strict=True):
         np.testing.assert_allclose(compiled, plain, rtol=1e-10, atol=1e-13)
+    mean, width, arm, propensity = np.empty((1, 3)), np.empty((1, 3)), np.empty(1, np.int64), np.empty(1)
+    theta = arrays["theta"]
+    kernels_numba.decide_one(inverse, theta, context, available, 0.7, 0.2, KEY, 3, mean, width, arm, propensity)
+    np.testing.assert_allclose(mean[0], theta @ context[0], rtol=1e-12)
+    np.testing.assert_allclose(width[0] ** 2, [context[0] @ matrix @ context[0] for matrix in inverse], rtol=1e-12)
+    draws = seeded_draws(KEY, 3)
+    expected = Exploration("ucb", alpha=0.7, epsilon=0.2).choose(mean, width, draws, available=available)
+    np.testing.assert_array_equal(expected, (arm, propensity))
 
 
 @pytest.mark.parametrize("kernels", [kernels_numba, kernels_numpy])
@@ -157,10 +165,11 @@ def test_sums_of_squares_overflow_without_a_warning(kernels):
 
 def test_even_choices_are_even_among_the_available():
     available = np.tile([True, False, True, True], (6_000, 1))
-    arms, propensities = evenly(draw_key(0), 5, available)
+    even, means = Exploration("greedy", epsilon=1.0), np.full((6_000, 4), 0.5)
+    arms, propensities = even.choose(means, means, seeded_draws(draw_key(0), 5), available=available)
     np.testing.assert_array_equal(propensities, np.full(6_000, 1 / 3))
     np.testing.assert_allclose(np.bincount(arms, minlength=4) / 6_000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.03)
-    single, _ = evenly(draw_key(0), 5 + 17, available[:1])
+    single, _ = even.choose(means[:1], means[:1], seeded_draws(draw_key(0), 5 + 17), available=available[:1])
     assert single[0] == arms[17]
 
 

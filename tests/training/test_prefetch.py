@@ -1,11 +1,12 @@
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
 import daband
 from daband.domains.readers.arrays import ArraySource
-from daband.training.prefetch import Prefetcher
+from daband.training.trainer import Prefetcher
 
 
 def test_the_next_episode_is_read_by_another_thread_while_this_one_is_in_use():
@@ -61,7 +62,7 @@ def test_a_run_that_reads_ahead_is_the_same_run():
 
 @pytest.mark.parametrize("how", ["alone", "together"])
 def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
-    from daband.training import Training, train_stacked
+    from daband.training import Training, TrainSettings, train_stacked
 
     rng = np.random.default_rng(0)
     source = ArraySource(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), n_arms=3)
@@ -71,10 +72,12 @@ def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
     def stop(record):
         raise KeyboardInterrupt
 
-    settings = {"source": source, "episodes": 3, "episode_length": 30, "progress": stop}
+    settings = {"episodes": 3, "episode_length": 30, "progress": stop}
+    work = [Training(policy, source, None, TrainSettings(**settings))]
+    train = partial(daband.train, policy, source=source, **settings) if how == "alone" else partial(train_stacked, work)
     others = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt) as caught:  # held, and with it all that the run had in hand
-        daband.train(policy, **settings) if how == "alone" else train_stacked([Training(policy, **settings)])
+        train()
     for thread in set(threading.enumerate()) - others:
         thread.join(600)
     assert set(threading.enumerate()) <= others, caught

@@ -11,11 +11,15 @@ import daband
 from daband.errors import InvalidInput
 from daband.learning.stack import Stack
 from daband.policies import DABand, LinUCB, NeuralLinUCB, recipe_for
-from daband.training import Training, train, train_stacked
+from daband.training import Training, TrainSettings, train, train_stacked
 from tests.learning.one_step import assert_same_step
 
 ARMS = 4
 EPISODE = 32
+
+
+def training_of(policy, *, source, target=None, **settings):
+    return Training(policy, source, target, TrainSettings(**settings))
 
 
 def images(n=320, seed=0):
@@ -80,7 +84,7 @@ def test_one_episode_with_one_step_is_that_of_a_run_alone(make, kind, recipe):
     settings = {"source": pair.source, "target": pair.target, "episodes": 1, "episode_length": EPISODE}
     alone, stacked = ([policy_of(kind, pair, seed, recipe, steps=1) for seed in range(3)] for _ in range(2))
     runs = [train(policy, **settings) for policy in alone]
-    twins = train_stacked([Training(policy, **settings) for policy in stacked])
+    twins = train_stacked([training_of(policy, **settings) for policy in stacked])
     for one, other, run, twin in zip(alone, stacked, runs, twins, strict=True):
         np.testing.assert_array_equal(run.arm, twin.arm)
         (record,), (found,) = run.episodes, twin.episodes
@@ -95,7 +99,7 @@ def test_longer_runs_play_the_rounds_of_runs_alone(make, kind, recipe):
     pair = pair_of(make)
     settings = {"source": pair.source, "target": pair.target, "episodes": 4, "episode_length": EPISODE}
     runs = [train(policy_of(kind, pair, seed, recipe), **settings) for seed in range(2)]
-    twins = train_stacked([Training(policy_of(kind, pair, seed, recipe), **settings) for seed in range(2)])
+    twins = train_stacked([training_of(policy_of(kind, pair, seed, recipe), **settings) for seed in range(2)])
     for run, twin in zip(runs, twins, strict=True):
         assert_alike(run, twin)
 
@@ -106,8 +110,10 @@ def test_what_was_trained_together_goes_on_alone_and_is_saved_alone(tmp_path):
     policies = [policy_of(DABand, pair, seed, "default") for seed in range(2)]
     folders = [tmp_path / str(seed) for seed in range(2)]
     train_stacked(
-        [Training(p, **settings, episodes=3, directory=f) for p, f in zip(policies, folders, strict=True)],
-        save_every=0.0,
+        [
+            training_of(p, **settings, episodes=3, directory=f, save_every=0.0)
+            for p, f in zip(policies, folders, strict=True)
+        ],
     )
     policies[0].save(tmp_path / "p.safetensors")
     again = daband.load(tmp_path / "p.safetensors")
@@ -128,7 +134,7 @@ def test_a_run_that_is_ahead_waits_for_the_others(tmp_path):
     again = [policy_of(DABand, pair, seed, "default") for seed in range(2)]
     runs = train_stacked(
         [
-            Training(
+            training_of(
                 policy,
                 **settings,
                 episodes=4,
@@ -149,7 +155,7 @@ def test_a_run_that_fails_leaves_the_others_alone():
     lonely = policy_of(DABand, pair, 1, "default")
     with torch.no_grad():
         policies[0].learner.vector[0] = torch.nan
-    broken, *others = train_stacked([Training(policy, **settings) for policy in policies])
+    broken, *others = train_stacked([training_of(policy, **settings) for policy in policies])
     assert isinstance(broken, Exception)
     assert "not finite" in str(broken)
     assert_alike(others[0], train(lonely, **settings))
@@ -163,7 +169,7 @@ def test_weights_of_the_same_terms_may_differ():
     policies = [
         DABand(context_shape=(6,), n_arms=ARMS, recipe=r, feedback="one_hot", device="cpu") for r in (recipe, strong)
     ]
-    runs = train_stacked([Training(p, source=pair.source, target=pair.target, episodes=2) for p in policies])
+    runs = train_stacked([training_of(p, source=pair.source, target=pair.target, episodes=2) for p in policies])
     assert runs[0].episodes[-1]["adversarial"] != runs[1].episodes[-1]["adversarial"]
 
 
@@ -174,7 +180,7 @@ def test_what_does_not_fit_together_is_told():
     linear = LinUCB(context_shape=(6,), n_arms=ARMS)
     for mixed in ([neural, other], [neural, linear]):
         with pytest.raises(InvalidInput, match="stacked"):
-            train_stacked([Training(policy, source=pair.source) for policy in mixed])
+            train_stacked([training_of(policy, source=pair.source) for policy in mixed])
     with pytest.raises(InvalidInput, match="one shape"):
         Stack([neural.learner, other.learner])
 
@@ -199,10 +205,10 @@ def test_a_run_fails_alone_by_its_data_its_folder_or_its_listener(tmp_path):
     policies = [policy_of(DABand, pair, seed, "default") for seed in range(4)]
     runs = train_stacked(
         [
-            Training(policies[0], **{**settings, "source": torn}),
-            Training(policies[1], **settings, directory=tmp_path),
-            Training(policies[2], **settings, progress=deaf),
-            Training(policies[3], **settings),
+            training_of(policies[0], **{**settings, "source": torn}),
+            training_of(policies[1], **settings, directory=tmp_path),
+            training_of(policies[2], **settings, progress=deaf),
+            training_of(policies[3], **settings),
         ]
     )
     assert [str(run) for run in runs[:1]] == ["torn"]
@@ -218,7 +224,7 @@ def test_runs_with_and_without_a_target_train_side_by_side():
     settings = {"source": pair.source, "episodes": 3, "episode_length": EPISODE}
     targets = [None, pair.target, None]
     beside, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(3)] for _ in range(2))
-    trainings = [Training(policy, target=target, **settings) for policy, target in zip(beside, targets, strict=True)]
+    trainings = [training_of(policy, target=target, **settings) for policy, target in zip(beside, targets, strict=True)]
     with pytest.warns(UserWarning, match="no target context"):
         runs = train_stacked(trainings)
     with pytest.warns(UserWarning, match="no target context"):
@@ -239,17 +245,18 @@ def test_runs_interrupted_together_go_on_together_or_alone(tmp_path, episode):
 
     def trainings(progress=None):
         return [
-            Training(
+            training_of(
                 policy_of(DABand, pair, seed, "default"),
                 **settings,
                 directory=tmp_path / str(seed),
+                save_every=0.0 if progress else 30.0,
                 progress=progress if seed == 1 else None,
             )
             for seed in range(3)
         ]
 
     with pytest.raises(KeyboardInterrupt):
-        train_stacked(trainings(stop), save_every=0.0)
+        train_stacked(trainings(stop))
     train(policy_of(DABand, pair, 2, "default"), **settings, directory=tmp_path / "2")  # one of them alone, to its end
     runs = train_stacked(trainings())
     for seed, run in enumerate(runs):
@@ -267,7 +274,7 @@ def test_after_training_together_each_goes_on_in_the_target(steps):
     target = daband.domains.ArraySource(contexts + 1, np.eye(ARMS)[labels])
     paying = {"target": target, "rounds": 64, "episode_length": EPISODE}
     together, alone = ([policy_of(DABand, pair, seed, "default") for seed in range(2)] for _ in range(2))
-    train_stacked([Training(policy, **settings) for policy in together])
+    train_stacked([training_of(policy, **settings) for policy in together])
     for policy in alone:
         train(policy, **settings)
     for one, other in zip(together, alone, strict=True):
@@ -278,35 +285,36 @@ def test_after_training_together_each_goes_on_in_the_target(steps):
 
 
 def test_runs_share_the_time_and_save_as_much_more_seldom(tmp_path, monkeypatch):
-    from daband.training import RunFolder
+    from daband.training import trainer
 
     pair = pair_of(vectors)
     now, saves = 0.0, []
 
-    def save(folder, policy, history):
+    def write(path, content):
         nonlocal now
         now += 1.0
-        saves.append(folder.path.name)
+        saves.append(path.parent.name)
 
     def work(record):
         nonlocal now
         now += 10.0
 
     trainings = [
-        Training(
+        training_of(
             policy_of(DABand, pair, seed, "default"),
             source=pair.source,
             target=pair.target,
             episodes=8,
             episode_length=EPISODE,
             directory=tmp_path / str(seed),
+            save_every=5.0,
             progress=work if seed == 0 else None,
         )
         for seed in range(4)
     ]
-    monkeypatch.setattr(RunFolder, "save", save)
+    monkeypatch.setattr(trainer, "write_bytes", write)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    runs = train_stacked(trainings, save_every=5.0)
+    runs = train_stacked(trainings)
     # The folder's first, one when the time was up, and the last: alone there would be one every twenty seconds.
     assert [saves.count(str(seed)) for seed in range(4)] == [3, 3, 3, 3]
     assert 0.5 * now < sum(run.seconds for run in runs) <= now

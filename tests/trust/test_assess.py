@@ -16,7 +16,7 @@ from daband.trust import Assessment, assess_each, read_assessment
 @pytest.fixture(scope="module")
 def pair():
     shift = {"rotation": 20.0, "translation": 0.1, "frequency": 0.0}
-    return daband.domains.load("synthetic", rewards="labels", n_contexts=1500, dimension=8, n_arms=4, shift=shift)
+    return daband.domains.load("synthetic", rewards="labels", n_contexts=1500, dimension=8, n_arms=4, view=shift)
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +39,40 @@ def test_a_good_policy_may_be_handed_over(assessment, committee, pair):
     assert assessment.required < assessment.low <= true.value
     assert assessment.verdict == "hand over"
     assert assessment.sentence.startswith("Hand over: ")
-    assert len(assessment.members) == 3
+    assert len(assessment.explanations) >= 3
     assert assessment.agreement > 0.8
+    assert "every explanation" in assessment.why
 
 
-def test_one_policy_alone_has_a_wider_interval_and_says_why(assessment, committee, pair):
+def test_one_policy_alone_is_read_in_several_ways(assessment, committee, pair):
     alone = daband.assess(committee[0], source=pair.source_test, target=pair.target)
-    assert alone.value - alone.low > assessment.value - assessment.low
-    assert alone.agreement is None
-    assert alone.estimator != assessment.estimator
-    assert any("One policy alone" in reason for reason in alone.reasons)
+    assert len(alone.explanations) > 1  # as trained, and in other units
+    assert abs(alone.value - assessment.value) < 0.1
+
+
+def test_what_the_user_states_rules_explanations_out(committee, pair):
+    asked = {"source": pair.source_test, "target": pair.target}
+    anything = daband.assess(committee[0], **asked)
+    covariate = daband.assess(committee[0], **asked, shift="covariate")
+    assert not any("other units" in name for name in covariate.explanations)
+    assert any("other units" in name for name in anything.explanations)
+    assert covariate.assumed == "covariate"
+
+
+def test_where_explanations_disagree_the_verdict_is_to_ask_and_says_why():
+    """Warm for here is not warm: by the source's statistics nearly all is one arm, by its own statistics half is."""
+    draw = np.random.default_rng(0)
+    x, warm = draw.normal(size=(2000, 2)), draw.normal([1.3, 0.0], size=(1500, 2))
+    labels = (x[:, 0] > 0).astype(int)
+    pair = daband.domains.from_arrays(source=(x, labels), target=warm, n_arms=2)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=20)
+    found = daband.assess(policy, source=pair.source_test, target=pair.target)
+    assert found.disagreement > 0.25
+    assert found.low <= 1.0 - found.disagreement  # what it is worth if the other explanation is right
+    assert found.verdict != "hand over"
+    stated = daband.assess(policy, source=pair.source_test, target=pair.target, shift="covariate")
+    assert stated.low > found.low
 
 
 def test_the_page_says_what_it_assumes_and_what_cannot_be_seen(assessment):
@@ -85,11 +109,15 @@ def test_policies_are_not_changed_and_the_answer_is_the_same_again(assessment, c
     assert [policy.rounds_decided for policy in committee] == before
 
 
-def test_each_member_is_assessed_with_the_others_as_its_committee(assessment, committee, pair):
+def test_each_policy_is_assessed_with_the_others_as_explanations(assessment, committee, pair):
     each = assess_each(committee, source=pair.source_test, target=pair.target, arm_names=pair.class_names)
     assert each[0] == assessment
-    for index, one in enumerate(each):
-        assert one.accuracy == pytest.approx(assessment.members[index])
+    turned = daband.assess(
+        [committee[1], committee[0], committee[2]], source=pair.source_test, target=pair.target,
+        arm_names=pair.class_names,
+    )  # fmt: skip
+    assert turned.value == pytest.approx(each[1].value)
+    assert turned.low == pytest.approx(each[1].low)
 
 
 def skewed_pair(reward_range):
@@ -108,7 +136,7 @@ def test_members_that_estimated_different_ranges_of_rewards_are_in_one_unit():
     for index, found in enumerate(assess_each(members, **given)):
         first = daband.assess([members[index], *members[:index], *members[index + 1 :]], **given)
         assert found.source_value == pytest.approx(first.source_value)
-        assert found.required == pytest.approx(first.required)
+        assert found.required == pytest.approx(first.required, rel=0.01)
         assert found.value == pytest.approx(first.value, rel=0.05)
 
 
@@ -118,7 +146,8 @@ def test_what_is_required_by_default_is_what_a_constant_arm_paid():
     daband.train(members, source=pair.source, target=pair.target, episodes=10)
     found = daband.assess(members, source=pair.source_test, target=pair.target)
     paid = pair.source_test.read_expected(0, len(pair.source_test)).mean(axis=0).max()
-    assert found.required == pytest.approx(paid)
+    assert found.required >= paid - 1e-9
+    assert found.required == pytest.approx(paid, rel=0.1)
 
 
 def test_what_arms_pay_in_a_log_is_weighted_by_propensities():
@@ -152,8 +181,8 @@ def test_what_is_required_decides(committee, pair):
     assert high.required == pytest.approx(0.999)
     asked = {"source": pair.source_test, "target": pair.target}
     close = daband.assess(committee, **asked, required=high.low)
-    assert close.verdict == "hand over and audit"
-    assert f"audit {close.audit_rewards} rewards" in close.sentence
+    assert close.verdict == "ask"
+    assert close.sentence.startswith(f"Ask for {close.audit_rewards} rewards")
 
 
 def test_a_target_turned_too_far_is_not_handed_over(committee, pair):
@@ -166,7 +195,7 @@ def test_a_target_turned_too_far_is_not_handed_over(committee, pair):
 
 def test_rewards_in_other_units_give_a_value_in_those(pair):
     far = {"rotation": 10.0, "translation": 0.0, "frequency": 0.0}
-    graded = daband.domains.load("synthetic", rewards="linear", n_contexts=1500, dimension=8, n_arms=4, shift=far)
+    graded = daband.domains.load("synthetic", rewards="linear", n_contexts=1500, dimension=8, n_arms=4, view=far)
     rows = np.arange(len(graded.source))
     paid = 100.0 * graded.source.read_rewards(rows)[1] - 20.0
     held = graded.source_test

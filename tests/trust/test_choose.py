@@ -1,4 +1,4 @@
-"""``daband.choose``: the rule on choices that are made up, and the whole on a tiny pair."""
+"""``daband.choose``: without target rewards, decided by a few, and from the command line."""
 
 import json
 
@@ -9,85 +9,101 @@ from typer.testing import CliRunner
 import daband
 from daband.cli.main import app
 from daband.trust import Candidate, default_candidates
-from daband.trust.choice_rule import Ballot, chosen, estimates
-
-N = 400
 
 
-def _ballot(source_accuracy, target_accuracy, seed, *, members=2, n_arms=5, **kind):
-    """Members that are right so often in each domain, and else choose anything, independently of each other."""
-    draw = np.random.default_rng(seed)
+def answers_of(pair):
+    """Somebody who knows what every arm pays for every target context."""
+    rows = pair.target_labelled.read(np.arange(len(pair.target_labelled)))
+    rewards, _ = pair.target_labelled.read_rewards(np.arange(len(rows)))
 
-    def arms(accuracy):
-        right = draw.random((members, N)) < accuracy
-        return np.where(right, 0, draw.integers(1, n_arms, size=(members, N)))
+    def ask(contexts, arms):
+        place = np.flatnonzero((rows == contexts[0]).all(axis=1))[0]
+        return rewards[place, arms]
 
-    source, target = arms(source_accuracy), arms(target_accuracy)
-    return Ballot(source, (source == 0).astype(float), target, **kind)
-
-
-def test_the_candidate_that_keeps_its_agreement_in_the_target_is_chosen():
-    simple, adapted = _ballot(0.9, 0.4, 0), _ballot(0.9, 0.88, 1)
-    place, values = chosen([simple, adapted])
-    assert place == 1
-    assert values[1] > values[0] + 0.1
+    return ask
 
 
-def test_where_nothing_is_clearly_better_the_simpler_one_is_chosen():
-    place, _ = chosen([_ballot(0.8, 0.8, 0), _ballot(0.8, 0.8, 1), _ballot(0.8, 0.8, 2)])
-    assert place == 0
-
-
-def test_the_best_source_value_wins_where_both_lose_alike():
-    place, _ = chosen([_ballot(0.5, 0.5, 0), _ballot(0.8, 0.8, 1)])
-    assert place == 1
-
-
-def test_a_linear_candidate_is_judged_by_the_others_and_not_by_its_like():
-    """Its members choose the same whether they are right or not."""
-    alike = _ballot(0.9, 0.4, 0, members=1, seed_matters=False)
-    linear = Ballot(
-        *(np.repeat(part, 2, axis=0) for part in (alike.source_arm, alike.reward, alike.target_arm)), seed_matters=False
-    )
-    adapted = _ballot(0.9, 0.88, 1)
-    place, values = chosen([linear, adapted])
-    assert place == 1
-    assert values[0] < 0.6
-
-
-def test_a_constant_is_chosen_where_contexts_do_not_help():
-    constant = _ballot(0.6, 0.6, 0, uses_contexts=False)
-    assert chosen([constant, _ballot(0.6, 0.6, 1)])[0] == 0
-    assert chosen([constant, _ballot(0.8, 0.7, 1)])[0] == 1
-    assert chosen([constant])[0] == 0
-
-
-def test_estimates_lie_in_the_unit_interval_and_do_not_see_the_order():
-    ballots = [_ballot(0.9, 0.4, 0), _ballot(0.7, 0.6, 1), _ballot(0.3, 0.3, 2, uses_contexts=False)]
-    values = estimates(ballots)
-    assert ((values >= 0) & (values <= 1)).all()
-    np.testing.assert_allclose(estimates(ballots[::-1])[::-1], values)
-
-
-def test_of_a_log_only_the_rewards_of_the_candidates_own_choices_count():
+def inverted_pair(n=1500):
+    """The target's first number has the other sign: only rewards of the target can tell."""
     draw = np.random.default_rng(0)
-    best, logged = draw.integers(0, 4, (2, N))
-    reward = np.tile((logged == best).astype(float), (2, 1))  # what the log was paid, for whatever a candidate chooses
+    x, t = draw.normal(size=(n, 3)), draw.normal(size=(n, 3))
+    seen = t * [-1.0, 1.0, 1.0]
+    return daband.domains.from_arrays(
+        source=(x, (x[:, 0] + 0.6 * x[:, 1] > 0).astype(int)),
+        target=seen,
+        target_labelled=(seen, (t[:, 0] + 0.6 * t[:, 1] > 0).astype(int)),
+        n_arms=2,
+    )
 
-    def logged_ballot(arms, **kind):
-        choices = np.tile(arms, (2, 1))
-        return Ballot(choices, reward, choices, weight=np.where(choices == logged, 4.0, 0.0), **kind)
 
-    constant, right = logged_ballot(np.zeros(N, int), uses_contexts=False), logged_ballot(best)
-    assert right.source_value == 1.0
-    assert constant.source_value < 0.5
-    assert chosen([constant, right])[0] == 1
-    never = Ballot(right.source_arm, reward, right.target_arm, weight=np.zeros_like(reward))
-    assert (never.source_value, never.standard_error) == (0.0, np.inf)
-    alike = Ballot(right.source_arm, reward, right.target_arm, weight=np.full_like(reward, 3.0))
-    plain = Ballot(right.source_arm, reward, right.target_arm)
-    assert alike.source_value == pytest.approx(plain.source_value)
-    assert alike.standard_error == pytest.approx(plain.standard_error)
+def test_a_few_target_rewards_decide_and_then_train():
+    """The candidate that assumes right wins over the preferred one, and its interval holds the truth."""
+    pair = inverted_pair()
+
+    class Mirrored:
+        def fit(self, *contexts):
+            return self
+
+        def transform(self, contexts):
+            flipped = np.array(contexts, np.float64)
+            flipped[:, 0] = np.abs(flipped[:, 0]) * 0.0  # does not look at the number that moved
+            return flipped
+
+    candidates = [
+        Candidate("constant", "constant"),
+        Candidate("without the first number", "linucb", {"transform": Mirrored()}),
+        Candidate("linucb", "linucb", preferred=True),
+    ]
+    before = daband.choose(pair, candidates=candidates, episodes=15)
+    assert before.candidate == "linucb"
+    assert before.rewards == 0
+    assert before.value is None
+    choice = daband.choose(pair, candidates=candidates, episodes=15, ask=answers_of(pair), budget=80)
+    assert choice.candidate == "without the first number"
+    assert 0 < choice.rewards <= 80
+    rows = np.arange(len(pair.target))
+    paid, _ = pair.target_labelled.read_rewards(rows)
+    untouched = daband.choose(pair, candidates=candidates[1:2], episodes=15).policy
+    truth = paid[rows, untouched.decide(pair.target.read(rows), "target", rule="greedy", round_offset=0).arm].mean()
+    assert choice.low <= truth <= choice.high
+    assert choice.policy.rounds_learned == untouched.rounds_learned + choice.rewards
+    assert choice.policy.domain == "target"
+
+
+def test_questions_are_written_and_read_back(tmp_path):
+    pair = inverted_pair(600)
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
+    common = {"candidates": candidates, "episodes": 6, "budget": 40, "directory": tmp_path}
+    first = daband.choose(pair, **common)
+    assert first.questions == tmp_path / "questions.csv"
+    assert (first.rewards, first.candidate) == (0, "linucb")
+    head, *lines = first.questions.read_text().splitlines()
+    assert head == "id,context,arm,arm_name,reward"
+    assert len(lines) == 40
+    rewards, _ = pair.target_labelled.read_rewards(np.arange(len(pair.target)))
+    filled = [line + str(rewards[int(line.split(",")[1]), int(line.split(",")[2])]) for line in lines]
+    first.questions.write_text("\n".join([head, *filled]) + "\n")
+    second = daband.choose(pair, **common)
+    assert 0 < second.rewards <= 40
+    assert second.low <= second.value <= second.high
+    assert second.candidate == "constant"  # LinUCB is right for a third of the contexts
+
+
+def test_what_cannot_be_asked_is_refused():
+    pair = daband.domains.load("synthetic", tiny=True)
+    with pytest.raises(daband.InvalidInput, match="budget needs somebody to answer"):
+        daband.choose(pair, budget=10)
+    with pytest.raises(daband.InvalidInput, match="ask without a budget"):
+        daband.choose(pair, ask=lambda contexts, arms: [0.0])
+
+
+def test_exploration_of_the_chosen_policy():
+    pair = daband.domains.load("synthetic", tiny=True)
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
+    choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=32, epsilon=0.3)
+    assert choice.candidate == "linucb"
+    decided = choice.policy.select(pair.target.read(np.arange(20)))
+    assert (decided.propensity < 1).all()
 
 
 def test_choose_on_a_log_sees_that_contexts_help():
@@ -119,6 +135,8 @@ def test_choose_returns_a_trained_policy_with_its_assessment_and_table():
     assert [row["candidate"] for row in choice.table] == ["constant", "linucb", "daband"]
     assert [row["candidate"] for row in choice.table if row["chosen"]] == [choice.candidate]
     assert choice.candidate != "constant"  # on the source LinUCB is far above it
+    assert repr(choice).startswith("<Choice of")
+    assert all(len(row["target_shares"]) == pair.n_arms for row in choice.table)
     assert 0 <= choice.assessment.accuracy <= 1
     assert json.loads(json.dumps(choice.as_dict()))["rule"] == choice.rule
     assert choice.policy.select(pair.target.read(np.arange(3)), "target").arm.shape == (3,)
@@ -134,8 +152,6 @@ def test_a_pair_without_held_out_source_rounds_is_refused():
     with pytest.raises(daband.InvalidInput, match="pair"):
         daband.choose("synthetic")
     tiny = daband.domains.load("synthetic", tiny=True)
-    with pytest.raises(daband.InvalidInput, match="members"):
-        daband.choose(tiny, members=1)
     with pytest.raises(daband.InvalidInput, match="candidates"):
         daband.choose(tiny, candidates=["linucb"])
 

@@ -1,4 +1,4 @@
-"""Shift, support, arm frequencies, collapse and verdict, on cases whose answer is known."""
+"""Shift, support, collapse and verdict, on cases whose answer is known."""
 
 from dataclasses import replace
 
@@ -7,12 +7,8 @@ import pytest
 
 from daband.checks import made_up_scores
 from daband.linear.arm_frequencies import calibrated_scale
-from daband.trust.arm_frequencies import expected_arm_frequencies
-from daband.trust.collapse import collapse_signs
-from daband.trust.committee_confidence import committee_probabilities
-from daband.trust.shift import classifier_two_sample, projected
-from daband.trust.support import outside_support
-from daband.trust.verdict import rewards_to_audit, verdict_of
+from daband.trust.diagnostics import classifier_two_sample, collapse_signs, outside_support, projected
+from daband.trust.verdict import rewards_to_ask, verdict_of
 
 
 def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):
@@ -53,12 +49,6 @@ def test_the_scale_is_higher_where_choices_are_right_more_often():
     assert scales[0] > scales[1]
 
 
-def test_arm_frequencies_add_up_to_one():
-    before, after = expected_arm_frequencies(committee_probabilities(made_up_scores(members=2, right=0.8, seed=8)))
-    assert before.sum() == pytest.approx(1.0)
-    assert after.sum() == pytest.approx(1.0)
-
-
 def test_a_policy_that_uses_one_arm_in_the_target_shows_signs_of_collapse():
     scores = made_up_scores(members=2, right=0.9, seed=9)
     assert collapse_signs(scores) == []
@@ -69,17 +59,28 @@ def test_a_policy_that_uses_one_arm_in_the_target_shows_signs_of_collapse():
     assert "hardly differ" in told
 
 
+def test_predictions_far_outside_the_range_of_rewards_are_a_sign():
+    scores = made_up_scores(members=1, right=0.9, seed=9)
+    wild = replace(scores, target_mean=scores.target_mean * 5.0)
+    assert any("outside the range" in sign for sign in collapse_signs(wild))
+
+
 def test_the_verdict_follows_from_bound_estimate_and_doubts():
-    assert verdict_of(value=0.9, low=0.8, required=0.5).text == "hand over"
-    assert verdict_of(value=0.9, low=0.8, required=0.75).text == "hand over"
-    assert verdict_of(value=0.9, low=0.8, required=0.75, estimated=True).text == "hand over and audit"
-    doubted = verdict_of(value=0.9, low=0.8, required=0.5, doubts=1)
-    assert doubted.text == "hand over and audit"
+    def verdict(value, low, required, doubts=(), disagreement=0.0):
+        return verdict_of(value=value, low=low, required=required, disagreement=disagreement, doubts=list(doubts))
+
+    assert verdict(0.9, 0.8, 0.5).text == "hand over"
+    assert verdict(0.9, 0.8, 0.795).text == "ask"
+    doubted = verdict(0.9, 0.8, 0.5, doubts=["all go to arm 1"])
+    assert (doubted.text, doubted.why) == ("ask", "all go to arm 1")
     assert doubted.rewards >= 50
-    assert verdict_of(value=0.6, low=0.4, required=0.5).text == "hand over and audit"
-    assert verdict_of(value=0.45, low=0.4, required=0.5).text == "do not"
-    assert verdict_of(value=0.501, low=0.4, required=0.5).text == "do not"  # no audit of 1,000 could tell
+    asked = verdict(0.6, 0.2, 0.5, disagreement=0.74)
+    assert asked.text == "ask"
+    assert asked.why == "two explanations of the target disagree on 74% of contexts"
+    assert verdict(0.6, 0.2, 0.5, disagreement=0.1).why.startswith("too much of the reward")
+    assert verdict(0.45, 0.4, 0.5).text == "do not"
 
 
-def test_rewards_to_audit_grow_as_the_gap_closes():
-    assert rewards_to_audit(0.6, 0.5) > rewards_to_audit(0.8, 0.5) >= 50
+def test_rewards_to_ask_grow_as_the_gap_closes_and_stay_bounded():
+    assert 1000 >= rewards_to_ask(0.55, 0.5) > rewards_to_ask(0.8, 0.5) >= 50
+    assert rewards_to_ask(0.501, 0.5) == 1000

@@ -10,10 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.lines import say
-from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
-from daband.cli.ranges import whole_numbers
-from daband.cli.running import report_hint, run_all
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem, whole_numbers
+from daband.cli.running import report_hint, run_all, say
 from daband.experiments import load_experiment
 from daband.experiments.ablation import BASES, AblationRow, ablation_rows, ablation_runs, write_ablation
 from daband.experiments.records import Records

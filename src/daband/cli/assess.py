@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.lines import say
-from daband.cli.running import warnings_on
+from daband.cli.running import say, warnings_on
 from daband.experiments import AssessedRun, assess_runs
 
 __all__ = ["assess_command", "assessed_line"]

@@ -9,11 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from daband.cli.lines import say
-from daband.cli.running import warnings_on
+from daband.cli.running import say, warnings_on
 from daband.errors import InvalidInput
-from daband.experiments import AUDIT_FOLDER, begin_audit
-from daband.experiments.policy_folder import policy_folder
+from daband.experiments import AUDIT_FOLDER, begin_audit, policy_folder
 from daband.experiments.records import decimals
 from daband.files import write_bytes
 from daband.trust import Audit, answer_audit, read_audit

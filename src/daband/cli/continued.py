@@ -10,11 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.interrupts import interruptible
-from daband.cli.lines import say
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
-from daband.cli.running import interrupted_exit, report_hint, warnings_on
+from daband.cli.running import interrupted_exit, interruptible, report_hint, say, warnings_on
 from daband.experiments import BenchError, continue_bench, finished_runs
 from daband.experiments.records import TARGET_ACCURACY, Records, decimals, metric_of
 from daband.experiments.run import read_spec

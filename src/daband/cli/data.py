@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from daband.cli.lines import say
+from daband.cli.running import say
 from daband.domains import data_directory, load
 from daband.domains.catalogue import check, listing, resources
 from daband.domains.download import get

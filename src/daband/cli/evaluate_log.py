@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from daband.cli.lines import say
 from daband.cli.options import log_columns, named_as_options
-from daband.cli.running import warnings_on
+from daband.cli.running import say, warnings_on
 from daband.errors import InvalidInput
 from daband.experiments.records import decimals
 from daband.files import check_writable, write_text
@@ -107,7 +106,7 @@ def evaluate_log_command(
 def _policy(path: Path) -> tuple[Policy, Path | None]:
     """The policy of a folder, with the run's folder; or that of a file."""
     from daband import load
-    from daband.experiments.policy_folder import policy_folder
+    from daband.experiments import policy_folder
 
     if not path.is_dir():
         return load(path, device="cpu"), None

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from daband.cli.lines import say
+from daband.cli.running import say
 from daband.errors import DataError
 from daband.files import read_json
 
@@ -25,8 +25,8 @@ def export_command(
 ) -> None:
     """Write a run's policy to one file that decides on raw rows, without anything that it was trained on."""
     from daband import load
-    from daband.experiments.policy_folder import policy_folder
-    from daband.handover import export, load_deployed
+    from daband.experiments import policy_folder
+    from daband.serving import export, load_deployed
 
     console = Console()
     found = policy_folder(folder)

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import daband
-from daband.cli.lines import say
 from daband.cli.options import log_columns, named_as_options
-from daband.cli.running import warnings_on
+from daband.cli.running import say, warnings_on
 from daband.domains import Columns
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.errors import InvalidInput

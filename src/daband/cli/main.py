@@ -25,14 +25,11 @@ from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
 from daband.cli.files import takes_files
 from daband.cli.fit_log import fit_log_command
-from daband.cli.lines import say
-from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
-from daband.cli.profile import profiled
-from daband.cli.ranges import spans, whole_numbers
-from daband.cli.running import run_all, warnings_on
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, spans, stem, whole_numbers
+from daband.cli.running import run_all, say, warnings_on
 from daband.cli.serve import export_events_command, serve_command
 from daband.cli.sweep import sweep
-from daband.cli.tables import comparison_table
+from daband.cli.tables import comparison_table, profiled
 from daband.errors import DabandError
 from daband.experiments import (
     AssessedRun,
@@ -42,9 +39,9 @@ from daband.experiments import (
     load_experiment,
     method_names,
     preset_names,
+    start_from_shorter,
     with_committees,
 )
-from daband.experiments.extend_run import start_from_shorter
 from daband.experiments.records import Records
 from daband.plugins import name_plugins
 from daband.report import summarise

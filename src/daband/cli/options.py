@@ -1,8 +1,9 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and how lists of numbers are read and written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,8 @@ import typer
 from daband.domains import Columns
 from daband.errors import DataError, InvalidInput
 
-__all__ = ["Jobs", "Name", "Out", "Overrides", "Ray", "Seeds", "log_columns", "named_as_options", "stem"]
+__all__ = ["Jobs", "Name", "Out", "Overrides", "Ray", "Seeds", "log_columns", "named_as_options",
+           "spans", "stem", "whole_numbers"]  # fmt: skip
 
 Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
@@ -26,6 +28,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
 ]
 
+_MOST = 100_000
 _OPTIONS = {
     "on_damaged='skip'": "--skip-damaged",
     "columns=daband.domains.Columns(...)": "--context",
@@ -60,3 +63,30 @@ def named_as_options() -> Iterator[None]:
         for argument, option in _OPTIONS.items():
             text = text.replace(argument, option)
         raise type(error)(text) from None
+
+
+def whole_numbers(text: str, name: str) -> list[int]:
+    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
+            raise InvalidInput(f"{name} must look like 0-4 or 0,2,7, got {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InvalidInput(f"{name}: the range {part.strip()!r} runs backwards")
+        if last - first >= _MOST:
+            raise InvalidInput(f"{name}: the range {part.strip()!r} has more than {_MOST:,} numbers")
+        numbers.extend(range(first, last + 1))
+    return list(dict.fromkeys(numbers))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7"; the other way round of ``whole_numbers``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

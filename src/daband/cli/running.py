@@ -1,25 +1,39 @@
-"""Running a list of runs from a command: live progress, Ctrl-C and SIGTERM, and the message about them."""
+"""Running a list of runs from a command: live progress, Ctrl-C and SIGTERM that are not lost, and lines about it.
+
+Python turns Ctrl-C into an exception wherever it is. Inside a callback of a compiled library (numba loads its kernels
+through such) that exception is swallowed, and the work goes on. So the request is noted, and looked at again at every
+event of the work. SIGTERM is treated in the same way.
+"""
 
 from __future__ import annotations
 
 import shlex
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from daband.cli.interrupts import Terminated, interruptible
 from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
 from daband.experiments.ray_executor import on_ray
 from daband.experiments.records import Records
 
-__all__ = ["interrupted_exit", "report_hint", "run_all", "warnings_on"]
+__all__ = ["Terminated", "interrupted_exit", "interruptible", "report_hint", "run_all", "say", "warnings_on"]
+
+T = TypeVar("T")
+
+
+def say(console: Console, text: str, *, style: str | None = None) -> None:
+    """Print a line: no markup (a folder may be called ``[v2]``), no colours of rich's own, no breaks inside a path."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def run_all(
@@ -71,3 +85,39 @@ def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
     message = f"{word}. What is done is kept in {out}; the same command resumes from there."
     Console(stderr=True).print(escape(message), highlight=False, soft_wrap=True)
     return typer.Exit(143 if terminated else 130)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived; it stops the work as Ctrl-C does."""
+
+
+_MEANING: dict[int, type[KeyboardInterrupt]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
+@contextmanager
+def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]]:
+    """A listener that raises at the next event where a stop was requested and the exception got lost.
+
+    Ctrl-C raises ``KeyboardInterrupt``, SIGTERM ``Terminated``.
+    """
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's alone
+        yield listener
+        return
+    requested: type[KeyboardInterrupt] | None = None
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        nonlocal requested
+        requested = _MEANING[number]
+        raise requested
+
+    def hear(event: T) -> None:
+        if requested is not None:
+            raise requested
+        listener(event)
+
+    before = {number: signal.signal(number, note) for number in _MEANING}
+    try:
+        yield hear
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from daband.cli.lines import say
+from daband.cli.running import say
 from daband.errors import InvalidInput
 
 __all__ = ["export_events_command", "serve_command"]

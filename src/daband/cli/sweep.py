@@ -11,10 +11,8 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from daband.cli.lines import say
-from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem
-from daband.cli.ranges import whole_numbers
-from daband.cli.running import interrupted_exit, report_hint, run_all
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem, whole_numbers
+from daband.cli.running import interrupted_exit, report_hint, run_all, say
 from daband.errors import InvalidInput
 from daband.experiments import load_experiment
 from daband.experiments.records import TARGET_ACCURACY, TARGET_VALUE, Metric, Records

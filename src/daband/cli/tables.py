@@ -1,17 +1,28 @@
-"""The table that ends ``run``, ``bench`` and ``demo``: methods on one pair or several, in 80 columns."""
+"""Tables: methods on one pair or several, in 80 columns, and where the time of a run went."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.ranges import spans
+from daband.cli.options import spans
+from daband.cli.running import say
+from daband.experiments import RunSpec, profile_run
 from daband.experiments.records import TARGET_ACCURACY, decimals
 from daband.report import Mean, MethodSummary
 
-__all__ = ["comparison_table"]
+__all__ = ["comparison_table", "profiled"]
+
+_MEANING = {
+    "step": "gradient steps",
+    "features": "encoding contexts for the head",
+    "head": "choosing, learning and refitting",
+    "host": "everything else: data, bookkeeping, files",
+}
 
 _Column = tuple[str, Callable[[MethodSummary], str]]
 
@@ -134,3 +145,20 @@ def _short_names(pairs: Sequence[str]) -> dict[str, str]:
     """Pairs by the name that a table has for them: without the data set's where all are of one."""
     of_one = len({pair.partition("/")[0] for pair in pairs}) == 1 and len(set(pairs)) > 1
     return {pair: pair.partition("/")[2] or pair if of_one else pair for pair in pairs}
+
+
+def profiled(specs: Sequence[RunSpec], out: Path, *, console: Console) -> None:
+    """Do these runs one after the other, each with a stopwatch; say where the time went and where the trace lies."""
+    for spec in specs:
+        with console.status(f"Profiling {spec.method} on {spec.pair} ..."):
+            found = profile_run(spec, out)
+        total = sum(found.seconds.values())
+        table = Table(title=f"{spec.method} on {spec.pair}: where {total:.1f} s of training went")
+        for heading in ("part", "seconds", "share"):
+            table.add_column(heading, justify="left" if heading == "part" else "right")
+        table.add_column("which is")
+        for part, seconds in found.seconds.items():
+            table.add_row(part, f"{seconds:.2f}", f"{seconds / total:.1%}", _MEANING[part])
+        console.print(table)
+        say(console, f"Trace: {found.trace}")
+        console.print("Open it at ui.perfetto.dev or in chrome://tracing; it stays on your machine.")

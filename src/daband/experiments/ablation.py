@@ -19,8 +19,7 @@ import numpy as np
 
 from daband.errors import InvalidInput
 from daband.evaluation import Paired, compare_paired, holm
-from daband.experiments.bench import results_locked
-from daband.experiments.records import Metric, Record, metric_of
+from daband.experiments.records import Metric, Record, metric_of, results_locked
 from daband.experiments.settings import Experiment, RunSpec
 from daband.files import write_text
 

@@ -34,7 +34,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import LoggedDomain, Pair
 from daband.evaluation import best_arms
 from daband.experiments.methods import build_policy
-from daband.experiments.prepared import Prepared
+from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
 from daband.image_layout import channels_first, channels_last, image_layout
 from daband.linear import Decision
@@ -135,24 +135,24 @@ class ArtifactRecorder:
         return columns
 
 
-def gather(prepared: Prepared, recorder: ArtifactRecorder) -> None:
+def gather(spec: RunSpec, pair: Pair, policy: Policy, folder: Path, recorder: ArtifactRecorder) -> None:
     """Write ``artifacts.npz`` and ``environment.json`` into the run's folder.
 
     A finished run is worth more than its pictures: what goes wrong here is a warning, and a note in
     ``environment.json`` that reports show.
     """
-    about = environment(prepared.policy)
+    about = environment(policy)
     try:
-        columns: dict[str, Any] = _artifacts(prepared, recorder)
+        columns: dict[str, Any] = _artifacts(spec, pair, policy, recorder)
         table = io.BytesIO()
         np.savez_compressed(table, **columns)
-        write_bytes(prepared.folder / "artifacts.npz", table.getvalue())
+        write_bytes(folder / "artifacts.npz", table.getvalue())
     except Exception as error:
         about["artifacts_error"] = f"{type(error).__name__}: {error}"
-        message = f"{prepared.folder.name}: its artifacts could not be kept ({about['artifacts_error']})"
+        message = f"{folder.name}: its artifacts could not be kept ({about['artifacts_error']})"
         warnings.warn(message, ArtifactWarning, stacklevel=2)
     finally:
-        write_text(prepared.folder / "environment.json", json.dumps(about, indent=2) + "\n")
+        write_text(folder / "environment.json", json.dumps(about, indent=2) + "\n")
 
 
 def environment(policy: Policy | None = None) -> dict[str, Any]:
@@ -172,19 +172,19 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
     }
 
 
-def _artifacts(prepared: Prepared, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
+def _artifacts(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
     columns = recorder.examples()
     if recorder.confusion is not None:
         columns["confusion"] = recorder.confusion.astype(np.int32)
-    policy = prepared.policy
     if hasattr(policy, "latent") and recorder.contexts:
-        columns.update(_latents(prepared, np.concatenate(recorder.contexts), np.concatenate(recorder.best)))
+        columns.update(_latents(spec, pair, policy, recorder))
     return columns
 
 
-def _latents(prepared: Prepared, target: AnyArray, target_arm: IntArray) -> dict[str, AnyArray]:
+def _latents(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:
     """Latents of the same contexts before the first round and after the last, each by its own principal directions."""
-    source = prepared.pair.source
+    target, target_arm = np.concatenate(recorder.contexts), np.concatenate(recorder.best)
+    source = pair.source
     n = min(len(source), _LATENTS)
     if isinstance(source, LoggedDomain):
         rounds: AnyArray = source.batch(0, n, seed=0)
@@ -193,8 +193,7 @@ def _latents(prepared: Prepared, target: AnyArray, target_arm: IntArray) -> dict
         paid = source.rounds(0, n, seed=0)
         rounds = paid.contexts
         source_arm = (paid.rewards if paid.expected is None else paid.expected).argmax(axis=1)
-    spec, policy = prepared.spec, prepared.policy
-    fresh = build_policy(spec.method, prepared.pair, seed=spec.seed, settings=spec.policy, components=spec.components)
+    fresh = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
     fresh.transform = copy.copy(policy.transform)  # fitted before the first round, so a part of "before" too
     columns: dict[str, AnyArray] = {
         "latent_domain": np.repeat(np.array([0, 1], np.uint8), [n, len(target)]),

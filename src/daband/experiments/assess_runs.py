@@ -10,9 +10,8 @@ from pathlib import Path
 
 from daband.domains import load
 from daband.errors import InvalidInput, NotFitted
-from daband.experiments.continued import finished_runs
 from daband.experiments.records import Record
-from daband.experiments.run import read_spec
+from daband.experiments.run import finished_runs, read_spec
 from daband.experiments.settings import RunSpec
 from daband.files import read_json
 from daband.policies import load as load_policy

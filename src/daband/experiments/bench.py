@@ -1,22 +1,28 @@
-"""Many runs: methods x seeds, in processes, resumable, with one ``results.json``."""
+"""Many runs, methods x seeds, or the sequels of finished ones: one loop, in processes, resumable, with one summary."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from daband.errors import DabandError, DataError, InvalidInput
-from daband.experiments.executors import Event, Executor, Listener, in_processes, in_turn
-from daband.experiments.records import Record
-from daband.experiments.run import finished_record, read_spec
+from daband.experiments.executors import Event, Executor, Listener, in_processes, in_turn, stacked
+from daband.experiments.records import Record, results_locked
+from daband.experiments.run import (
+    CONTINUED_FOLDER,
+    Progress,
+    continue_run,
+    continued_record,
+    finished_record,
+    finished_runs,
+    read_spec,
+)
 from daband.experiments.settings import RunSpec
-from daband.experiments.stacked import stacked
-from daband.files import locked, make_folder, read_json, write_text
+from daband.files import make_folder, read_json, write_text
 
-__all__ = ["BenchError", "bench", "read_results", "results_locked"]
+__all__ = ["BenchError", "bench", "continue_bench"]
 
 
 class BenchError(DabandError, RuntimeError):
@@ -49,21 +55,101 @@ def bench(
     if not specs:
         raise InvalidInput("there is nothing to run: no method or no seed was given")
     out = make_folder(out, "out")
+    results = _Results(out, specs)
+    if executor is None:
+        executor = stacked(lambda work: partial(in_turn, work=work) if jobs == 1 else in_processes(jobs, work=work))
+    records, failures = _run_all(specs, out, lambda spec: finished_record(spec, out), executor, results.write, on_event)
+    if failures:
+        raise BenchError(
+            f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command resumes "
+            f"from there. First: {failures[0]}",
+            records,
+        )
+    return records
+
+
+def continue_bench(
+    folder: str | Path,
+    *,
+    rounds: int = 1920,
+    prior_trust: float | str | None = None,
+    jobs: int = 1,
+    on_event: Listener | None = None,
+) -> list[Record]:
+    """Continue every finished run of a bench on target rewards, ``jobs`` at a time; what is done is not repeated.
+
+    ``prior_trust`` is that of ``daband.continue_on_target``.
+
+    Writes ``continued.json`` after each: a record per run as ``continue_run`` gives it. ``rounds_file`` names the file,
+    relative to the bench, whose column ``regret`` holds the regret of every round played in the target.
+    """
+    folder = Path(folder)
+    places = {}
+    specs = []
+    for path in finished_runs(folder):
+        specs.append(read_spec(path))
+        places[specs[-1].folder_name] = str(path)
+    alone = list(places.values()) == [str(folder)]
+
+    def known(spec: RunSpec) -> Record | None:
+        return continued_record(Path(places[spec.folder_name]), rounds, prior_trust)
+
+    def write(records: Mapping[str, Record]) -> None:
+        if alone:
+            return
+        with results_locked(folder):
+            listed = []
+            for spec in specs:  # also what another process has continued in the meantime
+                record = records.get(spec.folder_name) or known(spec)
+                if record is not None:
+                    name = Path(places[spec.folder_name]).name
+                    listed.append({**record, "rounds_file": f"{name}/{CONTINUED_FOLDER}/rounds.npz"})
+            content = {"rounds": rounds, "records": listed}
+            write_text(folder / "continued.json", json.dumps(content, indent=2) + "\n")
+
+    work = partial(_continue_spec, places=places, rounds=rounds, prior_trust=prior_trust)
+    executor = partial(in_turn, work=work) if jobs == 1 else in_processes(jobs, work=work)
+    records, failures = _run_all(specs, folder, known, executor, write, on_event)
+    if failures:
+        raise BenchError(
+            f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}",
+            records,
+        )
+    return records
+
+
+def _continue_spec(
+    spec: RunSpec,
+    _out: Path,
+    *,
+    progress: Progress,
+    places: dict[str, str],
+    rounds: int,
+    prior_trust: float | str | None,
+) -> Record:
+    return continue_run(places[spec.folder_name], rounds=rounds, prior_trust=prior_trust, progress=progress)
+
+
+def _run_all(
+    specs: Sequence[RunSpec],
+    out: Path,
+    known: Callable[[RunSpec], Record | None],
+    executor: Executor,
+    write: Callable[[Mapping[str, Record]], None],
+    on_event: Listener | None,
+) -> tuple[list[Record], list[str]]:
+    """Do what is not known yet, tell the listener, and write the summary after each; records, and what failed."""
     listener = on_event or (lambda _: None)
     records: dict[str, Record] = {}
+    failures: list[str] = []
     todo = []
     for spec in specs:
-        known = finished_record(spec, out)
-        if known is None:
+        record = known(spec)
+        if record is None:
             todo.append(spec)
         else:
-            records[spec.folder_name] = known
-            listener(Event("found", spec, known))
-    results = _Results(out, specs)
-    failures: list[str] = []
-    if executor is None:
-        parallel = jobs > 1 and len(todo) > 1
-        executor = stacked(lambda work: in_processes(jobs, work=work) if parallel else partial(in_turn, work=work))
+            records[spec.folder_name] = record
+            listener(Event("found", spec, record))
     for spec, outcome in executor(todo, out, listener) if todo else ():
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")
@@ -71,29 +157,9 @@ def bench(
             continue
         records[spec.folder_name] = outcome
         listener(Event("finished", spec, outcome))
-        results.write(records)
-    results.write(records)
-    if failures:
-        raise BenchError(
-            f"{len(failures)} of {len(specs)} runs failed; the rest are kept in {out}, and the same command resumes "
-            f"from there. First: {failures[0]}",
-            [records[spec.folder_name] for spec in specs if spec.folder_name in records],
-        )
-    return [records[spec.folder_name] for spec in specs]
-
-
-def read_results(out: str | Path) -> list[Record]:
-    """The records of a bench."""
-    path = Path(out) / "results.json"
-    records = read_json(path)
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise DataError(f"{path} is not a list of records; run the bench again, which writes it anew")
-    return records
-
-
-def results_locked(out: Path) -> AbstractContextManager[None]:
-    """Held by whoever rewrites a file that sums up the runs of a folder; others wait."""
-    return locked(out, wait=True, file=".results.lock")
+        write(records)
+    write(records)
+    return [records[spec.folder_name] for spec in specs if spec.folder_name in records], failures
 
 
 class _Results:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from daband.arrays import FloatArray
+from daband.errors import DataError
+from daband.files import locked, read_json
 
-__all__ = ["TARGET_ACCURACY", "TARGET_VALUE", "Metric", "Record", "Records", "decimals", "metric_of"]
+__all__ = ["TARGET_ACCURACY", "TARGET_VALUE", "Metric", "Record", "Records", "decimals", "metric_of", "read_results",
+           "results_locked"]  # fmt: skip
 
 Record = dict[str, Any]
 """One finished run, as in its ``result.json`` and in the list ``results.json``.
@@ -58,3 +63,17 @@ def decimals(*values: float | None, significant: int = 3) -> int:
     if largest == 0.0:
         return significant
     return max(0, min(12, significant - 1 - math.floor(math.log10(largest))))
+
+
+def read_results(out: str | Path) -> list[Record]:
+    """The records of a bench."""
+    path = Path(out) / "results.json"
+    records = read_json(path)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise DataError(f"{path} is not a list of records; run the bench again, which writes it anew")
+    return records
+
+
+def results_locked(out: Path) -> AbstractContextManager[None]:
+    """Held by whoever rewrites a file that sums up the runs of a folder; others wait."""
+    return locked(out, wait=True, file=".results.lock")

@@ -1,26 +1,61 @@
-"""One run of an experiment, from settings to a finished folder: prepare, train, evaluate."""
+"""One run of an experiment, from settings to a finished folder: prepare, train, evaluate; and folders with a policy."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from daband.errors import DataError, FolderInUse
+from daband.domains import Pair, load
+from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.evaluation import Evaluation, count_arms, evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
-from daband.experiments.prepared import Prepared, prepare
-from daband.experiments.records import Record
+from daband.experiments.methods import build_policy
+from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
 from daband.files import finish_folder, locked, read_json, write_text
-from daband.training import Run, train
+from daband.policies import Policy
+from daband.policies import load as load_policy
+from daband.training import Profile, Run, Training, TrainSettings, continue_on_target
+from daband.training.loop import run_phase
+from daband.trust import Audit, audit, read_assessment
 
-__all__ = ["RUN_FILES", "conclude", "execute", "finished_record", "read_spec"]
+__all__ = [
+    "AUDIT_FOLDER",
+    "CHOICE_FILE",
+    "CONTINUED_FOLDER",
+    "PolicyFolder",
+    "Prepared",
+    "Profiled",
+    "begin_audit",
+    "conclude",
+    "continue_run",
+    "continued_record",
+    "execute",
+    "finished_record",
+    "finished_runs",
+    "policy_folder",
+    "prepare",
+    "profile_run",
+    "read_spec",
+    "start_from_shorter",
+]
 
-RUN_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
+_FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
 """What ``done`` has digests of; the policy's file has its own."""
+_CONTINUABLE = ("config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors")
+CHOICE_FILE = "choice.json"
+"""What ``daband choose`` writes beside the policy: the table of candidates, and the pair."""
+CONTINUED_FOLDER = "continued"
+AUDIT_FOLDER = "audit"
+"""The subfolder of a run in which its audit is kept."""
+Progress = Callable[[dict[str, float]], None]
 
 
 def finished_record(spec: RunSpec, out: Path) -> Record | None:
@@ -44,30 +79,69 @@ def read_spec(folder: str | Path) -> RunSpec:
         raise DataError(f"{path} does not say which run of an experiment this is: {error}") from None
 
 
-def execute(
-    spec: RunSpec, out: Path, *, progress: Callable[[dict[str, float]], None] | None = None, save_every: float = 30.0
-) -> Record:
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to be trained: the pair is loaded, the policy built, the folder named."""
+
+    spec: RunSpec
+    pair: Pair
+    policy: Policy
+    folder: Path
+
+    def training(self, progress: Progress | None = None, *, save_every: float = 30.0) -> Training:
+        """The work; ``progress`` is called after every episode with its record, in which ``of`` says how many."""
+        spec, source = self.spec, self.pair.source
+        whole = max(1, source.rounds_available // spec.episode_length)
+        episodes = None if spec.episodes == "auto" else whole if spec.episodes == "all" else spec.episodes
+
+        settings = TrainSettings(
+            episodes=episodes,
+            episode_length=spec.episode_length,
+            seed=spec.seed,
+            directory=self.folder,
+            config={"run": spec.model_dump(mode="json")},
+            save_every=save_every,
+        )
+        work = Training(self.policy, source, self.pair.target, settings)
+        if progress is None:
+            return work
+        of = work.phase().episodes
+        return replace(work, settings=replace(settings, progress=lambda record: progress({**record, "of": of})))
+
+
+def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
+    """Load the pair, unless it is given, and build the policy of a run."""
+    pair = load(spec.pair, **spec.pair_options) if pair is None else pair
+    policy = build_policy(spec.method, pair, seed=spec.seed, settings=spec.policy, components=spec.components)
+    return Prepared(spec, pair, policy, out / spec.folder_name)
+
+
+def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None, save_every: float = 30.0) -> Record:
     """Run, or go on with, what ``spec`` says, in a folder below ``out``. A finished run is read, not repeated.
 
     ``progress`` is called after every episode with its record, in which ``of`` says how many there will be.
     """
-    known = finished_record(spec, out)
-    if known is not None:
-        return known
-    prepared = prepare(spec, out)
-    training = prepared.training()
-    tell = None if progress is None else lambda record: progress({**record, "of": training["episodes"]})
+    folder = out / spec.folder_name
+
+    def work() -> Record:
+        prepared = prepare(spec, out)
+        training = prepared.training(progress, save_every=save_every)
+        return conclude(prepared, run_phase(training.policy, training.phase()))
+
+    return _done_once(folder, lambda: finished_record(spec, out), work)
+
+
+def _done_once(folder: Path, known: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
+    """The record of work in a folder: read where it is known, waited for where another process is at it, else done."""
     while True:
+        record = known()
+        if record is not None:
+            return record
         try:
-            run = train(prepared.policy, **training, save_every=save_every, progress=tell)
+            return work()
         except FolderInUse:  # another process has this run: its result will be this one's
-            with locked(prepared.folder, wait=True):
+            with locked(folder, wait=True):
                 pass
-            known = finished_record(spec, out)
-            if known is not None:
-                return known
-        else:
-            return conclude(prepared, run)
 
 
 def conclude(prepared: Prepared, run: Run) -> Record:
@@ -102,9 +176,9 @@ def conclude(prepared: Prepared, run: Run) -> Record:
         "feedback": pair.feedback,
         "folder": spec.folder_name,
     }
-    gather(prepared, recorder)
+    gather(spec, pair, policy, folder, recorder)
     write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
-    finish_folder(folder, RUN_FILES)
+    finish_folder(folder, _FILES)
     return record
 
 
@@ -113,3 +187,236 @@ def _target_fields(result: Evaluation | None) -> Record:
     names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
     fields = {f"target_{name}": None if result is None else getattr(result, name) for name in names}
     return {**fields, "per_class": None if result is None else result.per_class}
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Where the time of a run went, and the trace that shows it."""
+
+    seconds: dict[str, float]
+    """Wall seconds of "step", "features", "head" and "host", the rest."""
+    trace: Path
+
+
+def profile_run(spec: RunSpec, out: Path) -> Profiled:
+    """Start or resume the run of ``spec``, and leave a trace in its folder; the results are those of any run."""
+    if finished_record(spec, out) is not None:
+        raise InvalidInput(
+            f"{out / spec.folder_name} is finished, so there is nothing left to profile; choose another --out"
+        )
+    prepared = prepare(spec, out)
+    profile = Profile(prepared.policy, prepared.folder / "trace.json")
+    training = prepared.training(lambda _: profile.episode_done())
+    phase = training.phase()
+    with profile.running(phase.episodes):
+        run = run_phase(training.policy, phase)
+    conclude(prepared, run)
+    return Profiled(profile.stopwatch.seconds, profile.path)
+
+
+def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
+    """Copy the longest run in ``out`` that ``spec`` extends into the folder of ``spec``; returns where it came from.
+
+    Nothing is done where the folder exists, or where there is no such run. A transform is fitted on the contexts of a
+    whole run, so methods with one are left alone: extended, they would differ from a run of that length at once.
+    """
+    folder = out / spec.folder_name
+    if folder.exists() or isinstance(spec.episodes, str):
+        return None
+    found: list[tuple[int, Path]] = []
+    for config in out.glob("*/config.json"):
+        try:
+            other, settings = read_spec(config.parent), read_json(config)
+        except DataError:  # not a run of an experiment
+            continue
+        if settings.get("policy", {}).get("transform") is not None:
+            continue
+        shorter = isinstance(other.episodes, int) and other.episodes < spec.episodes
+        if shorter and other.model_copy(update={"episodes": spec.episodes}) == spec:
+            found.append((int(other.episodes), config.parent))
+    complete = [(episodes, path) for episodes, path in found if all((path / name).is_file() for name in _CONTINUABLE)]
+    if not complete:
+        return None
+    _, source = max(complete)
+    aside = Path(tempfile.mkdtemp(dir=out, prefix=".extending-"))
+    try:
+        with locked(source, wait=True):
+            for name in _CONTINUABLE:
+                shutil.copyfile(source / name, aside / name)
+        config = read_json(aside / "config.json")
+        config["run"] = spec.model_dump(mode="json")  # its training is still the shorter one's: ``train`` extends it
+        write_text(aside / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+        aside.chmod(0o755)
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return source
+
+
+def continued_record(folder: Path, rounds: int, prior_trust: float | str | None) -> Record | None:
+    """The record of a run's sequel in the target, None for one that is not done; one of other settings is refused."""
+    here = folder / CONTINUED_FOLDER
+    if not (here / "done").exists():
+        return None
+    known: Record = read_json(here / "result.json")
+    if known["rounds_asked"] != rounds:
+        raise DataError(f"{here} was continued for {known['rounds_asked']} rounds; remove it to ask for {rounds}")
+    if known.get("prior_trust", 1.0) != prior_trust:
+        raise DataError(f"{here} was continued with another prior_trust; remove it to ask for {prior_trust}")
+    return known
+
+
+def continue_run(
+    folder: str | Path,
+    *,
+    rounds: int = 1920,
+    prior_trust: float | str | None = None,
+    progress: Progress | None = None,
+) -> Record:
+    """Continue one finished run on target rewards, in its subfolder ``continued``; read, not repeated, when done.
+
+    The run itself stays as it is. ``zero_shot_regret`` is the regret of the fixed policy on the evaluation contexts
+    (``zero_shot_contexts`` of them), ``continued_regret`` that of the rounds played here, ``total_regret`` their sum;
+    ``zero_shot_value`` and ``continued_reward`` are the mean rewards of a context and of a round, all in the user's
+    unit. What needs labels is None where there are none.
+    """
+    folder = Path(folder)
+    here = folder / CONTINUED_FOLDER
+
+    def work() -> Record:
+        spec = read_spec(folder)
+        length = read_json(folder / "config.json")["training"]["episode_length"]
+        pair = load(spec.pair, **spec.pair_options)
+        if pair.target_labelled is None:
+            raise DataError(f"the pair {spec.pair!r} has no target contexts with rewards to continue on")
+        episodes = -(-min(rounds, pair.target_labelled.rounds_available) // length)
+        run = continue_on_target(
+            load_policy(folder / "policy.safetensors"),
+            target=pair.target_labelled,
+            rounds=rounds,
+            episode_length=length,
+            prior_trust=prior_trust,
+            seed=spec.seed,
+            directory=here,
+            config={"continued_from": spec.config_hash, "rounds": rounds},
+            progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
+        )
+        return _conclude_continued(folder, spec, run, rounds, prior_trust)
+
+    return _done_once(here, lambda: continued_record(folder, rounds, prior_trust), work)
+
+
+def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prior_trust: float | str | None) -> Record:
+    here = folder / CONTINUED_FOLDER
+    before = read_json(folder / "result.json")
+    zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
+    record = {
+        "pair": spec.pair,
+        "method": spec.method,
+        "variant": spec.variant,
+        "seed": spec.seed,
+        "rounds": run.rounds,
+        "rounds_asked": rounds,
+        "prior_trust": prior_trust,
+        "zero_shot_regret": zero_shot,
+        "zero_shot_contexts": before.get("target_contexts"),
+        "zero_shot_value": before.get("target_value"),
+        "continued_regret": continued,
+        "continued_reward": float(run.reward.mean()),
+        "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
+        "feedback": before.get("feedback", "one_hot"),
+        "wall_seconds": run.seconds,
+        "config_hash": spec.config_hash,
+        "folder": folder.name,
+    }
+    write_text(here / "result.json", json.dumps(record, indent=2) + "\n")
+    finish_folder(here, _FILES)
+    return record
+
+
+def finished_runs(folder: str | Path) -> list[Path]:
+    """The finished runs in a folder: itself if it is one, those of its ``results.json``, or else all below it."""
+    folder = Path(folder)
+    if (folder / "done").exists():
+        return [folder]
+    # A bench that was started again with other settings has old runs beside the ones that count.
+    listed = (folder / "results.json").is_file()
+    names = {str(record.get("folder")) for record in read_results(folder)} if listed else None
+    runs = sorted(path.parent for path in folder.glob("*/done") if names is None or path.parent.name in names)
+    if not runs:
+        raise DataError(f"{folder} holds no finished run; `daband run NAME` or `daband bench NAME` makes some")
+    return runs
+
+
+@dataclass(frozen=True)
+class PolicyFolder:
+    """A policy on disk, and the pair that it was trained on."""
+
+    path: Path
+    pair: str
+    pair_options: dict[str, Any]
+    rule: str
+    """How the policy acts in the target: "ucb" or "greedy"."""
+
+    @property
+    def policy_file(self) -> Path:
+        """The saved policy."""
+        return self.path / "policy.safetensors"
+
+    def load_pair(self) -> Pair:
+        """The pair, read anew."""
+        return load(self.pair, **self.pair_options)
+
+    @property
+    def assessment_file(self) -> Path | None:
+        """What is estimated of its quality in the target; None where nobody assessed it."""
+        path = self.path / "assessment.json"
+        return path if path.is_file() else None
+
+
+def policy_folder(folder: str | Path) -> PolicyFolder:
+    """The one policy in a folder: of a finished run, of a folder that holds one such run, or of ``daband choose``."""
+    folder = Path(folder)
+    if (folder / CHOICE_FILE).is_file():
+        found = _of_choice(folder)
+    else:
+        runs = [folder] if (folder / "policy.safetensors").is_file() else finished_runs(folder)
+        if len(runs) > 1:
+            raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; name the folder of one")
+        spec = read_spec(runs[0])
+        found = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
+    if not found.policy_file.is_file():
+        raise InvalidInput(f"{folder} holds no policy.safetensors; give the folder of one run")
+    return found
+
+
+def _of_choice(folder: Path) -> PolicyFolder:
+    known = read_json(folder / CHOICE_FILE)
+    try:
+        return PolicyFolder(folder, str(known["pair"]), dict(known["pair_options"]), "ucb")
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
+
+
+def begin_audit(
+    folder: str | Path, *, budget: int, seed: int = 0, confidence: float = 0.95, anytime: bool = False
+) -> Audit:
+    """Write the questions of an audit of a folder's policy into its subfolder ``audit``; one that was begun is read.
+
+    Where the policy was assessed, its ``assessment.json`` says what to predict.
+    """
+    found = policy_folder(folder)
+    pair = found.load_pair()
+    return audit(
+        load_policy(found.policy_file),
+        target=pair.target,
+        budget=budget,
+        assessment=None if found.assessment_file is None else read_assessment(found.assessment_file),
+        directory=found.path / AUDIT_FOLDER,
+        anytime=anytime,
+        confidence=confidence,
+        rule=found.rule,
+        seed=seed,
+        arm_names=pair.class_names,
+    )

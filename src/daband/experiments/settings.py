@@ -25,8 +25,9 @@ __all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "validati
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
-Episodes = Count | Literal["all"]
-"""How many episodes, or "all": as many whole ones as the source's contexts and ``passes`` give."""
+Episodes = Count | Literal["all", "auto"]
+"""How many episodes; "all": as many whole ones as the source's contexts and ``passes`` give; or "auto": as many as
+``train`` takes by itself, 300, of a small source up to five passes."""
 DecisionRule = Literal["ucb", "greedy"]
 """How the policy acts when it is evaluated in the target; the argument ``rule`` of ``evaluate``."""
 

@@ -19,9 +19,8 @@ from daband.domains import Pair, load
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
-from daband.experiments.bench import read_results, results_locked
 from daband.experiments.methods import check_recipe, policy_settings
-from daband.experiments.records import Record, metric_of
+from daband.experiments.records import Record, metric_of, read_results, results_locked
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, validation_message
 from daband.files import read_json, read_npz, write_text

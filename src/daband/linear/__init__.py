@@ -8,7 +8,14 @@ from daband.linear.pca import PCA
 from daband.linear.primal import PrimalRidge
 from daband.linear.ridge_sums import RidgeSums
 from daband.linear.standardise import OutlierWarning, Standardise
-from daband.linear.transforms import Transform, UnsavedPartWarning, as_transform, build_transform, transform_settings
+from daband.linear.transforms import (
+    Transform,
+    UnsavedPartWarning,
+    as_transform,
+    build_transform,
+    frozen_step,
+    transform_settings,
+)
 
 __all__ = [
     "PCA",
@@ -26,5 +33,6 @@ __all__ = [
     "UnsavedPartWarning",
     "as_transform",
     "build_transform",
+    "frozen_step",
     "transform_settings",
 ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from daband.arrays import BoolArray, FloatArray, IntArray
+from daband.arrays import FloatArray
 from daband.linear.kernels import draws
 
-__all__ = ["draw_key", "evenly", "uniforms"]
+__all__ = ["draw_key", "uniforms"]
 
 
 def draw_key(seed: int) -> np.uint64:
@@ -24,11 +24,3 @@ def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> F
     """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
     numbers: FloatArray = draws.uniforms(key, first_round, n_rounds, n_slots)
     return numbers
-
-
-def evenly(key: np.uint64, first_round: int, available: BoolArray) -> tuple[IntArray, FloatArray]:
-    """One of the available arms (B, K) per round, each with equal probability: arms (B,), propensities (B,)."""
-    n_available = available.sum(axis=1)
-    wanted = (uniforms(key, first_round, len(available), 2)[:, 1] * n_available).astype(np.int64)
-    arms: IntArray = (np.cumsum(available, axis=1) > wanted[:, None]).argmax(axis=1)
-    return arms, 1.0 / n_available

@@ -1,15 +1,41 @@
-"""How arms are chosen from predicted means and widths, and what comes of it."""
+"""How arms are chosen from predicted means and widths, and with which probability: for training and for serving."""
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from daband.arrays import FloatArray, IntArray
+from daband.arrays import BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
+from daband.linear.draws_numpy import uniforms
+from daband.linear.kernels_numpy import TIE, drawn_arm, tied_arms
+from daband.linear.thompson import gaussians, probability_of_best
 
-__all__ = ["Decision", "Exploration"]
+__all__ = ["Decision", "Exploration", "UniformDraws", "fresh_draws", "seeded_draws"]
+
+_RESOLUTION = 2.0**-53
+_FEW = 4
+"""Rows up to which a call of a compiled loop costs more than it saves."""
+
+UniformDraws = Callable[[int, int], FloatArray]
+"""Uniform numbers in [0, 1), (rounds, slots). Slots 0 and 1 decide on epsilon and among equals."""
+
+
+def seeded_draws(key: np.uint64, first_round: int) -> UniformDraws:
+    """The draws of the rounds from ``first_round`` on; they depend on the key and the round alone."""
+    return functools.partial(uniforms, key, first_round)
+
+
+def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
+    """Draws of the operating system: there is no state that threads or forked processes would share."""
+    bits = np.frombuffer(os.urandom(8 * n_rounds * n_slots), np.uint64).reshape(n_rounds, n_slots)
+    numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * _RESOLUTION
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -32,6 +58,108 @@ class Exploration:
             raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
         if not 0 <= self.epsilon <= 1:
             raise InvalidInput(f"epsilon must lie in [0, 1], got {self.epsilon}")
+
+    @property
+    def optimism(self) -> float:
+        """The factor of a width in the score of an arm, random draws aside."""
+        return self.alpha if self.rule == "ucb" else 0.0
+
+    def by_rule(self, rule: str | None) -> Exploration:
+        """``rule`` without epsilon in place of its own; the same exploration for None."""
+        return self if rule is None else Exploration(rule, self.alpha)
+
+    def multiplier(self, n: int, n_arms: int, draws: UniformDraws) -> FloatArray:
+        """The factor of each width in the score, (n, K)."""
+        if self.rule != "thompson":
+            return np.full((n, n_arms), self.optimism)
+        return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
+
+    def choose(
+        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: BoolArray | None = None
+    ) -> tuple[IntArray, FloatArray]:
+        """An arm for each row of means and widths (B, K), and its propensity: (B,) each.
+
+        ``available`` (B, K) has at least one arm a row. Compiled loops are used where they are loaded; without them
+        nothing is drawn as long as every row's best arm is certain. The choices are the same.
+        """
+        loops = sys.modules.get("daband.linear.kernels_numba")  # serving alone loads none
+        if loops is None or len(mean) <= _FEW:
+            chosen = self.choose_rows(mean, width, draws, available=available)
+            return np.array([arm for arm, _ in chosen], np.int64), np.array([chance for _, chance in chosen])
+        arms, propensities = np.empty(len(mean), np.int64), np.empty(len(mean))
+        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        scores = self._scores(mean, width, draws)
+        loops.choose_batch(scores, mask, self.epsilon, draws(len(mean), 2), arms, propensities)
+        return arms, self.propensities(arms, propensities, mean, width, available)
+
+    def choose_rows(
+        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: BoolArray | None = None
+    ) -> list[tuple[int, float]]:
+        """``choose`` without compiled loops: an arm and its propensity per row; draws only where something is open."""
+        scores = self._scores(mean, width, draws)
+        n, n_arms = scores.shape
+        every, epsilon, drawn = range(n_arms), self.epsilon, None
+        chosen: list[tuple[int, float]] = []
+        for row, values in enumerate(scores.tolist()):
+            among: Sequence[int] = every if available is None else available[row].nonzero()[0].tolist()
+            tied = tied_arms(values, among)
+            if epsilon == 0.0 and len(tied) == 1:
+                chosen.append((tied[0], 1.0))
+                continue
+            if drawn is None:
+                drawn = draws(n, 2).tolist()
+            chosen.append(drawn_arm(among, tied, epsilon, *drawn[row]))
+        if self.rule == "thompson":
+            arms = np.array([arm for arm, _ in chosen], np.int64)
+            exact = self.propensities(arms, np.empty(n), mean, width, available)
+            return list(zip(arms.tolist(), exact.tolist(), strict=True))
+        return chosen
+
+    def _scores(self, mean: FloatArray, width: FloatArray, draws: UniformDraws) -> FloatArray:
+        """What arms are compared by, (B, K)."""
+        if self.rule == "thompson":
+            drawn: FloatArray = mean + self.multiplier(len(mean), mean.shape[1], draws) * width
+            return drawn
+        return mean + self.alpha * width if self.rule == "ucb" and self.alpha else mean
+
+    def propensities(
+        self,
+        arms: IntArray,
+        propensities: FloatArray,
+        mean: FloatArray,
+        width: FloatArray,
+        available: BoolArray | None,
+    ) -> FloatArray:
+        """Those given, (B,); with Thompson's draws the probability that the arm's own was the largest instead."""
+        if self.rule != "thompson":
+            return propensities
+        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        best = probability_of_best(mean, self.alpha * width, mask, arms)
+        drawn: FloatArray = self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
+        return drawn
+
+    def probabilities(self, mean: FloatArray, width: FloatArray, *, available: BoolArray | None = None) -> FloatArray:
+        """The probability with which ``choose`` chooses each arm, (B, K)."""
+        mask = np.ones(mean.shape, np.bool_) if available is None else available
+        if self.rule == "thompson":
+            best = np.empty_like(mean)
+            for arm in range(mean.shape[1]):
+                best[:, arm] = probability_of_best(mean, self.alpha * width, mask, np.full(len(mean), arm))
+            best = np.where(mask, best, 0.0)
+            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
+        else:
+            best = shared_evenly(mean + self.optimism * width, mask)
+        probabilities: FloatArray = (1.0 - self.epsilon) * best + self.epsilon * mask / mask.sum(axis=1, keepdims=True)
+        return probabilities
+
+
+def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
+    """One row's probability of 1, shared by the best of the available arms where they are tied; (B, K)."""
+    masked = np.where(available, scores, -np.inf)
+    best = masked.max(axis=1, keepdims=True)
+    tied = available & (masked >= best - TIE * (1.0 + np.abs(best)))
+    shares: FloatArray = tied / tied.sum(axis=1, keepdims=True)
+    return shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ LinUCB puts it on contexts, Neural-LinUCB and DABand on the latent of an encoder
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Literal
 
 import numpy as np
@@ -14,12 +15,11 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, check_memor
 from daband.errors import InvalidInput
 from daband.linear.draws import draw_key, uniforms
 from daband.linear.dual import DualRidge
-from daband.linear.exploration import Decision, Exploration
-from daband.linear.kernels import kernels
+from daband.linear.exploration import Decision, Exploration, UniformDraws
+from daband.linear.kernels import kernels, kernels_are_compiled
 from daband.linear.norm_limit import check_norm
 from daband.linear.primal import PrimalRidge
 from daband.linear.prior_trust import DISCOUNTS, PriorTrust
-from daband.linear.thompson import gaussians, probability_of_best
 
 __all__ = ["ArmModel", "RidgeHead", "check_head_memory"]
 
@@ -94,30 +94,27 @@ class RidgeHead:
         self, features: AnyArray, *, first_round: int, available: BoolArray | None = None, rule: str | None = None
     ) -> Decision:
         """Choose an arm for each row, with the statistics as they are. ``rule`` overrides that of ``exploration``."""
-        n = len(features)
-        asked = rule or self.exploration.rule
-        epsilon = self.exploration.epsilon if rule is None else 0.0
-        statistics = self.statistics
-        if n == 1 and self.arms == "disjoint" and asked != "thompson" and isinstance(statistics, PrimalRidge):
-            mean, width = np.empty((1, self.n_arms)), np.empty((1, self.n_arms))
-            arm, chance = np.empty(1, np.int64), np.empty(1)
-            kernels.decide_one(
-                statistics.inverse,
-                statistics.theta,
-                unit_scale(features),
-                self._all_available if available is None else available,
-                self.exploration.alpha if asked == "ucb" else 0.0,
-                epsilon,
-                self._key,
-                first_round,
-                mean,
-                width,
-                arm,
-                chance,
-            )
-            return Decision(arm, chance, mean, width)
-        mean, variance = self.score(features)
-        return self.choose(mean, variance, first_round=first_round, available=available, rule=rule)
+        exploration, statistics = self.exploration.by_rule(rule), self.statistics
+        compiled = len(features) == 1 and exploration.rule != "thompson" and kernels_are_compiled()
+        if not (compiled and self.arms == "disjoint" and isinstance(statistics, PrimalRidge)):
+            return self.choose(*self.score(features), first_round=first_round, available=available, rule=rule)
+        mean, width = np.empty((1, self.n_arms)), np.empty((1, self.n_arms))
+        arm, propensity = np.empty(1, np.int64), np.empty(1)
+        kernels.decide_one(
+            statistics.inverse,
+            statistics.theta,
+            unit_scale(features),
+            self._all_available if available is None else available,
+            exploration.optimism,
+            exploration.epsilon,
+            self._key,
+            first_round,
+            mean,
+            width,
+            arm,
+            propensity,
+        )
+        return Decision(arm, propensity, mean, width)
 
     def choose(
         self,
@@ -129,16 +126,9 @@ class RidgeHead:
         rule: str | None = None,
     ) -> Decision:
         """Choose an arm for each row of predicted rewards and squared widths, (B, K) each."""
-        n = len(mean)
-        asked = rule or self.exploration.rule
-        epsilon = self.exploration.epsilon if rule is None else 0.0
-        if available is None:
-            available = np.ones((n, self.n_arms), np.bool_)
-        draws = uniforms(self._key, first_round, n, 2)
-        multiplier = self._multiplier(asked, n, first_round)
-        arms, chances = np.empty(n, np.int64), np.empty(n)
-        kernels.choose_batch(mean, variance, multiplier, available, epsilon, draws, arms, chances)
-        return self._decision(arms, chances, mean, variance, available, asked, epsilon)
+        width = np.sqrt(variance)
+        exploration, draws = self.exploration.by_rule(rule), self._draws(first_round)
+        return Decision(*exploration.choose(mean, width, draws, available=available), mean, width)
 
     def score(self, features: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths, (B, K) each; features as in ``decide``."""
@@ -213,22 +203,35 @@ class RidgeHead:
         flat = features if self.arms == "disjoint" else features.reshape(n * self.n_arms, self.dim)
         products, contexts, direct = self.statistics.products(flat)
         mean, variance = self.statistics.score_products(products, contexts, direct)
-        asked, epsilon = self.exploration.rule, self.exploration.epsilon
-        draws = uniforms(self._key, first_round, n, 2)
-        multiplier = self._multiplier(asked, n, first_round)
-        arms, chances = np.empty(n, np.int64), np.empty(n)
+        exploration, drawn = self.exploration, self._draws(first_round)
+        multiplier, draws = exploration.multiplier(n, self.n_arms, drawn), drawn(n, 2)
+        arms, propensity = np.empty(n, np.int64), np.empty(n)
         loop = kernels.episode_disjoint
         if self.arms == "shared":
             loop = kernels.episode_shared
             products, mean, variance = products[0], mean.reshape(n, -1), variance.reshape(n, -1)
-        loop(products, contexts, direct, mean, variance, multiplier, available, epsilon, draws, rewards, arms, chances)
+        loop(
+            products,
+            contexts,
+            direct,
+            mean,
+            variance,
+            multiplier,
+            available,
+            exploration.epsilon,
+            draws,
+            rewards,
+            arms,
+            propensity,
+        )
         paid = rewards[np.arange(n), arms]
         if self.arms == "disjoint":
             self.statistics.update(flat, arms, paid)
             self._change_form()
         else:
             self.learn(features, arms, paid)
-        return self._decision(arms, chances, mean, variance, available, asked, epsilon)
+        width = np.sqrt(variance)
+        return Decision(arms, exploration.propensities(arms, propensity, mean, width, available), mean, width)
 
     def refitted(
         self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
@@ -312,6 +315,11 @@ class RidgeHead:
             )
         return statistics.to_primal()
 
+    def frozen(self) -> tuple[FloatArray, FloatArray]:
+        """Copies of theta (heads, d) and of the inverse of A (heads, d, d)."""
+        statistics = self.primal("the policy cannot be exported")
+        return statistics.theta.copy(), statistics.inverse.copy()
+
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
         dual = any(name.startswith("dual.") for name in state)
@@ -325,30 +333,8 @@ class RidgeHead:
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
         self.statistics.restore(own)
 
-    def _multiplier(self, rule: str, n: int, first_round: int) -> FloatArray:
-        """The factor of each width in the score, (n, K)."""
-        if rule == "greedy":
-            return np.zeros((n, self.n_arms))
-        if rule == "ucb":
-            return np.full((n, self.n_arms), self.exploration.alpha)
-        uniform = uniforms(self._key, first_round, n, 2 + 2 * self.n_arms)[:, 2:]
-        return self.exploration.alpha * gaussians(uniform)
-
-    def _decision(
-        self,
-        arms: IntArray,
-        chances: FloatArray,
-        mean: FloatArray,
-        variance: FloatArray,
-        available: BoolArray,
-        rule: str,
-        epsilon: float,
-    ) -> Decision:
-        width = np.sqrt(variance)
-        if rule == "thompson":
-            best = probability_of_best(mean, self.exploration.alpha * width, available, arms)
-            chances = epsilon / available.sum(axis=1) + (1.0 - epsilon) * best
-        return Decision(arms, chances, mean, width)
+    def _draws(self, first_round: int) -> UniformDraws:
+        return functools.partial(uniforms, self._key, first_round)
 
     def probabilities(
         self, features: AnyArray, *, available: BoolArray | None = None, rule: str | None = None
@@ -361,23 +347,7 @@ class RidgeHead:
         self, mean: FloatArray, variance: FloatArray, *, available: BoolArray | None = None, rule: str | None = None
     ) -> FloatArray:
         """The probability with which ``choose`` chooses each arm, (B, K)."""
-        asked = rule or self.exploration.rule
-        epsilon = self.exploration.epsilon if rule is None else 0.0
-        if available is None:
-            available = np.ones(mean.shape, np.bool_)
-        if asked == "thompson":
-            best = np.empty_like(mean)
-            for arm in range(self.n_arms):
-                best[:, arm] = probability_of_best(
-                    mean, self.exploration.alpha * np.sqrt(variance), available, np.full(len(mean), arm)
-                )
-            best = np.where(available, best, 0.0)
-            best /= best.sum(axis=1, keepdims=True)  # quadrature leaves an error of some 1e-9
-        else:
-            scores = mean + (self.exploration.alpha if asked == "ucb" else 0.0) * np.sqrt(variance)
-            best = shared_evenly(scores, available)
-        probabilities: FloatArray = (1.0 - epsilon) * best + epsilon * available / available.sum(axis=1, keepdims=True)
-        return probabilities
+        return self.exploration.by_rule(rule).probabilities(mean, np.sqrt(variance), available=available)
 
     def _primal_fits(self, heads: int, limit: int) -> bool:
         return 2 * heads * self.dim * self.dim * 8 <= limit
@@ -389,15 +359,6 @@ class RidgeHead:
         primal_cost = heads * float(self.dim) ** 2
         if self.statistics.cost_per_round() > primal_cost and self._primal_fits(heads, _PRIMAL_LIMIT_BYTES):
             self.statistics = self.statistics.to_primal()
-
-
-def shared_evenly(scores: FloatArray, available: BoolArray) -> FloatArray:
-    """One row's probability of 1, shared by the best of the available arms where they are tied; (B, K)."""
-    masked = np.where(available, scores, -np.inf)
-    best = masked.max(axis=1, keepdims=True)
-    tied = available & (masked >= best - kernels.TIE * (1.0 + np.abs(best)))
-    shares: FloatArray = tied / tied.sum(axis=1, keepdims=True)
-    return shares
 
 
 def _weighted(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:

@@ -6,6 +6,7 @@ loop runs: numba takes more than a second to import, and who only decides with a
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -16,6 +17,7 @@ from daband.errors import InvalidInput
 __all__ = ["draws", "kernels", "kernels_are_compiled"]
 
 
+@functools.cache
 def kernels_are_compiled() -> bool:
     """Whether numba's loops run here, by ``DABAND_KERNELS`` or because numba is installed."""
     asked = os.environ.get("DABAND_KERNELS", "auto")

@@ -74,15 +74,10 @@ def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> A
 
 
 @compiled()
-def choose_batch(
-    mean: Any, variance: Any, multiplier: Any, available: Any, epsilon: Any, draws: Any, arms: Any, probability: Any
-) -> None:
-    """``choose`` for every row; the score is mean + multiplier * width."""
-    scores = np.empty(mean.shape[1])
-    for i in range(mean.shape[0]):
-        for a in range(mean.shape[1]):
-            scores[a] = mean[i, a] + multiplier[i, a] * math.sqrt(variance[i, a])
-        arms[i], probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
+def choose_batch(scores: Any, available: Any, epsilon: Any, draws: Any, arms: Any, probability: Any) -> None:
+    """``choose`` for every row."""
+    for i in range(scores.shape[0]):
+        arms[i], probability[i] = choose(scores[i], available[i], epsilon, draws[i, 0], draws[i, 1])
 
 
 @compiled(fastmath=FAST)

@@ -1,15 +1,16 @@
-"""The inner loops in numpy: the same functions as ``kernels_numba``, for machines without numba."""
+"""The inner loops in numpy: the functions of ``kernels_numba``, for serving and for machines without numba."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband.linear.draws_numpy import uniforms
 
 TIE = 1e-12
+"""Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide."""
 
 
 def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -18,39 +19,23 @@ def diagonal(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def choose(scores: FloatArray, available: BoolArray, epsilon: float, coin: float, pick: float) -> tuple[int, float]:
-    """The arm of one round, and its probability under ties and epsilon. Scores within ``TIE`` of the best are tied."""
-    open_arms = np.flatnonzero(available)
-    best = scores[open_arms].max()
-    tied = open_arms[scores[open_arms] >= best - TIE * (1.0 + abs(best))]
-    among = open_arms if coin < epsilon else tied
-    arm = int(among[int(pick * len(among))])
-    probability = epsilon / len(open_arms)
-    if arm in tied:
-        probability += (1.0 - epsilon) / len(tied)
-    return arm, probability
+    """The arm of one round, and its probability under ties and epsilon."""
+    among = available.nonzero()[0].tolist()
+    return drawn_arm(among, tied_arms(scores.tolist(), among), epsilon, coin, pick)
 
 
-def choose_batch(
-    mean: FloatArray,
-    variance: FloatArray,
-    multiplier: FloatArray,
-    available: BoolArray,
-    epsilon: float,
-    draws: FloatArray,
-    arms: IntArray,
-    probability: FloatArray,
-) -> None:
-    """``choose`` for every row at once; the score is mean + multiplier * width."""
-    scores = np.where(available, mean + multiplier * np.sqrt(variance), -np.inf)
-    best = scores.max(axis=1, keepdims=True)
-    tied = available & (scores >= best - TIE * (1.0 + np.abs(best)))
-    n_available, n_ties = available.sum(axis=1), tied.sum(axis=1)
-    explored = draws[:, 0] < epsilon
-    among = np.where(explored[:, None], available, tied)
-    wanted = (draws[:, 1] * np.where(explored, n_available, n_ties)).astype(np.int64)
-    arms[:] = (np.cumsum(among, axis=1) > wanted[:, None]).argmax(axis=1)
-    greedy_share = tied[np.arange(len(arms)), arms] / n_ties
-    probability[:] = epsilon / n_available + (1.0 - epsilon) * greedy_share
+def tied_arms(scores: list[float], among: Sequence[int]) -> list[int]:
+    """The arms within ``TIE`` of the best."""
+    best = max(scores) if len(among) == len(scores) else max([scores[arm] for arm in among])
+    floor = best - TIE * (1.0 + abs(best))
+    return [arm for arm in among if scores[arm] >= floor]
+
+
+def drawn_arm(among: Sequence[int], tied: Sequence[int], epsilon: float, coin: float, pick: float) -> tuple[int, float]:
+    """One of the tied arms, or of all with probability epsilon (``coin``), and its probability; ``pick`` chooses."""
+    drawn_from = among if coin < epsilon else tied
+    arm = drawn_from[int(pick * len(drawn_from))]
+    return arm, epsilon / len(among) + ((1.0 - epsilon) / len(tied) if arm in tied else 0.0)
 
 
 def _rank_one(
@@ -107,28 +92,6 @@ def update_one(
     counts[head] += 1
     since_refresh[head] += 1
     return variance
-
-
-def decide_one(
-    inverse: FloatArray,
-    theta: FloatArray,
-    context: FloatArray,
-    available: BoolArray,
-    alpha: float,
-    epsilon: float,
-    key: np.uint64,
-    round_number: int,
-    mean: FloatArray,
-    width: FloatArray,
-    arm: IntArray,
-    chance: FloatArray,
-) -> None:
-    """A whole decision for one context (1, d) and K heads, written to the last four: (1, K) twice, (1,) twice."""
-    z = context[0]
-    mean[0] = theta @ z
-    width[0] = np.sqrt(np.maximum((inverse @ z) @ z, 0.0))
-    coin, pick = uniforms(key, round_number, 1, 2)[0]
-    arm[0], chance[0] = choose(mean[0] + alpha * width[0], available[0], epsilon, coin, pick)
 
 
 def episode_disjoint(

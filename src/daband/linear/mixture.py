@@ -10,6 +10,7 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray
 from daband.linear.exploration import Decision
 from daband.linear.head import RidgeHead
+from daband.linear.scoring import mixed_scores
 
 __all__ = ["HeadMixture"]
 
@@ -57,9 +58,9 @@ class HeadMixture:
         scores = [head.score(part) for head, part in zip(self.heads, features, strict=True)]
         if len(scores) == 1:
             return scores[0]
-        mean = sum(share * mean for share, (mean, _) in zip(self.shares, scores, strict=True))
-        width = sum(share * np.sqrt(var) for share, (_, var) in zip(self.width_shares, scores, strict=True))
-        return np.asarray(mean), np.asarray(width * width)
+        both = [(mean, np.sqrt(variance)) for mean, variance in scores]
+        mean, width = mixed_scores(both, self.shares, self.width_shares)
+        return mean, width * width
 
     @property
     def width_shares(self) -> tuple[float, ...]:

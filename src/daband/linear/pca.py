@@ -9,6 +9,7 @@ import numpy as np
 from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
+from daband.linear.steps import PcaStep
 
 __all__ = ["PCA"]
 
@@ -84,15 +85,20 @@ class PCA:
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Contexts (B, *C) or (B, K, *C) to their components, (B, n_components) or (B, K, n_components)."""
-        axes = self.axes
-        assert self._centre is not None
-        flat = contexts.reshape(-1, axes.shape[1])
+        step = self.frozen()
+        flat = contexts.reshape(-1, step.n_inputs)
         out = np.empty((len(flat), self.n_components))
         start = 0
         for part in _parts([flat]):
-            out[start : start + len(part)] = (part - self._centre) @ axes.T
+            out[start : start + len(part)] = step(part)
             start += len(part)
         return out
+
+    def frozen(self) -> PcaStep:
+        """What it does to contexts, as fitted."""
+        axes = self.axes
+        assert self._centre is not None
+        return PcaStep(self._centre, axes)
 
     def settings(self) -> dict[str, int]:
         """What ``PCA(**settings)`` needs to make the same, unfitted."""

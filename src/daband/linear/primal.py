@@ -11,6 +11,7 @@ from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 from daband.linear.norm_limit import LARGEST_SQUARE, check_norm, raise_too_large
 from daband.linear.ridge_sums import RidgeSums
+from daband.linear.scoring import ridge_scores
 
 __all__ = ["PrimalRidge"]
 
@@ -75,14 +76,7 @@ class PrimalRidge:
 
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads)."""
-        z = unit_scale(contexts)
-        mean, variance = np.empty((len(z), self.n_heads)), np.empty((len(z), self.n_heads))
-        rows = max(64, 131_072 // (self.dim * self.n_heads))  # products of about 1 MB stay in the cache
-        for start in range(0, len(z), rows):
-            part = z[start : start + rows]
-            mean[start : start + rows] = part @ self.theta.T
-            variance[start : start + rows] = kernels.diagonal(np.matmul(part, self.inverse), part)
-        return mean, variance
+        return ridge_scores(self.theta, self.inverse, unit_scale(contexts), kernels)
 
     def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
         """The factors of an episode's covariances: A^-1 z (heads, B, d) and z (B, d); and that they are not direct."""

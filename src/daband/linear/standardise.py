@@ -11,6 +11,7 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
+from daband.linear.steps import StandardiseStep
 
 __all__ = ["CLIP", "OutlierWarning", "Standardise", "feature_scale"]
 
@@ -49,9 +50,7 @@ class Standardise:
 
     def __init__(self, *, components: int | None = None) -> None:
         self.components = None if components is None else whole("components", components, least=1)
-        self._mean: FloatArray | None = None
-        self._deviation: FloatArray | None = None
-        self._axes: FloatArray | None = None
+        self._step: StandardiseStep | None = None
 
     def __repr__(self) -> str:
         return "Standardise()" if self.components is None else f"Standardise(components={self.components})"
@@ -59,7 +58,7 @@ class Standardise:
     @property
     def fitted(self) -> bool:
         """Whether ``fit`` has been called."""
-        return self._mean is not None
+        return self._step is not None
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """One more than a context has numbers, or than there are components: the constant."""
@@ -86,21 +85,35 @@ class Standardise:
             mean[part], deviation[part] = _robust_moments(columns)
         axes = None
         if self.components is not None:
-            axes = PCA(self.components).fit(*[_standardised(unit_scale(batch), mean, deviation) for batch in flat]).axes
-        self._mean, self._deviation, self._axes = mean, deviation, axes
+            step = _step(mean, deviation)
+            axes = PCA(self.components).fit(*[step(unit_scale(batch))[:, :-1] for batch in flat]).axes
+        self._step = _step(mean, deviation, axes)
         return self
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         """Features (n, d + 1) of contexts (n, *C)."""
-        if self._mean is None or self._deviation is None:
+        step = self.frozen()
+        return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=self._warn_of_outlier)
+
+    def frozen(self) -> StandardiseStep:
+        """What it does to contexts, as fitted."""
+        if self._step is None:
             raise NotFitted(
-                "Standardise is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
+                f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
             )
-        values = unit_scale(contexts.reshape(-1, len(self._mean)))
-        inner = _standardised(values, self._mean, self._deviation, warn=True)
-        if self._axes is not None:
-            inner = inner @ self._axes.T
-        return np.concatenate([inner, np.ones((len(inner), 1))], axis=1)
+        return self._step
+
+    def _warn_of_outlier(self, rows: FloatArray, deviations: FloatArray) -> None:
+        if max(deviations.max(), -deviations.min()) <= _OUTLIER:
+            return
+        row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
+        warnings.warn(
+            f"a context has {rows[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations "
+            f"from the mean {self.frozen().mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes "
+            "from",
+            OutlierWarning,
+            stacklevel=6,
+        )
 
     def settings(self) -> dict[str, int | None]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
@@ -108,39 +121,21 @@ class Standardise:
 
     def state(self) -> dict[str, AnyArray]:
         """The fitted arrays; empty before ``fit``."""
-        if self._mean is None or self._deviation is None:
-            return {}
-        fitted = {"mean": self._mean, "deviation": self._deviation}
-        return fitted if self._axes is None else {**fitted, "axes": self._axes}
+        return {} if self._step is None else self._step.arrays()
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
         if state:
             mean = restored_array(state, "mean", np.zeros(state["mean"].shape))
             deviation = restored_array(state, "deviation", np.zeros(mean.shape))
-            if not (deviation > 0).all():
-                raise ValueError("deviation must be positive")
             axes = None
             if self.components is not None:
                 axes = restored_array(state, "axes", np.zeros((self.components, len(mean))))
-            self._mean, self._deviation, self._axes = mean, deviation, axes
+            self._step = _step(mean, deviation, axes)
 
 
-def _standardised(values: FloatArray, mean: FloatArray, deviation: FloatArray, *, warn: bool = False) -> FloatArray:
-    """Values (n, d), centred, divided by deviations, clipped and scaled."""
-    with np.errstate(over="ignore"):  # what overflows is clipped
-        out: FloatArray = (values - mean) / deviation
-    if warn and max(out.max(), -out.min()) > _OUTLIER:
-        row, column = np.unravel_index(np.abs(out).argmax(), out.shape)
-        warnings.warn(
-            f"a context has {values[row, column]:.4g} in place {column}, {abs(out[row, column]):.4g} deviations from "
-            f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
-            OutlierWarning,
-            stacklevel=5,
-        )
-    np.clip(out, -CLIP, CLIP, out=out)
-    out *= feature_scale(len(mean))
-    return out
+def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:
+    return StandardiseStep(mean, deviation, axes, clip=CLIP, scale=feature_scale(len(mean)))
 
 
 def feature_scale(dimensions: int) -> float:

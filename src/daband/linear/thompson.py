@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
+from typing import Any
 
 import numpy as np
 
 from daband.arrays import BoolArray, FloatArray, IntArray
-from daband.linear.kernels import kernels
+from daband.linear import kernels_numpy
 
 __all__ = ["gaussians", "probability_of_best"]
 
@@ -32,16 +34,17 @@ def probability_of_best(mean: FloatArray, deviation: FloatArray, available: Bool
     fixed multiples of its deviation), and each piece gets twelve Gauss-Legendre nodes. A deviation of zero counts as
     a very small one, so that two certain arms of equal mean share evenly, as ties do.
     """
+    loops = sys.modules.get("daband.linear.kernels_numba", kernels_numpy)  # serving alone loads none
     out = np.empty(len(mean))
     for row in range(len(mean)):
         arm = int(arms[row])
         rivals = np.flatnonzero(available[row])
         rivals = rivals[rivals != arm]
-        out[row] = _one(mean[row], deviation[row], arm, rivals)
+        out[row] = _one(mean[row], deviation[row], arm, rivals, loops)
     return out
 
 
-def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) -> float:
+def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray, loops: Any) -> float:
     if len(rivals) == 0:
         return 1.0
     floor = _SMALLEST * (1.0 + np.abs(mean).max())
@@ -58,5 +61,5 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray) ->
     t = (knots[:-1] + half)[:, None] + half[:, None] * _NODES
     density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
     for c, s in zip(centre, spread, strict=True):
-        density *= kernels.normal_cdf((t - c) / s)
+        density *= loops.normal_cdf((t - c) / s)
     return min(max(float(half @ (density @ _WEIGHTS)), 0.0), 1.0)

@@ -18,6 +18,7 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
 from daband.linear.standardise import Standardise
+from daband.linear.steps import TransformStep
 
 __all__ = [
     "CustomTransform",
@@ -25,6 +26,7 @@ __all__ = [
     "UnsavedPartWarning",
     "as_transform",
     "build_transform",
+    "frozen_step",
     "transform_settings",
 ]
 
@@ -192,6 +194,16 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     if kind != "custom" or isinstance(transform, CustomTransform):
         return {"kind": kind, **transform.settings()}
     return {"kind": kind, "class": _class_name(transform), "settings": transform.settings()}  # a subclass of ours
+
+
+def frozen_step(transform: Transform) -> TransformStep:
+    """What a fitted transform of ours does to contexts, as arrays."""
+    if not isinstance(transform, PCA | Standardise):
+        raise InvalidInput(
+            f"transform: {transform!r} is an object of another library, which a file cannot hold; use daband.PCA or "
+            "daband.Standardise, or apply it to the data before daband sees them"
+        )
+    return transform.frozen()
 
 
 def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:

@@ -7,7 +7,8 @@ from numbers import Real
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
+from daband.arguments import check_available
+from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
@@ -58,19 +59,6 @@ def check_contexts(
 def check_domain(domain: str) -> str:
     """The domain's name, "source" or "target"."""
     return DomainNames().names[DomainNames().index(domain)]
-
-
-def check_available(available: ArrayLike, n: int, n_arms: int) -> BoolArray:
-    """Which arms may be chosen, (n, n_arms), at least one a row."""
-    mask = as_numpy(available, "available")
-    if mask.dtype != np.bool_ and not np.isin(mask, (0, 1)).all():
-        raise InvalidInput("available must hold booleans")
-    if mask.shape not in ((n_arms,), (n, n_arms)):
-        raise InvalidInput(f"available must have shape ({n_arms},) or ({n}, {n_arms}), got {mask.shape}")
-    full: BoolArray = np.ascontiguousarray(np.broadcast_to(mask.astype(np.bool_), (n, n_arms)))
-    if not full.any(axis=1).all():
-        raise InvalidInput(f"available leaves no arm to choose in row {int(np.argmin(full.any(axis=1)))}")
-    return full
 
 
 def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:

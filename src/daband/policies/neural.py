@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number
+from daband.encoders.frozen import freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
 from daband.learning.inference_encoder import InferenceEncoder
@@ -44,6 +45,7 @@ from daband.policies.for_pair import standardised_alpha
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
+from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 
 __all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
 
@@ -370,6 +372,30 @@ class NeuralLinUCB(Policy):
         elif self.arms == "disjoint" and available is not None and available.shape[1] < mixture.n_arms:
             available = np.pad(available, ((0, 0), (0, mixture.n_arms - available.shape[1])))
         return mixture, available
+
+    def _freeze(self, domain: int) -> FrozenParts:
+        acting, settings, members = self._acting, self.recipe.encoder, []
+        for expert, share, width in zip(acting.experts, acting.shares, acting.mixture.width_shares, strict=True):
+            theta, inverse = expert.head.frozen()
+            member = Member(theta, inverse, share=share, width_share=width)
+            if isinstance(expert.features, InferenceEncoder):
+                encoder = expert.features.network
+                network = freeze_encoder(encoder, name=settings.name, options=settings.options, domain=domain)
+                members.append(replace(member, network=network))
+            else:
+                members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen())))
+        reference = None
+        if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
+            buffer = self._buffers.target if self.domains.is_target(domain) else self._buffers.source
+            reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
+        return FrozenParts(
+            tuple(members),
+            self._head.exploration,
+            self.counts.copy(),
+            layout=self._layout,
+            reference=reference,
+            seen_target=len(self._buffers.target) > 0,
+        )
 
     def _probabilities(
         self, contexts: AnyArray, domain: int, available: BoolArray | None, rule: str | None

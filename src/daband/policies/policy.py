@@ -13,8 +13,9 @@ implements five methods, and registers:
 
 They get contexts that are checked and transformed, the index of their domain (``Policy.domains`` has its name), and
 rewards scaled to [0, 1]; they return means and widths on that scale. Further methods have a default that may be
-replaced: ``_probabilities`` (needed where arms are drawn at random), ``_play``, ``_prepare``, ``_observe``, ``_adapt``,
-``_trust_prior`` with ``can_discount``, ``_check_unit_rewards``, ``settings`` (extended where there are more).
+replaced: ``_freeze`` (needed to export), ``_probabilities`` (needed where arms are drawn at random), ``_play``,
+``_prepare``, ``_observe``, ``_adapt``, ``_trust_prior`` with ``can_discount``, ``_check_unit_rewards``, ``settings``
+(extended where there are more).
 
 Whatever arrives is checked in full before anything changes, so an error leaves a policy exactly as it was.
 
@@ -41,7 +42,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput
-from daband.linear import Decision, Transform, as_transform, build_transform, transform_settings
+from daband.linear import Decision, Transform, as_transform, build_transform, frozen_step, transform_settings
 from daband.linear.kernels import kernels
 from daband.linear.reward_model import cross_fitted_rewards, flat_features
 from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
@@ -65,6 +66,7 @@ from daband.policies.propensities import LARGEST_WEIGHT, pseudo_rewards, resolve
 from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
+from daband.serving import FrozenParts, FrozenPolicy
 from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
 
@@ -238,6 +240,13 @@ class Policy(ABC, metaclass=_PolicyType):
             self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain, None)
             decisions.append(decision)
         return join_decisions(decisions)
+
+    def _freeze(self, domain: int) -> FrozenParts:
+        """What decides in this domain, as copies of arrays: with this method a policy can be exported.
+
+        A class that decides by other means than its parent's has one of its own.
+        """
+        raise NotImplementedError
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         """Look at batches of unlabelled contexts, behind the transform, before the first round."""
@@ -480,6 +489,43 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(
                 f"prior_trust is not offered by this {self.name}: it has no statistics, or they are too large to "
                 "be kept several times; put a transform in front, e.g. daband.PCA(64)"
+            )
+
+    def frozen(self, domain: str | None = None) -> FrozenPolicy:
+        """What the policy decides with in a domain, by default its own: arrays that nothing changes any more.
+
+        ``daband.export`` writes it to a file. Nobody learns while it is made.
+        """
+        order = type(self).__mro__
+        freezes, decides = (
+            next(at for at, kind in enumerate(order) if name in vars(kind)) for name in ("_freeze", "_decide")
+        )
+        if decides < freezes:
+            raise InvalidInput(
+                f"the policy {self.name!r} ({type(self).__name__}) cannot be exported: it decides by code of its own "
+                "and has no method _freeze of its own, which returns what it decides with"
+            )
+        with self._locks.write, self._locks.state:
+            where = self._domain if domain is None else self.domains.index(domain)
+            if not self._scale.known:
+                raise InvalidInput(
+                    "policy: reward_range='auto' has not seen enough rewards to know the range; update with more "
+                    "rounds first"
+                )
+            step = None if self.transform is None else copy.deepcopy(frozen_step(self.transform))
+            return FrozenPolicy(
+                policy=self.name,
+                domain=self.domains.names[where],
+                context_shape=self.context_shape,
+                arms=self.arms,
+                n_arms=self.n_arms,
+                reward_range=self.reward_range,
+                largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
+                rounds_learned=self.rounds_learned,
+                seed=self.seed,
+                transform=step,
+                table=self.table,
+                **self._freeze(where)._asdict(),
             )
 
     def add_arm(self) -> int:

@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband.linear import Decision
-from daband.linear.draws import draw_key, evenly
+from daband.linear import Decision, Exploration
+from daband.linear.draws import draw_key
+from daband.linear.exploration import seeded_draws
 from daband.policies.policy import Policy, policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
+from daband.serving import FrozenParts, Member
 
 __all__ = ["Random"]
+
+_EVENLY = Exploration("greedy", alpha=0.0, epsilon=1.0)
 
 
 @policies.register("random")
@@ -57,10 +61,9 @@ class Random(Policy):
         rule: str | None,  # noqa: ARG002
     ) -> Decision:
         n = len(contexts)
-        mask = np.ones((n, self.n_arms), np.bool_) if available is None else available
         mean, width = np.full((n, self.n_arms), 0.5), np.full((n, self.n_arms), 0.5)
-        arm, propensity = evenly(self._key, first_round, mask)
-        return Decision(arm, propensity, mean, width)
+        draws = seeded_draws(self._key, first_round)
+        return Decision(*_EVENLY.choose(mean, width, draws, available=available), mean, width)
 
     def _learn(
         self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
@@ -91,6 +94,10 @@ class Random(Policy):
         first_round: int,
     ) -> Decision:
         return self._decide(contexts, domain, available, first_round, None)
+
+    def _freeze(self, domain: int) -> FrozenParts:  # noqa: ARG002
+        even = Member(np.full((self.n_arms, 1), 0.5), np.full((self.n_arms, 1, 1), 0.25), constant=True)
+        return FrozenParts((even,), _EVENLY)
 
     def _grow(self) -> None:
         """The next choice is among one more."""

@@ -14,7 +14,7 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.propensities import WEIGHTINGS, resolve_weighting, round_weights
 from daband.policies.reward_scale import RewardRange
 from daband.policies.round_ids import RoundIds
+from daband.serving import FrozenParts, Member
 
 __all__ = ["Constant", "LinUCB", "RidgePolicy"]
 
@@ -35,6 +36,7 @@ class RidgePolicy(Policy):
     """A policy that is a ``RidgeHead`` on features of its contexts, which learning does not change."""
 
     _head: RidgeHead
+    _ignores_contexts: ClassVar[bool] = False
 
     @abstractmethod
     def _features(self, contexts: AnyArray) -> AnyArray:
@@ -77,6 +79,10 @@ class RidgePolicy(Policy):
         weights: FloatArray | None,
     ) -> None:
         self._head.learn(self._features(contexts), arms, rewards, weights)
+
+    def _freeze(self, domain: int) -> FrozenParts:  # noqa: ARG002
+        member = Member(*self._head.frozen(), constant=self._ignores_contexts)
+        return FrozenParts((member,), self._head.exploration, self.counts.copy())
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
@@ -320,6 +326,7 @@ class Constant(RidgePolicy):
     [1]
     """
 
+    _ignores_contexts = True
     alpha = exploration_setting("alpha")
 
     def __init__(

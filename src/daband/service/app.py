@@ -28,13 +28,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from daband.errors import CheckpointError, InvalidInput
-from daband.handover import load_deployed
 from daband.service import pages
 from daband.service.decider import Decider, checked_id, checked_reward, model_from
 from daband.service.openapi import openapi
 from daband.service.settings import Clock, Settings
 from daband.service.store import Activation, Answer, Event, Reward, Store
 from daband.service.writer import LogFailed, Writer
+from daband.serving import load_deployed
 
 __all__ = ["Service", "create_app"]
 

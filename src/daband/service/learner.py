@@ -16,10 +16,10 @@ import numpy as np
 import orjson
 
 from daband.errors import InvalidInput
-from daband.handover import Deployed, export
 from daband.policies import Policy, load
 from daband.service.decider import model_from
 from daband.service.store import LoggedReward, ModelRow, Store
+from daband.serving import Deployed, export
 
 __all__ = ["Learner", "replay"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from daband.handover import Deployed
 from daband.service.settings import Settings
+from daband.serving import Deployed
 
 __all__ = ["openapi"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from daband.handover import Deployed
 from daband.service.settings import Settings
+from daband.serving import Deployed
 
 __all__ = ["api_page", "gauges", "watch_page"]
 

@@ -13,10 +13,10 @@ import orjson
 
 from daband.arrays import FloatArray
 from daband.evaluation.intervals import Estimate, normal_interval
-from daband.handover import Deployed, Monitor
 from daband.service.promise import PromiseTest
 from daband.service.settings import Settings
 from daband.service.store import Event, LoggedReward
+from daband.serving import Deployed, Monitor
 
 __all__ = ["ValueSums", "Watch", "promised_value"]
 

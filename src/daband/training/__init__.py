@@ -1,21 +1,24 @@
 """The loop of one run: rounds, episodes, gradient steps, and the folder it is kept in."""
 
+from daband.training.candidates import CandidateProgress, train_candidates
 from daband.training.fit_log import LogWarning, fit_log
-from daband.training.loop import continue_on_target, train
+from daband.training.folder import Folder
+from daband.training.loop import Training, continue_on_target, train, train_stacked
 from daband.training.profiling import Profile, Stopwatch
-from daband.training.run_folder import RunFolder
-from daband.training.stacked import Training, train_stacked
-from daband.training.trainer import Run
+from daband.training.trainer import Run, TrainSettings
 
 __all__ = [
+    "CandidateProgress",
+    "Folder",
     "LogWarning",
     "Profile",
     "Run",
-    "RunFolder",
     "Stopwatch",
+    "TrainSettings",
     "Training",
     "continue_on_target",
     "fit_log",
     "train",
+    "train_candidates",
     "train_stacked",
 ]

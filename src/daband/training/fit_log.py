@@ -5,25 +5,38 @@ itself, on any machine, and the sums are added up in the order of the parts. So 
 workers there are, whichever of them is lost, and however often the run was killed in between. A policy that learns by
 gradients reads the same stream in one process: its replay buffers keep a uniform sample of it, and it takes its
 gradient steps after every ``adapt_every`` rounds.
+
+In a folder ``log.json`` says which policy learns from which columns. What was learned lies beside it in one file, which
+also names the parts it rests on: so file and list never disagree, whenever the writer dies. The policy knows the
+digests of the parts that it has learned: it may come back with what an earlier call taught it, and nothing is counted
+twice.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from daband.arguments import whole
+from daband.arrays import AnyArray
 from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableTransform
 from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
-from daband.errors import DataError, InvalidInput
-from daband.policies import Policy, RidgePolicy
+from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.files import read_npz, write_bytes
+from daband.policies import Policy, RidgePolicy, read_checkpoint
 from daband.policies.input_checks import check_domain
-from daband.training.log_folder import LogFolder, part_digests, part_name
-from daband.training.log_sums import sums_in_turn
-from daband.training.ray_sums import sums_on_ray
+from daband.training.folder import Folder
+from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
 
 __all__ = ["LogWarning", "fit_log"]
@@ -32,6 +45,7 @@ Progress = Callable[[dict[str, float]], None]
 
 _SAMPLE_ROWS = 65_536
 """Rounds that fix a transform and the range of rewards."""
+_DIGEST_SAMPLES, _DIGEST_BYTES = 16, 1 << 16
 _STREAM_PART_ROWS = 65_536
 """A policy that learns by gradients needs long for a part of the usual size; smaller ones are saved more often."""
 
@@ -115,7 +129,7 @@ def fit_log(
     }
     for path, reason in opened.damaged.items():
         _warn(f"{reason}; {path} is left out", stacklevel=3)
-    run = _LogRun(policy, opened, propensity_weighting, on_damaged, progress, LogFolder(directory, config))
+    run = _LogRun(policy, opened, propensity_weighting, on_damaged, progress, LogState(directory, config))
     try:
         if isinstance(policy, RidgePolicy):
             run.sum_parts(policy, engine, workers, ray_address)
@@ -127,7 +141,7 @@ def fit_log(
         else:
             run.stream(target, where, adapt_every)
     finally:
-        run.folder.release()
+        run.state.release()
     return policy
 
 
@@ -141,11 +155,11 @@ class _LogRun:
         weighting: str | None,
         on_damaged: str,
         progress: Progress | None,
-        folder: LogFolder,
+        state: LogState,
     ) -> None:
         self.policy, self.log, self.weighting = policy, log, weighting
-        self.on_damaged, self.progress, self.folder = on_damaged, progress, folder
-        self._begun = time.perf_counter()
+        self.on_damaged, self.progress, self.state = on_damaged, progress, state
+        self._started = time.perf_counter()
         self._rows = self._parts = 0
 
     def sum_parts(self, policy: RidgePolicy, engine: str, workers: int | None, address: str) -> None:
@@ -154,18 +168,18 @@ class _LogRun:
         blank = policy.without_rounds()
         parts = self.log.parts()
         learned = self._learned(parts)
-        saved = None if learned else self.folder.read_policy("prepared")
+        saved = None if learned else self.state.read_policy("prepared")
         if learned:
             pass  # the policy was prepared when it learned them
         elif saved is None:
             if blank.needs_sample:
                 first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
                 blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
-            self.folder.write_policy("prepared", blank)
+            self.state.write_policy("prepared", blank)
         else:
             blank.restore(saved)
         sums = blank.empty_sums()
-        before = self.folder.read_sums(learned)
+        before = self.state.read_sums(learned)
         if before is not None:
             sums.restore(before)
         todo = self._start(parts)
@@ -176,32 +190,32 @@ class _LogRun:
 
         def save() -> None:
             begun = time.perf_counter()
-            self.folder.write_sums(sums.state())
-            self.folder.timed(begun)
+            self.state.write_sums(sums.state())
+            self.state.note_save(begun)
 
-        with stop_signals_deferred(wanted=self.folder.path is not None) as request:
+        with stop_signals_deferred(wanted=self.state.folder is not None) as request:
             for part, outcome in outcomes:
                 if isinstance(outcome, DataError):
                     self._refuse_or_skip(outcome, save)
                 else:
                     sums.merge(outcome)
-                    self.folder.mark_done(self.log, part)
+                    self.state.mark_done(self.log, part)
                 self._tell(part, parts)
-                if self.folder.due():
+                if self.state.due():
                     save()
                 request.obey(save)
         save()
-        done = [part for part in parts if part_name(part) in self.folder.done]
+        done = [part for part in parts if part_name(part) in self.state.done]
         policy.learn_sums(sums, blank, [self._digests[part_name(part)] for part in done])
-        self.folder.finish_sums()
+        self.state.finish_sums()
 
     def stream(self, target: Contexts | None, domain: str, adapt_every: int) -> None:
         """Update the policy with the log's rounds in their order, and let it adapt on the way."""
         policy = self.policy
         parts = self.log.parts(_STREAM_PART_ROWS)
         learned = self._learned(parts)
-        saved = self.folder.read_policy("policy")
-        known = {self._digests.get(name, "") for name in self.folder.done}
+        saved = self.state.read_policy("policy")
+        known = {self._digests.get(name, "") for name in self.state.done}
         if saved is not None and not (known and known <= learned):  # else it comes back with all that is in the folder
             policy.restore(saved)
             self._learned(parts, warn=False)
@@ -212,11 +226,11 @@ class _LogRun:
 
         def save() -> None:
             begun = time.perf_counter()
-            self.folder.write_policy("policy", policy)
-            self.folder.timed(begun)
+            self.state.write_policy("policy", policy)
+            self.state.note_save(begun)
 
         save()
-        with stop_signals_deferred(wanted=self.folder.path is not None) as request:
+        with stop_signals_deferred(wanted=self.state.folder is not None) as request:
             for part in todo:
                 try:
                     for _ in self.log.batches(part):  # read once before: what is damaged must not be half learned
@@ -226,9 +240,9 @@ class _LogRun:
                 else:
                     self._learn(part, target, domain, adapt_every)
                     policy.log_parts |= {self._digests[part_name(part)]}
-                    self.folder.mark_done(self.log, part)
+                    self.state.mark_done(self.log, part)
                 self._tell(part, parts)
-                if self.folder.due():
+                if self.state.due():
                     save()
                 request.obey(save)
         save()
@@ -257,7 +271,7 @@ class _LogRun:
         self._digests = part_digests(parts)
         learned = self.policy.log_parts & frozenset(self._digests.values())
         self._before = [part for part in parts if self._digests[part_name(part)] in learned]
-        if self._before and warn and self.folder.path is None:
+        if self._before and warn and self.state.folder is None:
             rounds = sum(len(part) for part in self._before)
             _warn(
                 f"the policy has learned {self._before[0].label} before; {rounds:,} rounds that it knows are not "
@@ -268,17 +282,17 @@ class _LogRun:
 
     def _start(self, parts: list[LogPart]) -> list[LogPart]:
         before = {part.label for part in self._before}
-        todo = [part for part in self.folder.todo(self.log, parts) if part.label not in before]
+        todo = [part for part in self.state.todo(self.log, parts) if part.label not in before]
         left = {part.label for part in todo}
         self._found = sum(len(part) for part in parts if part.label not in left)
         self._rows, self._parts = self._found, len(parts) - len(todo)
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         return todo
 
     def _refuse_or_skip(self, error: DataError, save: Callable[[], None]) -> None:
         if self.on_damaged == "refuse":
             save()
-            kept = "" if self.folder.path is None else f"; what was learned before is kept in {self.folder.path}"
+            kept = "" if self.state.folder is None else f"; what was learned before is kept in {self.state.folder.path}"
             raise DataError(f"{error}{kept}; on_damaged='skip' learns from the other parts") from None
         _warn(f"{error}; this part is left out", stacklevel=4)
 
@@ -287,7 +301,7 @@ class _LogRun:
         self._parts += 1
         if self.progress is None:
             return
-        rate = (self._rows - self._found) / max(time.perf_counter() - self._begun, 1e-9)
+        rate = (self._rows - self._found) / max(time.perf_counter() - self._started, 1e-9)
         self.progress(
             {
                 "rows": self._rows,
@@ -302,3 +316,131 @@ class _LogRun:
 
 def _warn(message: str, *, stacklevel: int) -> None:
     warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)
+
+
+class LogState:
+    """How far one ``fit_log`` has come; without a directory it is kept in memory. ``release`` it in the end."""
+
+    def __init__(self, directory: str | Path | None, config: Mapping[str, Any]) -> None:
+        self._done: dict[str, str] = {}
+        """The mark of the file of every part that is learned."""
+        self._sums = "sums.npz"
+        # A first save soon, and later ones at a distance that what a save takes decides.
+        self.folder = None if directory is None else Folder(directory, what="a fit_log", save_every=1e-6)
+        if self.folder is not None:
+            try:
+                self.folder.claim("log.json", config)
+            except BaseException:
+                self.release()
+                raise
+
+    def release(self) -> None:
+        """Let others work in the folder."""
+        if self.folder is not None:
+            self.folder.release()
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+        return self.folder is not None and self.folder.due()
+
+    def note_save(self, begun: float) -> None:
+        """A save that began at ``begun`` is over."""
+        if self.folder is not None:
+            self.folder.note_save(begun)
+
+    def read_policy(self, name: str) -> dict[str, AnyArray] | None:
+        """The arrays of the policy saved under ``name``; None where there is none. Its notes say what it rests on."""
+        path = None if self.folder is None else self.folder.path / f"{name}.safetensors"
+        if path is None or not path.exists():
+            return None
+        saved = read_checkpoint(path)
+        if "parts" in saved.notes:
+            self._done = json.loads(saved.notes["parts"])
+        return saved.arrays
+
+    def write_policy(self, name: str, policy: Policy) -> None:
+        """Save a policy under ``name``, with the parts learned so far."""
+        if self.folder is not None:
+            policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._done)})
+
+    def read_sums(self, learned: Iterable[str] = ()) -> dict[str, AnyArray] | None:
+        """The arrays last written by ``write_sums``; None where there are none.
+
+        ``learned`` are the digests of the parts that the policy knows already: sums of the others have their own file.
+        """
+        if learned := sorted(learned):
+            self._sums = f"sums-{hashlib.sha256(' '.join(learned).encode()).hexdigest()[:12]}.npz"
+        path = None if self.folder is None else self.folder.path / self._sums
+        if path is None or not path.exists():
+            return None
+        try:
+            arrays = read_npz(path)
+            self._done = json.loads(bytes(arrays.pop("parts")).decode())
+        except (DataError, KeyError, ValueError) as error:
+            raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start anew") from None
+        return arrays
+
+    def write_sums(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Save sums with the parts they are of."""
+        if self.folder is not None:
+            parts = np.frombuffer(json.dumps(self._done).encode(), np.uint8)
+            table = io.BytesIO()
+            np.savez(table, **{**arrays, "parts": parts})  # type: ignore[arg-type]
+            write_bytes(self.folder.path / self._sums, table.getvalue())
+
+    def finish_sums(self) -> None:
+        """Remove the sums of earlier calls whose policies came back: a policy of today has them all."""
+        if self.folder is not None:
+            for path in self.folder.path.glob("sums-*.npz"):
+                if path.name != self._sums:
+                    path.unlink(missing_ok=True)
+
+    def todo(self, log: ParquetLog, parts: list[LogPart]) -> list[LogPart]:
+        """The parts that are not learned yet; a log that lost or changed what was learned is refused."""
+        now = {part_name(part): _mark(log, part) for part in parts}
+        for name, mark in self._done.items():
+            if now.get(name) != mark:
+                what = "is no longer part of the log" if name not in now else "has changed since"
+                where = None if self.folder is None else self.folder.path
+                raise InvalidInput(
+                    f"{where}: {name} was learned and {what}; restore the file, or remove the folder to start anew"
+                )
+        return [part for part in parts if part_name(part) not in self._done]
+
+    @property
+    def done(self) -> frozenset[str]:
+        """The names of the parts that are learned, as ``part_name`` gives them."""
+        return frozenset(self._done)
+
+    def mark_done(self, log: ParquetLog, part: LogPart) -> None:
+        """Note that a part is learned; the next save keeps it."""
+        self._done[part_name(part)] = _mark(log, part)
+
+
+def part_name(part: LogPart) -> str:
+    """The name of a part in a folder's list: its file and its rows."""
+    return f"{Path(part.path).resolve()}:{part.start}-{part.stop}"
+
+
+def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
+    """By ``part_name``, a digest of each part's file and rows that does not depend on where the file lies.
+
+    Of a large file it takes samples, the footer among them, as reading it all would cost as much as learning from it.
+    """
+    files: dict[str, str] = {}
+    digests = {}
+    for part in parts:
+        if part.path not in files:
+            size = os.path.getsize(part.path)
+            mark = hashlib.sha256(str(size).encode())
+            with open(part.path, "rb") as file:
+                for start in np.linspace(0, max(0, size - _DIGEST_BYTES), _DIGEST_SAMPLES).astype(np.int64):
+                    file.seek(int(start))
+                    mark.update(file.read(_DIGEST_BYTES))
+            files[part.path] = mark.hexdigest()[:32]
+        digests[part_name(part)] = f"{files[part.path]}:{part.start}-{part.stop}"
+    return digests
+
+
+def _mark(log: ParquetLog, part: LogPart) -> str:
+    return next(file.mark for file in log.files if file.path == part.path)

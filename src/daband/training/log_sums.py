@@ -1,21 +1,34 @@
-"""What the parts of a log teach a policy that learns by sums over rounds."""
+"""What the parts of a log teach a policy that learns by sums over rounds, on this machine or on a Ray cluster.
+
+On a cluster (extra ``ray``) a part is a task: its worker reads the rows itself and returns their sums, so that no row
+travels. (Ray Data would read the rows into its object store first, for a result of a few hundred kilobytes.) A task
+whose worker or node is lost is submitted again. The driver gets the sums in the order of the parts, so that it adds
+them up as one process would.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from daband.blas_threads import one_blas_thread
 from daband.domains import LoggedRounds
 from daband.domains.readers.parquet_log import LogPart, ParquetLog
-from daband.errors import DataError, InvalidInput
+from daband.errors import DabandError, DataError, InvalidInput
 from daband.linear import RidgeSums
 from daband.policies import RidgePolicy
+from daband.ray_cluster import connected, import_ray
 
-__all__ = ["sums_in_turn", "sums_of_part"]
+__all__ = ["sums_in_turn", "sums_of_part", "sums_on_ray"]
 
+_ATTEMPTS = 5
+"""How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
+_PER_WORKER = 2
+"""Parts under way for each worker, so that none waits for the driver."""
 _THREADS = min(4, os.cpu_count() or 1)
 """More are of no use: files cannot be read faster."""
 
@@ -67,3 +80,69 @@ def sums_in_turn(
             except DataError as error:
                 outcome = error
             yield part, outcome
+
+
+class WorkersLost(DabandError, RuntimeError):
+    """Every worker that tried a part died."""
+
+
+def sums_on_ray(
+    policy: RidgePolicy,
+    log: ParquetLog,
+    parts: Sequence[LogPart],
+    weighting: str | None,
+    *,
+    address: str,
+    workers: int | None,
+) -> Iterator[tuple[LogPart, RidgeSums | DataError]]:
+    """Every part with its sums, or with the error that its rows gave, in the order of ``parts``."""
+    ray = import_ray()
+    if not parts:
+        return
+    with connected(ray, address, min(workers or os.cpu_count() or 1, len(parts))):
+        task = ray.remote(num_cpus=1, max_retries=0)(_work)
+        shared = ray.put((policy, log, weighting))
+        ahead = _PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        waiting: dict[int, Any] = {}
+
+        def submit(number: int) -> None:
+            waiting[number] = task.options(name=f"daband fit_log part {number}").remote(shared, parts[number])
+
+        try:
+            for number in range(min(ahead, len(parts))):
+                submit(number)
+            for number, part in enumerate(parts):
+                attempts = 1
+                while (outcome := _outcome(ray, waiting[number])) is None:
+                    if attempts == _ATTEMPTS:
+                        raise WorkersLost(f"{part.label}: {attempts} workers died over it; see the cluster's logs")
+                    attempts += 1
+                    submit(number)
+                yield part, outcome
+                del waiting[number]
+                if number + ahead < len(parts):
+                    submit(number + ahead)
+        finally:
+            for reference in waiting.values():
+                with contextlib.suppress(Exception):  # on the way out, and the cluster may be gone
+                    ray.cancel(reference, force=True)
+
+
+def _outcome(ray: Any, reference: Any) -> RidgeSums | DataError | None:
+    """What became of a task: sums, the error of the rows themselves, or None where its worker is gone."""
+    try:
+        sums: RidgeSums = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, DataError):
+            return error.cause
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.TaskUnschedulableError):
+        raise
+    except ray.exceptions.RayError:
+        return None
+    return sums
+
+
+def _work(shared: tuple[RidgePolicy, ParquetLog, str | None], part: LogPart) -> RidgeSums:
+    policy, log, weighting = shared
+    return sums_of_part(policy, log, part, weighting)

@@ -1,65 +1,37 @@
-"""The loop of one run: source rounds, unlabelled target contexts, gradient steps; and continued training."""
+"""The loop of training: one run, several in step with common gradient steps, or many one after the other."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-from daband.arrays import checked_number
+from daband.arguments import whole
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy
 from daband.policies.input_checks import check_prior_trust
-from daband.training.stacked import Training, can_train_stacked, train_stacked
 from daband.training.stop_signals import stop_signals_deferred
-from daband.training.trainer import Phase, Progress, Run, Trainer, check_training, check_weighting, order_seed
+from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 
-__all__ = ["continue_on_target", "train"]
-
-
-@overload
-def train(
-    policy: Policy,
-    *,
-    source: RewardDomain | LoggedDomain,
-    target: Contexts | None = None,
-    episodes: int = 300,
-    episode_length: int = 64,
-    seed: int | None = None,
-    propensity_weighting: str | None = None,
-    directory: str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
-    save_every: float = 30.0,
-    progress: Progress | None = None,
-) -> Run: ...
+__all__ = ["RunGroup", "Training", "can_train_stacked", "continue_on_target", "run_groups", "run_phases", "train",
+           "train_stacked"]  # fmt: skip
 
 
 @overload
-def train(
-    policy: Sequence[Policy],
-    *,
-    source: RewardDomain | LoggedDomain,
-    target: Contexts | None = None,
-    episodes: int = 300,
-    episode_length: int = 64,
-    seed: int | None = None,
-    propensity_weighting: str | None = None,
-    directory: str | Path | None = None,
-    config: Mapping[str, Any] | None = None,
-    save_every: float = 30.0,
-    progress: Progress | None = None,
-) -> list[Run]: ...
-
-
-def train(
+def train(policy: Policy, *, source: RewardDomain | LoggedDomain, **settings: Any) -> Run: ...
+@overload
+def train(policy: Sequence[Policy], *, source: RewardDomain | LoggedDomain, **settings: Any) -> list[Run]: ...
+def train(  # type: ignore[misc]  # the settings are those below, listed once
     policy: Policy | Sequence[Policy],
     *,
     source: RewardDomain | LoggedDomain,
     target: Contexts | None = None,
-    episodes: int = 300,
+    episodes: int | None = None,
     episode_length: int = 64,
     seed: int | None = None,
     propensity_weighting: str | None = None,
@@ -75,7 +47,8 @@ def train(
             gradient steps; all others one after another. Each sees the contexts in the order of its own seed.
         source: where rounds are played and paid (or a log of such rounds).
         target: contexts of the target. There is no way to give rewards of it here.
-        episodes: how many episodes.
+        episodes: how many episodes. By default 300; a source with fewer rounds is shown again, up to five times in all
+            (a log once), and ``Run.note`` says so.
         episode_length: rounds of an episode; the policy adapts after each.
         seed: fixes the order in which contexts are seen; the policy's own seed by default.
         propensity_weighting: how the propensities of a log are used, as in ``Policy.update``.
@@ -94,74 +67,41 @@ def train(
     >>> policy.rounds_learned
     128
     """
-    if isinstance(policy, Sequence) and not isinstance(policy, Policy | str):
-        return _train_several(
-            [
-                Training(
-                    one, source, target, episodes, episode_length, seed, place, config, progress, propensity_weighting
-                )
-                for one, place in zip(policy, _places(directory, len(policy)), strict=True)
-            ],
-            save_every,
-        )
-    check_training(policy, source, target, episodes, episode_length)
-    check_weighting(policy, source, propensity_weighting)
-    phase = Phase(
-        "source",
-        source,
-        target,
-        episodes,
-        episode_length,
-        order_seed(policy, seed),
+    settings = TrainSettings(
+        episodes=episodes,
+        episode_length=episode_length,
+        seed=seed,
         propensity_weighting=propensity_weighting,
+        directory=directory,
+        config=config,
+        save_every=save_every,
+        progress=progress,
     )
-    return _run(policy, phase, directory, config, save_every, progress)
-
-
-def _places(directory: str | Path | None, n: int) -> list[Path | None]:
-    return [None if directory is None else Path(directory) / str(index) for index in range(n)]
-
-
-def _train_several(trainings: Sequence[Training], save_every: float) -> list[Run]:
-    """Stacked where that can be, and then a run that fails raises after the others are done; else in turn."""
+    if isinstance(policy, Policy) or not isinstance(policy, Sequence) or isinstance(policy, str):
+        return run_phase(policy, source_phase(policy, source, target, settings))
+    trainings = []
+    for index, one in enumerate(policy):
+        if not isinstance(one, Policy):
+            raise InvalidInput(f"policy[{index}] must be a daband policy, got {one!r}")
+        if any(one is other for other in policy[:index]):
+            raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
+        place = None if directory is None else Path(directory) / str(index)
+        trainings.append(Training(one, source, target, replace(settings, directory=place)))
     if not trainings:
         raise InvalidInput("policy is an empty list; give at least one")
-    for index, one in enumerate(trainings):
-        if not isinstance(one.policy, Policy):
-            raise InvalidInput(f"policy[{index}] must be a daband policy, got {one.policy!r}")
-        if any(one.policy is other.policy for other in trainings[:index]):
-            raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
-    if can_train_stacked([one.policy for one in trainings]):
-        found = train_stacked(trainings, save_every=save_every)
-        for outcome in found:
-            if isinstance(outcome, Exception):
-                raise outcome
-        return [outcome for outcome in found if isinstance(outcome, Run)]
-    for one in trainings:
-        if one.directory is not None:
-            Path(one.directory).mkdir(parents=True, exist_ok=True)
-    return [
-        train(
-            one.policy,
-            source=one.source,
-            target=one.target,
-            episodes=one.episodes,
-            episode_length=one.episode_length,
-            seed=one.seed,
-            propensity_weighting=one.propensity_weighting,
-            directory=one.directory,
-            config=one.config,
-            save_every=save_every,
-            progress=one.progress,
-        )
-        for one in trainings
-    ]
+    if not can_train_stacked(policy):
+        return [run_phase(one.policy, one.phase()) for one in trainings]
+    outcomes = train_stacked(trainings)  # a run that fails raises after the others are done
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, Run)]
 
 
 def continue_on_target(
     policy: Policy,
     *,
-    target: RewardDomain | None,
+    target: RewardDomain | LoggedDomain | None,
     rounds: int = 1920,
     episode_length: int = 64,
     prior_trust: float | str | None = None,
@@ -179,7 +119,8 @@ def continue_on_target(
 
     Args:
         policy: changed in place.
-        target: the target with its rewards, e.g. ``pair.target_labelled``; contexts that evaluation does not use.
+        target: the target with its rewards, e.g. ``pair.target_labelled``, contexts that evaluation does not use; or a
+            log of rounds that were played there (``learn_log`` takes files of any size).
         rounds: how many rounds at most.
         episode_length: rounds of an episode; the policy adapts after each.
         prior_trust: how much a round of the source counts against one of the target: a factor from 0 to 1, or
@@ -197,66 +138,209 @@ def continue_on_target(
     >>> run.rounds
     16
     """
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise InvalidInput(f"rounds must be a whole number >= 1, got {rounds!r}")
-    if not isinstance(target, RewardDomain):
+    rounds, episode_length = whole("rounds", rounds, least=1), whole("episode_length", episode_length, least=1)
+    if not isinstance(target, RewardDomain | LoggedDomain):
         missing = ": this pair has no rewards of the target to continue on" if target is None else ""
         raise InvalidInput(
-            f"target must be a domain that pays, e.g. pair.target_labelled, got {type(target).__name__}{missing}"
+            "target must be a domain that pays, e.g. pair.target_labelled, or a log of the target, got "
+            f"{type(target).__name__}{missing}"
         )
-    if isinstance(episode_length, bool) or not isinstance(episode_length, int) or episode_length < 1:
-        raise InvalidInput(f"episode_length must be a whole number >= 1, got {episode_length!r}")
     rounds = min(rounds, target.rounds_available)
-    check_training(policy, target, None, 1, min(episode_length, rounds), what="target")
-    episodes = math.ceil(rounds / episode_length)
+    check_domains(policy, target, None, what="target")
     if prior_trust is None:
         prior_trust = "adaptive" if policy.rounds_learned and policy.can_discount else 1.0
     check_prior_trust(prior_trust)
     if prior_trust != 1.0:
         policy.require_discounts()
-    phase = Phase(
-        "target",
-        target,
-        None,
-        episodes,
-        episode_length,
-        order_seed(policy, seed),
-        rounds,
-        prior_trust=prior_trust,
+    settings = TrainSettings(
+        episodes=math.ceil(rounds / episode_length),
+        episode_length=episode_length,
+        seed=seed,
+        directory=directory,
+        config={**(config or {}), "prior_trust": prior_trust},
+        save_every=save_every,
+        progress=progress,
     )
-    return _run(policy, phase, directory, {**(config or {}), "prior_trust": prior_trust}, save_every, progress)
+    order = settings.order_seed(policy)
+    episodes = math.ceil(rounds / episode_length)
+    return run_phase(policy, Phase("target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))
 
 
-def _run(
-    policy: Policy,
-    phase: Phase,
-    directory: str | Path | None,
-    config: Mapping[str, Any] | None,
-    save_every: float,
-    progress: Progress | None,
-) -> Run:
-    if not checked_number("save_every", save_every) >= 0:
-        raise InvalidInput(f"save_every must be a number of seconds >= 0, got {save_every!r}")
-    _check_config(config)
-    trainer = Trainer(policy, phase, directory, config, save_every, progress)
-    with stop_signals_deferred(wanted=directory is not None) as request:
+@dataclass(frozen=True)
+class Training:
+    """A policy, the data that it is trained on, and the settings: one of several runs."""
+
+    policy: Policy
+    source: RewardDomain | LoggedDomain
+    target: Contexts | None = None
+    settings: TrainSettings = field(default_factory=TrainSettings)
+
+    def phase(self) -> Phase:
+        """The rounds that are played, checked."""
+        return source_phase(self.policy, self.source, self.target, self.settings)
+
+
+def can_train_stacked(policies: Sequence[Policy]) -> bool:
+    """Whether these policies can be trained in a stack: several neural ones of one shape and recipe."""
+    if len(policies) < 2 or not all(isinstance(one, Policy) and one.learns_by_gradients for one in policies):
+        return False
+    from daband.policies import can_stack  # brings torch
+
+    return can_stack(policies)
+
+
+def train_stacked(trainings: Sequence[Training]) -> list[Run | Exception]:
+    """``train`` for several runs in step: rounds are played run by run, gradient steps are taken for all at once.
+
+    On a GPU five seeds took about half the time that they take one after the other. Every run's result is what it is
+    alone, up to rounding, and its folder can be resumed alone; the time is divided among the runs. A run that fails,
+    by its numbers, its data or its folder, has its exception in the returned list; the others continue.
+    """
+    if not trainings:
+        return []
+    from daband.policies import can_stack
+
+    policies = [one.policy for one in trainings]
+    if not can_stack(policies):
+        raise InvalidInput(
+            "only different neural policies of one shape and recipe can be stacked; train them one after another"
+        )
+    return run_phases(policies, [one.phase() for one in trainings])
+
+
+def run_phase(policy: Policy, phase: Phase) -> Run:
+    """Play one phase; what goes wrong is raised."""
+    (outcome,) = run_phases([policy], [phase])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def run_phases(policies: Sequence[Policy], phases: Sequence[Phase]) -> list[Run | Exception]:
+    """Play the phases of one policy, or of several in step, and return what each did or what ended it."""
+    group = RunGroup(policies, phases)
+    run_groups([group])
+    return group.outcomes()
+
+
+class RunGroup:
+    """One run, or several in step. A run that raises is dropped, and the others continue.
+
+    ``step`` plays an episode of every run that is not ahead of the others. Several take their gradient steps stacked.
+    """
+
+    def __init__(self, policies: Sequence[Policy], phases: Sequence[Phase]) -> None:
+        self._trainers: dict[int, Trainer] = {}
+        self._failed: dict[int, Exception] = {}
+        self._size = len(policies)
+
+        def begin(index: int) -> None:
+            self._trainers[index] = Trainer(policies[index], phases[index])
+
         try:
-            while not trainer.over:
-                trainer.play()
-                trainer.close(policy.adapt())
-                request.obey(trainer.save)
-        finally:
+            for index in range(self._size):
+                self._attempt(index, partial(begin, index))
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether a run of it is kept in a folder."""
+        return any(trainer.folder is not None for trainer in self._trainers.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether every run is over or has failed."""
+        return all(trainer.over for trainer in self._trainers.values())
+
+    @property
+    def episode(self) -> int:
+        """The next episode of the run that is furthest behind."""
+        return min((trainer.episode for trainer in self._trainers.values()), default=0)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the first run that failed."""
+        return next(iter(self._failed.values()), None)
+
+    def step(self) -> None:
+        """Play the next episode."""
+        trainers = self._trainers
+        behind = min(trainer.episode for trainer in trainers.values() if not trainer.over)
+        present = [index for index, trainer in trainers.items() if trainer.episode == behind and not trainer.over]
+        # Runs that were resumed may be ahead: they wait.
+        play = partial(Trainer.play, since=time.perf_counter(), beside=len(present))
+        present = [index for index in present if self._attempt(index, partial(play, trainers[index]))]
+        if self._size == 1:
+            for index in present:
+                self._attempt(index, partial(_adapt_alone, trainers[index]))
+            return
+        from daband.policies import adapt_stacked
+
+        for index, measured in zip(present, adapt_stacked([trainers[i].policy for i in present]), strict=True):
+            self._attempt(index, partial(_close, trainers[index], measured))
+
+    def save(self) -> None:
+        """Write every run into its folder."""
+        for index in list(self._trainers):
+            self._attempt(index, self._trainers[index].save)
+
+    def stop(self) -> None:
+        """Cancel prefetching and release the folders; a later call resumes from them."""
+        for trainer in self._trainers.values():
             trainer.stop()
-    return trainer.result()
+
+    def outcomes(self) -> list[Run | Exception]:
+        """What each run did, or the exception that ended it."""
+        return [
+            self._failed[index] if index in self._failed else self._trainers[index].result()
+            for index in range(self._size)
+        ]
+
+    def _attempt(self, index: int, what: Callable[[], None]) -> bool:
+        try:
+            what()
+        except Exception as error:
+            self._failed[index] = error
+            if index in self._trainers:
+                self._trainers.pop(index).stop()
+        return index in self._trainers
 
 
-def _check_config(config: Mapping[str, Any] | None) -> None:
-    """Refuse settings that ``config.json`` cannot hold."""
-    if config is None:
-        return
-    if not isinstance(config, Mapping):
-        raise InvalidInput(f"config must be a mapping of settings, got {config!r}")
-    try:
-        json.dumps(dict(config))
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"config must hold what JSON can: texts, numbers, lists and mappings ({error})") from None
+def _adapt_alone(trainer: Trainer) -> None:
+    trainer.close(trainer.policy.adapt())
+
+
+def _close(trainer: Trainer, measured: dict[str, float] | Exception) -> None:
+    if isinstance(measured, Exception):
+        raise measured
+    trainer.close(measured)
+
+
+def run_groups(
+    groups: Sequence[RunGroup], *, first: int = 0, after: Callable[[RunGroup, float], None] | None = None
+) -> None:
+    """Play groups to their ends, one after the other; the ``first`` episodes of every group before any other.
+
+    ``after`` is called with the group and the seconds after every episode. Ctrl-C and SIGTERM wait for the end of the
+    episode and save every run, where one has a folder.
+    """
+
+    def save() -> None:
+        for group in groups:
+            group.save()
+
+    with stop_signals_deferred(wanted=any(group.has_folder for group in groups)) as request:
+        try:
+            for until in (first, math.inf):
+                for group in groups:
+                    while not group.over and group.episode < until:
+                        begun = time.perf_counter()
+                        group.step()
+                        if after is not None:
+                            after(group, time.perf_counter() - begun)
+                        request.obey(save)
+        finally:
+            for group in groups:
+                group.stop()

@@ -1,36 +1,84 @@
-"""A run under way: an episode is played, the policy adapts, the episode is closed and now and then saved."""
+"""A run under way: an episode is played, the policy adapts, the episode is closed and now and then saved.
+
+In a run's folder ``config.json`` says what runs, ``rounds.npz`` and ``episodes.jsonl`` what happened,
+``policy.safetensors`` holds the policy after the last saved episode. The policy is written last and names its episode,
+so a crash between two writes leaves files that are at most longer than needed: rounds that are played again are the
+same. It also holds a digest of the rounds and episodes up to its own: a changed bit is an error. Where contexts are
+made of tables, ``table.json`` has what turns a raw row into a context (``daband.domains.TableTransform.load``).
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import io
+import json
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, Rounds
-from daband.errors import InvalidInput
+from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation.bound import LiveBound
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
+from daband.files import read_bytes, read_npz, write_bytes, write_text
 from daband.linear import Decision
-from daband.policies import Policy, RewardedDecision
+from daband.policies import Policy, RewardedDecision, read_checkpoint
 from daband.policies.propensities import resolve_weighting
-from daband.training.prefetch import Prefetcher
-from daband.training.run_folder import History, RunFolder
+from daband.training.folder import Folder, as_json
 
-__all__ = ["Phase", "Progress", "Run", "Trainer", "check_training", "check_weighting", "order_seed"]
+__all__ = ["History", "Phase", "Prefetcher", "Progress", "Run", "TrainSettings", "Trainer", "source_phase"]
 
-_PREVIEW_BYTES = 1 << 30
-_SAVES_APART = 20.0
-"""Between two saves pass at least so many times what a save takes: a long run has more to write each time, and yet
-saving stays below a twentieth of it."""
 Progress = Callable[[dict[str, float]], None]
+T = TypeVar("T")
+_PREVIEW_BYTES = 1 << 30
+_COLUMNS = ("arm", "reward", "regret", "propensity")
+_DEFAULT_EPISODES = 300
+_MOST_PASSES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The settings of one run. They are the arguments of ``train``, which says what each means."""
+
+    episodes: int | None = None
+    episode_length: int = 64
+    seed: int | None = None
+    propensity_weighting: str | None = None
+    directory: str | Path | None = None
+    config: Mapping[str, Any] | None = None
+    save_every: float = 30.0
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if not checked_number("save_every", self.save_every) >= 0:
+            raise InvalidInput(f"save_every must be a number of seconds >= 0, got {self.save_every!r}")
+        if self.config is not None:
+            if not isinstance(self.config, Mapping):
+                raise InvalidInput(f"config must be a mapping of settings, got {self.config!r}")
+            try:
+                json.dumps(dict(self.config))
+            except (TypeError, ValueError) as error:
+                raise InvalidInput(
+                    f"config must hold what JSON can: texts, numbers, lists and mappings ({error})"
+                ) from None
+
+    def order_seed(self, policy: Policy) -> int:
+        """The seed of the order in which contexts are seen: the policy's own by default."""
+        if self.seed is None:
+            return policy.seed
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
+            raise InvalidInput(f"seed must be a whole number >= 0, got {self.seed!r}")
+        return int(self.seed)
 
 
 @dataclass(frozen=True)
@@ -50,12 +98,15 @@ class Run:
     propensity: FloatArray
     episodes: list[dict[str, float]]
     seconds: float
+    note: str = ""
+    """What was decided for the caller, in a line: how often a small source was shown. Empty where nothing was."""
 
     def __repr__(self) -> str:
         regret = "" if np.isnan(self.total_regret) else f", regret {self.total_regret:,.4g}"
         mean = f"mean reward {self.reward.mean():.4g}" if self.rounds else "nothing"
         return (
-            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean}{regret}, {self.seconds:,.1f} s>"
+            f"<Run of {self.rounds:,} rounds in {len(self.episodes):,} episodes: {mean}{regret}, {self.seconds:,.1f} s"
+            f"{self.note and f'; {self.note}'}>"
         )
 
     @property
@@ -69,6 +120,65 @@ class Run:
         return float(self.regret.sum())
 
 
+@dataclass
+class History:
+    """What happened so far: a row per round, a record per episode, and the seconds it took."""
+
+    arm: list[IntArray] = field(default_factory=list)
+    reward: list[FloatArray] = field(default_factory=list)
+    regret: list[FloatArray] = field(default_factory=list)
+    propensity: list[FloatArray] = field(default_factory=list)
+    episodes: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def column(self, name: str) -> AnyArray:
+        """One column of all rounds."""
+        pieces: list[AnyArray] = getattr(self, name)
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64 if name == "arm" else np.float64)
+
+    def lines(self) -> str:
+        """The records as ``episodes.jsonl`` has them."""
+        return "".join(json.dumps(record, sort_keys=True) + "\n" for record in self.episodes)
+
+    def digest(self) -> str:
+        """A digest of all rounds and records."""
+        mark = hashlib.sha256(self.lines().encode())
+        for name in _COLUMNS:
+            mark.update(np.ascontiguousarray(self.column(name)).tobytes())
+        return mark.hexdigest()
+
+
+class Prefetcher(Generic[T]):
+    """What ``read`` gives for episodes 0, 1, ..., each fetched by one thread while the one before is in use.
+
+    Only for reads that depend on the number alone. An error is raised where the episode is asked for. Without
+    ``wanted`` nothing is fetched early.
+    """
+
+    def __init__(self, read: Callable[[int], T], *, episodes: int, wanted: bool) -> None:
+        self._read = read
+        self._episodes = episodes
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="daband-prefetch") if wanted else None
+        self._next: tuple[int, Future[T]] | None = None
+
+    def take(self, episode: int) -> T:
+        """What was read for this episode; the next one is begun."""
+        fetched, self._next = self._next, None
+        found = fetched[1].result() if fetched is not None and fetched[0] == episode else self._read(episode)
+        if self._pool is not None:
+            if episode + 1 < self._episodes:
+                self._next = (episode + 1, self._pool.submit(self._read, episode + 1))
+            else:
+                self.close()
+        return found
+
+    def close(self) -> None:
+        """Shut the thread down and cancel pending reads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+
 @dataclass(frozen=True)
 class Phase:
     """Rounds played in one domain, while contexts of the other may be unlabelled."""
@@ -77,12 +187,17 @@ class Phase:
     domain: RewardDomain | LoggedDomain
     unlabelled: Contexts | None
     episodes: int
-    episode_length: int
     seed: int
+    settings: TrainSettings = field(default_factory=TrainSettings)
     rounds: int | None = None
-    propensity_weighting: str | None = None
+    note: str = ""
     prior_trust: float | str = 1.0
     """How much what the policy has learned before counts from the first round on (``Policy.trust_prior``)."""
+
+    @property
+    def episode_length(self) -> int:
+        """Rounds of an episode."""
+        return self.settings.episode_length
 
     def bounds(self, episode: int) -> tuple[int, int]:
         """The first round of an episode and the first behind it."""
@@ -102,17 +217,22 @@ class Phase:
             return rounds, None
         return rounds, self.unlabelled.batch(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
 
-    def settings(self) -> dict[str, Any]:
+    def config(self, policy: Policy) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        weighting = {"propensity_weighting": self.propensity_weighting} if self.propensity_weighting else {}
-        return {
-            **weighting,
+        weighting = self.settings.propensity_weighting
+        training = {
+            **({"propensity_weighting": weighting} if weighting else {}),
             "domain": self.domain_name,
             "episodes": self.episodes,
             "episode_length": self.episode_length,
             "rounds": self.rounds,
             "seed": self.seed,
             "data": self._fingerprint(),
+        }
+        return {
+            "policy": {**policy.settings(), "name": policy.name},
+            **(self.settings.config or {}),
+            "training": training,
         }
 
     def _fingerprint(self) -> str:
@@ -129,31 +249,21 @@ class Phase:
 class Trainer:
     """The state of one run. For each episode the caller calls ``play``, adapts the policy, and calls ``close``."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        phase: Phase,
-        directory: str | Path | None,
-        config: Mapping[str, Any] | None,
-        save_every: float,
-        progress: Progress | None,
-    ) -> None:
-        self.policy, self.phase, self.save_every, self.progress = policy, phase, save_every, progress
-        self.folder = None if directory is None else RunFolder(directory)
+    def __init__(self, policy: Policy, phase: Phase) -> None:
+        self.policy, self.phase = policy, phase
+        settings = phase.settings
+        self.progress = settings.progress
+        self.folder = None if settings.directory is None else Folder(settings.directory, save_every=settings.save_every)
         self.history = History()
         if self.folder is not None:
             try:
-                settings = {"policy": {**policy.settings(), "name": policy.name}, **(config or {})}
-                self.folder.claim(
-                    lambda episodes: {**settings, "training": replace(phase, episodes=episodes).settings()},
-                    phase.episodes,
-                )
+                self._claim(self.folder)
                 self._trust_prior()  # only now: a folder that is refused must leave the policy as it was
-                self.history = self.folder.resume(policy)
+                self.history = self._resume(self.folder)
                 if self.history.episodes and policy.transform is not None and not policy.transform.fitted:
                     raise InvalidInput(
-                        f"{directory} holds a run whose transform the file cannot hold; pass the fitted transform, as "
-                        "what was learned rests on it"
+                        f"{settings.directory} holds a run whose transform the file cannot hold; pass the fitted "
+                        "transform, as what was learned rests on it"
                     )
                 self._fit_transform()
             except BaseException:
@@ -162,9 +272,8 @@ class Trainer:
         else:
             self._trust_prior()
         self._fit_transform()
-        self._since = self._saved = time.perf_counter()
+        self._since = time.perf_counter()
         self._beside = 1
-        self._apart = save_every
         self._watch = CollapseWatch()
         for record in self.history.episodes:  # warnings given before an interruption are not repeated
             self._watch.observe(record)
@@ -200,7 +309,7 @@ class Trainer:
         rounds, self._unlabelled = self._material.take(self.episode)
         in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
         played = _play_episode(
-            self.policy, rounds, self.phase.domain_name, self.history, self.phase.propensity_weighting
+            self.policy, rounds, self.phase.domain_name, self.history, self.phase.settings.propensity_weighting
         )
         self._played = played if in_units else None
         if self._unlabelled is not None:
@@ -218,20 +327,89 @@ class Trainer:
         now = time.perf_counter()
         history.seconds += (now - self._since) / self._beside
         self._since = now
-        if self.folder is not None and (time.perf_counter() - self._saved >= self._apart or self.over):
+        if self.folder is not None and (self.folder.due() or self.over):
             self.save()
         if self.progress is not None:
             self.progress(record)
 
     def save(self) -> None:
-        """Write the episodes closed so far into the folder, if the run has one."""
+        """Write what happened into the folder, if the run has one, and then the policy."""
         if self.folder is None:
             return
         begun = time.perf_counter()
-        self.folder.save(self.policy, self.history)
-        self._saved = time.perf_counter()
-        if self.save_every > 0:
-            self._apart = max(self.save_every, _SAVES_APART * self._beside * (self._saved - begun))
+        table = io.BytesIO()
+        columns: dict[str, Any] = {name: self.history.column(name) for name in _COLUMNS}
+        np.savez(table, **columns)
+        write_bytes(self.folder.path / "rounds.npz", table.getvalue())
+        write_text(self.folder.path / "episodes.jsonl", self.history.lines())
+        notes = {
+            "episodes": str(len(self.history.episodes)),
+            "rounds": str(len(columns["arm"])),
+            "seconds": repr(self.history.seconds),
+            "digest": self.history.digest(),
+        }
+        self.policy.save(self.folder.path / "policy.safetensors", notes=notes)
+        self.folder.note_save(begun, turns=self._beside)
+
+    def _claim(self, folder: Folder) -> None:
+        """Write ``config.json``, or see that the folder holds a run of the same settings, of as many episodes or fewer.
+
+        One of fewer episodes is extended.
+        """
+        before, wanted = folder.settings("config.json"), self.phase.episodes
+        if before is not None:
+            training = before.get("training") if isinstance(before, dict) else None
+            training = training if isinstance(training, dict) else {}
+            given = training.get("episodes")
+            episodes = given if isinstance(given, int) and given >= 1 else wanted
+            config = as_json(replace(self.phase, episodes=min(episodes, wanted)).config(self.policy))
+            if episodes > wanted:  # refused in any case: of its data there may be too few here to compare them
+                config["training"].update({name: training[name] for name in ("episodes", "data") if name in training})
+            folder.compare(before, config)
+            if episodes > wanted:
+                raise InvalidInput(
+                    f"{folder.path} holds a run of {episodes} episodes, and {wanted} were asked for: a run can be "
+                    f"extended, not shortened; ask for at least {episodes}, or choose another directory"
+                )
+            if episodes == wanted:
+                return
+        folder.write_settings("config.json", self.phase.config(self.policy))
+
+    def _resume(self, folder: Folder) -> History:
+        """Bring the policy to the last saved episode and return what happened up to it.
+
+        A fresh folder saves the policy as it is, so that a run always resumes from a known state: also for a caller
+        who was interrupted and tries again with a policy that has learned in the meantime.
+        """
+        policy, path = self.policy, folder.path / "policy.safetensors"
+        if policy.table is not None:
+            policy.table.save(folder.path / "table.json")
+        history = History()
+        if not os.path.lexists(path):
+            self._beside = 1
+            self.save()
+            return history
+        try:
+            saved = read_checkpoint(path)
+            rounds, episodes = int(saved.notes["rounds"]), int(saved.notes["episodes"])
+            table = read_npz(folder.path / "rounds.npz")
+            for name in _COLUMNS:
+                if len(table[name]) < rounds:
+                    raise ValueError(f"rounds.npz has {len(table[name])} of {rounds} rounds")
+                getattr(history, name).append(table[name][:rounds])
+            lines = read_bytes(folder.path / "episodes.jsonl").decode().splitlines()[:episodes]
+            if len(lines) < episodes:
+                raise ValueError(f"episodes.jsonl has {len(lines)} of {episodes} episodes")
+            history.episodes = [json.loads(line) for line in lines]
+            history.seconds = float(saved.notes["seconds"])
+            if saved.notes.get("digest", history.digest()) != history.digest():  # an older version wrote none
+                raise ValueError(
+                    "rounds.npz or episodes.jsonl does not match the digest that was saved with the policy"
+                )
+            policy.restore(saved.arrays)
+        except (OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+            raise CheckpointError(f"{folder.path} is damaged ({error}); remove the folder to start anew") from error
+        return history
 
     def stop(self) -> None:
         """Cancel prefetching and release the folder; a later call resumes from it."""
@@ -249,6 +427,7 @@ class Trainer:
             history.column("propensity"),
             history.episodes,
             history.seconds,
+            self.phase.note,
         )
 
 
@@ -327,57 +506,75 @@ def _prepare(policy: Policy, phase: Phase) -> None:
     policy.prepare(*batches)
 
 
-def check_weighting(policy: Policy, source: RewardDomain | LoggedDomain, propensity_weighting: str | None) -> None:
-    """Refuse a weighting by propensities that the policy has not, or of a source that is no log."""
-    if propensity_weighting is None:
-        return
-    resolve_weighting(propensity_weighting, policy.propensity_weightings, policy.name)
+def source_phase(
+    policy: Policy, source: RewardDomain | LoggedDomain, target: Contexts | None, settings: TrainSettings
+) -> Phase:
+    """The phase that ``train`` plays, checked. Without ``episodes`` in the settings a rule decides how many.
+
+    The rule: 300 episodes. A source with fewer rounds is shown again, up to five times in all (a log once, as its
+    rounds would be counted again); where even one episode is longer than that, it is as long as the source.
+    """
+    note = ""
+    check_domains(policy, source, target)
+    length = settings.episode_length
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        raise InvalidInput(f"episode_length must be a whole number >= 1, got {length!r}")
+    episodes = settings.episodes
+    if episodes is None:
+        source, episodes, length, note = _default_budget(source, length)
+        settings = replace(settings, episode_length=length)
+    elif isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
+        raise InvalidInput(f"episodes must be a whole number >= 1, got {episodes!r}")
+    fitting = source.rounds_available // length
+    if episodes * length > source.rounds_available:
+        raise InvalidInput(
+            f"{episodes} episodes of {length} are {episodes * length} rounds, but the source has "
+            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for "
+            + (f"at most episodes={fitting}" if fitting else f"a shorter episode_length than {length}")
+            + f", or build the pair with passes={math.ceil(episodes * length / len(source))}, so that contexts "
+            "are shown again (on the command line --set episodes=... or --set pair_options.passes=...)"
+        )
+    weighting = settings.propensity_weighting
+    if weighting is not None:
+        resolve_weighting(weighting, policy.propensity_weightings, policy.name)
+        if not isinstance(source, LoggedDomain):
+            raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
+    return Phase("source", source, target, episodes, settings.order_seed(policy), settings, note=note)
+
+
+def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:
+    """The source with as many passes as the rule gives it, episodes, their length, and a line that says so."""
+    wanted = _DEFAULT_EPISODES * length
+    if source.rounds_available >= wanted:
+        return source, _DEFAULT_EPISODES, length, ""
     if not isinstance(source, LoggedDomain):
-        raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
+        passes = min(max(source.passes, _MOST_PASSES), math.ceil(wanted / len(source)))
+        if passes > source.passes:
+            source = copy.copy(source)
+            source.passes = passes
+    length = min(length, source.rounds_available)
+    episodes = min(_DEFAULT_EPISODES, source.rounds_available // length)
+    times = "once" if source.passes == 1 else f"{source.passes} times"
+    note = f"the source's {len(source):,} contexts are shown {times}: {episodes * length:,} rounds"
+    return source, episodes, length, note
 
 
-def check_training(
-    policy: Policy,
-    source: RewardDomain | LoggedDomain,
-    target: Contexts | None,
-    episodes: int,
-    episode_length: int,
-    what: str = "source",
+def check_domains(
+    policy: Policy, domain: RewardDomain | LoggedDomain, target: Contexts | None, what: str = "source"
 ) -> None:
-    """Refuse what cannot be trained: ``source``, called ``what`` in the message, must fit the policy and be enough."""
+    """Refuse a domain to play in, called ``what`` in messages, and unlabelled contexts that do not fit the policy."""
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    for name, value in (("episodes", episodes), ("episode_length", episode_length)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInput(f"{name} must be a whole number >= 1, got {value!r}")
-    if not isinstance(source, RewardDomain | LoggedDomain):
-        raise InvalidInput(f"source must be a RewardDomain or LoggedDomain (pair.source), got {type(source).__name__}")
+    if not isinstance(domain, RewardDomain | LoggedDomain):
+        raise InvalidInput(f"{what} must be a RewardDomain or LoggedDomain (pair.source), got {type(domain).__name__}")
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
         raise InvalidInput(
             f"target must be a stream of contexts without rewards, e.g. pair.target, got {type(target).__name__}"
         )
-    for name, domain in ((what, source), ("target", target)):
-        if domain is not None and tuple(domain.context_shape) != policy.context_shape:
+    for name, contexts in ((what, domain), ("target", target)):
+        if contexts is not None and tuple(contexts.context_shape) != policy.context_shape:
             raise InvalidInput(
-                f"{name} has contexts of shape {tuple(domain.context_shape)}, the policy takes {policy.context_shape}"
+                f"{name} has contexts of shape {tuple(contexts.context_shape)}, the policy takes {policy.context_shape}"
             )
-    if source.n_arms != policy.n_arms:
-        raise InvalidInput(f"{what} has {source.n_arms} arms, the policy {policy.n_arms}")
-    fitting = source.rounds_available // episode_length
-    if episodes * episode_length > source.rounds_available:
-        raise InvalidInput(
-            f"{episodes} episodes of {episode_length} are {episodes * episode_length} rounds, but the source has "
-            f"{source.rounds_available} ({len(source)} contexts, {source.passes} pass(es)); ask for "
-            + (f"at most episodes={fitting}" if fitting else f"a shorter episode_length than {episode_length}")
-            + f", or build the pair with passes={math.ceil(episodes * episode_length / len(source))}, so that contexts "
-            "are shown again (on the command line --set episodes=... or --set pair_options.passes=...)"
-        )
-
-
-def order_seed(policy: Policy, seed: int | None) -> int:
-    """The seed of the order in which contexts are seen: the policy's own by default."""
-    if seed is None:
-        return policy.seed
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InvalidInput(f"seed must be a whole number >= 0, got {seed!r}")
-    return int(seed)
+    if domain.n_arms != policy.n_arms:
+        raise InvalidInput(f"{what} has {domain.n_arms} arms, the policy {policy.n_arms}")

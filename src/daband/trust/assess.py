@@ -7,20 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from daband.arguments import finite, whole
-from daband.arrays import AnyArray, ArrayLike, FloatArray
+from daband.arrays import AnyArray, ArrayLike
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.domains.readers.arrays import ArrayContexts
 from daband.errors import InvalidInput, NotFitted
 from daband.evaluation.scores import Scores, scores_of
 from daband.policies import Policy
-from daband.trust.agreement import agreement
-from daband.trust.arm_frequencies import expected_arm_frequencies
+from daband.shift import Shift, ShiftLike, as_shift, default_shift
 from daband.trust.assessment import ArmAssessment, Assessment
-from daband.trust.collapse import collapse_signs
-from daband.trust.committee_confidence import CommitteeProbabilities, committee_probabilities
-from daband.trust.estimate import Estimate, constant_value, estimate_target
-from daband.trust.shift import Shift, classifier_two_sample, projected
-from daband.trust.support import outside_support
+from daband.trust.diagnostics import DomainShift, classifier_two_sample, collapse_signs, outside_support, projected
+from daband.trust.estimate import Estimate, estimate_target
+from daband.trust.explanations import Explanation, explanations_of
 from daband.trust.verdict import verdict_of
 
 __all__ = ["assess", "assess_each"]
@@ -42,22 +39,24 @@ def assess(
     required: float | None = None,
     rule: str = "ucb",
     contexts: int = 2000,
+    shift: ShiftLike = None,
     arm_names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Assessment:
     """Assess a policy in the target, without a reward from there. No policy is changed.
 
     Args:
-        policies: the policy, and others that were trained alike, with another seed say: a committee, which is judged by
-            how often its members agree. The assessment is about the first. One policy alone is judged by its own
-            predictions, with a wider interval.
+        policies: the policy, and others for the same problem: of other kinds, and with other seeds. The assessment is
+            about the first. The more their assumptions differ, the more their agreement says.
         source: source rounds that no training used, ``pair.source_test``. Of a domain that knows what every arm pays
             only the reward of the arm that a policy chose is used; of a log its propensities too.
-        target: contexts of the target, ``pair.target`` or an array (N, *C). A domain that pays is refused.
+        target: contexts of the target, ``pair.target`` or an array (N, *C). A domain with rewards is refused.
         required: what the value has to reach, in the user's units; by default the estimated value of the best constant
             arm in the target.
         rule: "ucb" keeps the exploration bonus, as ``evaluate`` does; "greedy" drops it.
         contexts: how many contexts of each domain are used at most.
+        shift: what may differ between the domains, as in ``daband.domains.from_arrays``; by default what the first
+            policy was told. Where nobody stated it, anything may, and the bound covers that.
         arm_names: a name per arm for the page, e.g. ``pair.class_names``.
         seed: fixes which contexts of the target are used where there are more.
 
@@ -67,7 +66,7 @@ def assess(
     ...     run = daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
 
     >>> found = daband.assess(policies, source=pair.source_test, target=pair.target)
-    >>> found.verdict in ("hand over", "hand over and audit", "do not") and found.low <= found.value
+    >>> found.verdict in ("hand over", "ask", "do not") and found.low <= found.value
     True
     """
     (assessment,) = assess_each(
@@ -77,6 +76,7 @@ def assess(
         required=required,
         rule=rule,
         contexts=contexts,
+        shift=shift,
         arm_names=arm_names,
         seed=seed,
         wanted=[0],
@@ -92,11 +92,12 @@ def assess_each(
     required: float | None = None,
     rule: str = "ucb",
     contexts: int = 2000,
+    shift: ShiftLike = None,
     arm_names: Sequence[str] | None = None,
     seed: int = 0,
     wanted: Sequence[int] | None = None,
 ) -> list[Assessment]:
-    """``assess`` for every member of a committee, or for those at some positions; contexts are scored once."""
+    """``assess`` for every policy, or for those at some positions; contexts are scored once."""
     members = _checked_policies(policies)
     unlabelled = _checked_target(target, members[0])
     _check_source(source, members[0])
@@ -110,63 +111,91 @@ def assess_each(
         members, source=source, target=unlabelled, contexts=contexts, rule=rule, seed=whole("seed", seed, least=0)
     )
     _check_different(scores)
-    calibrated = committee_probabilities(scores)
+    stated = _stated_shift(shift, members[0])
+    explanations = explanations_of(members, here, there, shift=stated, rule=rule, reward_range=members[0].reward_range)
     found = []
     for index in range(len(members)) if wanted is None else wanted:
-        order = [index, *(other for other in range(len(members)) if other != index)]
-        first, own = members[index], scores.of(order)
-        _check_paid(own)
-        estimate = estimate_target(own, calibrated, linear=not first.learns_by_gradients)
-        shift, outside = _shift_and_support(first, here, there)
-        found.append(_written(members[0].reward_range, own, calibrated, estimate, shift, outside, required, names))
+        _check_rewarded(scores.of([index]))
+        gap, outside = _shift_and_support(members[index], here, there)
+        estimate = estimate_target(scores, explanations, member=index, outside=outside)
+        found.append(
+            _write(
+                members[0].reward_range,
+                scores.of([index]),
+                estimate,
+                explanations,
+                gap,
+                outside,
+                stated,
+                required,
+                names,
+            )
+        )
     return found
 
 
-def _written(
+def _stated_shift(shift: ShiftLike, policy: Policy) -> Shift:
+    """What the user states here, or told the policy."""
+    if shift is not None:
+        return as_shift(shift, context_shape=policy.context_shape)
+    told = getattr(policy, "shift", None)
+    return told if isinstance(told, Shift) else default_shift(policy.context_shape)
+
+
+def _write(
     reward_range: tuple[float, float],
     scores: Scores,
-    calibrated: CommitteeProbabilities,
     estimate: Estimate,
-    shift: Shift,
+    explanations: Sequence[Explanation],
+    gap: DomainShift,
     outside: float,
+    stated: Shift,
     required: float | None,
     names: list[str],
 ) -> Assessment:
     lowest, highest = reward_range  # what all scores are scaled by: members that estimate it have one each
     span = highest - lowest if highest > lowest else 1.0
-    before, after = expected_arm_frequencies(calibrated)
-    constant = constant_value(scores, after)
-    needed = constant if required is None else (required - lowest) / span
+    needed = estimate.constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
-    doubts = len(signs) + (outside > _FAR_OUTSIDE)
+    doubts = list(signs)
+    if outside > _FAR_OUTSIDE:
+        doubts.append(f"{outside:.0%} of target contexts lie outside the source's support")
     verdict = verdict_of(
-        value=estimate.value, low=estimate.value_low, required=needed, estimated=required is None, doubts=doubts
+        value=estimate.value,
+        low=estimate.low,
+        required=needed,
+        disagreement=estimate.disagreement,
+        doubts=doubts,
     )
-    per_arm = _per_arm(scores, estimate, before, after, lowest, span)
+    per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
-        *_reasons_of_estimate(scores, lowest, span),
+        f"{verdict.why[0].upper()}{verdict.why[1:]}.",
+        *_reasons_of_estimate(scores, estimate, lowest, span),
         *_reasons_of_required(required, needed * span + lowest),
-        *_reasons_of_shift(shift, outside),
+        *_reasons_of_shift(gap, outside),
         *_reasons_of_arms(per_arm, names),
         *(f"Sign of collapse: {sign}." for sign in signs),
     ]
+    alone = len(explanations) == 1
     return Assessment(
         accuracy=estimate.accuracy,
         value=estimate.value * span + lowest,
-        low=estimate.value_low * span + lowest,
+        low=estimate.low * span + lowest,
         accuracy_low=estimate.accuracy_low,
         required=needed * span + lowest,
         verdict=verdict.text,
+        why=verdict.why,
         audit_rewards=verdict.rewards,
         reasons=reasons,
         per_arm=per_arm,
-        shift=shift,
+        shift=gap,
         outside_support=outside,
         collapse=signs,
-        estimator=estimate.name,
-        members=[float(one) for one in estimate.members],
-        agreement=None if scores.members < 2 else float(agreement(scores.target_arm).mean()),
-        source_agreement=None if scores.members < 2 else float(agreement(scores.source_arm).mean()),
+        explanations={name: value * span + lowest for name, value in estimate.by_explanation.items()},
+        disagreement=estimate.disagreement,
+        assumed=str(stated) if stated.stated else "anything (nobody stated it; shift= rules some of it out)",
+        agreement=None if alone else estimate.agreement,
+        source_agreement=None if alone else estimate.source_agreement,
         source_value=float(scores.source_value()[0]) * span + lowest,
         source_rounds=scores.source_arm.shape[1],
         target_contexts=scores.target_arm.shape[1],
@@ -175,9 +204,7 @@ def _written(
     )
 
 
-def _per_arm(
-    scores: Scores, estimate: Estimate, before: FloatArray, after: FloatArray, lowest: float, span: float
-) -> list[ArmAssessment]:
+def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[ArmAssessment]:
     """Every arm; values by arm are shifted so that they average to the estimate over the target's choices."""
     n_arms = scores.n_arms
     here, there = (
@@ -195,8 +222,8 @@ def _per_arm(
                 arm=arm,
                 source_share=float(here[arm]),
                 target_share=float(there[arm]),
-                expected_source=float(before[arm]),
-                expected_target=float(after[arm]),
+                expected_source=float(estimate.expected_source[arm]),
+                expected_target=float(estimate.expected_target[arm]),
                 value=value,
                 source_rounds=int(paid[arm]),
                 supported=bool(paid[arm] >= _FEWEST_FOR_AN_ARM),
@@ -205,35 +232,35 @@ def _per_arm(
     return found
 
 
-def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple[Shift, float]:
+def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple[DomainShift, float]:
     raw = projected(here), projected(there)
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)
     if latent is None:
-        return Shift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in raw))
+        return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in raw))
     latents = [
         np.asarray(latent(rows[:_LATENTS], domain), np.float64).reshape(min(_LATENTS, len(rows)), -1)
         for rows, domain in ((here, "source"), (there, "target"))
     ]
     after, after_p = classifier_two_sample(*(projected(rows) for rows in latents))
-    return Shift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
+    return DomainShift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
 
 
-def _reasons_of_estimate(scores: Scores, lowest: float, span: float) -> list[str]:
+def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[str]:
     value = float(scores.source_value()[0]) * span + lowest
-    rounds = f"{scores.source_arm.shape[1]:,}"
-    if scores.members > 1:
-        reasons = [
-            f"{scores.members} policies agree on {float(agreement(scores.target_arm).mean()):.1%} of target contexts, "
-            f"and on {float(agreement(scores.source_arm).mean()):.1%} of held-out source contexts, where the first has "
-            f"a mean reward of {value:.3g} ({rounds} rounds)."
-        ]
-    else:
-        reasons = [
-            "One policy alone is judged by its own predictions, which is less reliable than agreement: the interval "
-            f"is wider. Train two more alike, and assess the three together. It has a mean reward of {value:.3g} on "
-            f"{rounds} held-out source rounds."
-        ]
+    values = [own * span + lowest for own in estimate.by_explanation.values()]
+    reasons = [
+        f"{len(values)} explanations of the target put its value between {min(values):.3g} and {max(values):.3g}. The "
+        f"policy agrees with the others on {estimate.agreement:.1%} of target contexts, and on "
+        f"{estimate.source_agreement:.1%} of held-out source contexts, where its mean reward is {value:.3g} "
+        f"({scores.source_arm.shape[1]:,} rounds)."
+    ]
+    if estimate.disagreement > 0:
+        one, other = estimate.apart
+        reasons.append(
+            f"The two most different explanations ({one}; {other}) disagree on {estimate.disagreement:.0%} of target "
+            "contexts."
+        )
     worth = float(scores.effective_rounds()[0])
     if worth < FEWEST_ROUNDS:
         reasons.append(
@@ -249,7 +276,7 @@ def _reasons_of_required(required: float | None, needed: float) -> list[str]:
     return [f"Required is what the best constant arm is estimated to be worth in the target, {needed:.3g}."]
 
 
-def _reasons_of_shift(shift: Shift, outside: float) -> list[str]:
+def _reasons_of_shift(shift: DomainShift, outside: float) -> list[str]:
     text = f"A fresh classifier tells the domains apart with an accuracy of {shift.before:.2f} by their contexts"
     if shift.after is not None:
         text += f", and of {shift.after:.2f} by the policy's latents"
@@ -271,7 +298,7 @@ def _reasons_of_arms(per_arm: Sequence[ArmAssessment], names: list[str]) -> list
 def _checked_policies(policies: Policy | Sequence[Policy]) -> list[Policy]:
     members = [policies] if isinstance(policies, Policy) else list(policies)
     if not members:
-        raise InvalidInput("policies is empty; give a policy, or several that were trained alike")
+        raise InvalidInput("policies is empty; give a policy, or several for the same problem")
     for index, policy in enumerate(members):
         if not isinstance(policy, Policy):
             raise InvalidInput(f"policies[{index}] must be a daband policy, got {type(policy).__name__}")
@@ -284,7 +311,7 @@ def _checked_policies(policies: Policy | Sequence[Policy]) -> list[Policy]:
             own, wanted = getattr(policy, what), getattr(members[0], what)
             if own != wanted:
                 raise InvalidInput(
-                    f"policies[{index}] has {what}={own!r}, policies[0] has {wanted!r}; a committee is trained alike"
+                    f"policies[{index}] has {what}={own!r}, policies[0] has {wanted!r}; give policies for one problem"
                 )
         if not policy.knows_reward_range:
             raise NotFitted(
@@ -338,7 +365,7 @@ def _check_different(scores: Scores) -> None:
                 )
 
 
-def _check_paid(scores: Scores) -> None:
+def _check_rewarded(scores: Scores) -> None:
     if not (scores.weight[0] > 0).any():
         raise InvalidInput(
             "source: no logged round has an arm that the policy would choose, so nothing is known of its rewards; give "

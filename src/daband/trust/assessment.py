@@ -12,17 +12,17 @@ from typing import Any
 
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json, write_text
-from daband.trust.shift import Shift
+from daband.trust.diagnostics import DomainShift
 
 __all__ = ["ASSUMPTIONS", "ArmAssessment", "Assessment", "read_assessment"]
 
 ASSUMPTIONS = (
-    "Contexts that are alike to the policy (in its latent space) have the same best arm in both domains. A target that "
-    "was relabelled, in which the same contexts pay for other arms, cannot be seen without rewards from there; a few "
-    "of them, by daband.audit, can show it.",
-    "The policies were trained alike, and the held-out source rounds were used by none of them.",
-    "The bound was calibrated on other data sets (docs/results/trust.md), each judged by what was fitted on the rest. "
-    "It holds for a policy drawn from problems like those, not for every single one.",
+    "Contexts that are alike have the same best arm in both domains, by at least one of the explanations that were "
+    "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
+    "few of them, by daband.audit or daband.choose(ask=...), can show it.",
+    "The held-out source rounds were used by no training.",
+    "The bound lets the policy miss twice as much as estimated. That held for the data sets of docs/results/trust.md, "
+    "half of which nobody looked at before; it is no theorem.",
 )
 _WIDTH = 100
 
@@ -37,9 +37,9 @@ class ArmAssessment:
     target_share: float
     """The same for target contexts."""
     expected_source: float
-    """How often it is the best arm in the source, as calibrated predictions say."""
+    """How often it is the best arm in the source, by all explanations."""
     expected_target: float
-    """The same in the target, by maximum likelihood under label shift."""
+    """The same in the target."""
     value: float | None
     """The estimated value, in the user's units, where the policy chooses it; None where it does not."""
     source_rounds: int
@@ -73,22 +73,26 @@ class Assessment:
     required: float
     """What the value has to reach for a hand-over; by default what the best constant arm is estimated to be worth."""
     verdict: str
-    """"hand over", "hand over and audit" or "do not"."""
+    """"hand over", "ask" or "do not"."""
+    why: str
+    """The reason for the verdict, in one sentence."""
     audit_rewards: int
     """How many target rewards to ask for where the verdict says so, else 0."""
     reasons: list[str]
     per_arm: list[ArmAssessment]
-    shift: Shift
+    shift: DomainShift
     outside_support: float
     """The share of target contexts outside the source's support, by the first policy's latents."""
     collapse: list[str]
     """Signs of collapse; none where there are none."""
-    estimator: str
-    """How the accuracy was estimated."""
-    members: list[float]
-    """The estimated accuracy of every policy that was given."""
+    explanations: dict[str, float]
+    """The policy's value in the target by each explanation of it that was considered, in the user's units."""
+    disagreement: float
+    """The share of target contexts on which the two most different explanations choose different arms."""
+    assumed: str
+    """What was taken to differ between the domains: what the user stated, or "anything"."""
     agreement: float | None
-    """How often two of the policies choose the same arm in the target; None for one policy."""
+    """How often the policy agrees with other explanations in the target; None where there is no other."""
     source_agreement: float | None
     source_value: float
     """The first policy's mean reward on the held-out source rounds, in the user's units."""
@@ -112,7 +116,7 @@ class Assessment:
             return f"Hand over: {facts}."
         if self.verdict == "do not":
             return f"Do not hand over: {facts}."
-        return f"Hand over and audit {self.audit_rewards} rewards: {facts}."
+        return f"Ask for {self.audit_rewards} rewards before a hand-over ({self.why}): {facts}."
 
     def as_dict(self) -> dict[str, Any]:
         """All fields, as JSON can hold them."""
@@ -128,7 +132,7 @@ class Assessment:
         try:
             known = dict(fields)
             known["per_arm"] = [ArmAssessment(**arm) for arm in known["per_arm"]]
-            known["shift"] = Shift(**known["shift"])
+            known["shift"] = DomainShift(**known["shift"])
             low, high = known["reward_range"]
             known["reward_range"] = (float(low), float(high))
             return cls(**known)
@@ -152,10 +156,12 @@ def page(assessment: Assessment) -> str:
     """A page of plain text."""
     lines = [assessment.sentence, ""]
     lines += _listed("Why", assessment.reasons)
-    counts = (
-        f"{len(assessment.members)} policies trained alike" if len(assessment.members) > 1 else "one policy"
-    ) + f", {assessment.source_rounds:,} held-out source rounds, {assessment.target_contexts:,} target contexts"
-    lines += [f"From {counts}, without a reward from the target; estimator: {assessment.estimator}.", ""]
+    lines += [
+        f"From {len(assessment.explanations)} explanations of the target, {assessment.source_rounds:,} held-out source "
+        f"rounds and {assessment.target_contexts:,} target contexts, without a reward from the target. "
+        f"What may differ: {assessment.assumed}.",
+        "",
+    ]
     lines += _arms(assessment)
     lines += _listed("This assumes", assessment.assumptions)
     return "\n".join(lines).rstrip() + "\n"

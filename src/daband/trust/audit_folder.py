@@ -103,9 +103,21 @@ class AuditFolder:
             write_text(self.path / _RESULT, json.dumps(result, indent=2) + "\n")
 
 
-def questions_csv(ids: Sequence[int], arms: Sequence[int], *, names: Sequence[str], files: Sequence[str]) -> str:
-    """The questions as CSV with an empty column for rewards; ``names`` (K,) and ``files`` (n,) may be empty."""
+def questions_csv(
+    ids: Sequence[int],
+    arms: Sequence[int],
+    *,
+    names: Sequence[str],
+    files: Sequence[str],
+    contexts: Sequence[int] = (),
+) -> str:
+    """The questions as CSV with an empty column for rewards; ``names`` (K,) and ``files`` (n,) may be empty.
+
+    ``contexts`` (n,) are their positions in the target, where the ids are not.
+    """
     columns: dict[str, Sequence[Any]] = {"id": ids}
+    if contexts:
+        columns["context"] = contexts
     if files:
         columns["file"] = files
     columns["arm"] = arms

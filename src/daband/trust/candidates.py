@@ -1,4 +1,4 @@
-"""The policies that ``choose`` tries, from the simplest to the most complex."""
+"""What ``choose`` chooses from: a name, a method, and settings other than its defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from daband.domains import Pair
 from daband.policies import Policy, policies
-from daband.policies.for_pair import default_transform
+from daband.policies.for_pair import default_transform, setting_defaults
 
 __all__ = ["Candidate", "default_candidates"]
 
@@ -19,13 +19,15 @@ _IMAGE_DIMENSIONS = 3
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method with settings: ``method`` as on the command line, ``settings`` as keyword arguments of its policy."""
+    """A policy to be trained: ``method`` as on the command line, ``settings`` as keyword arguments of its policy."""
 
     name: str
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     components: int = _COMPONENTS
     """Principal components in front of a method whose name ends in "-p"."""
+    preferred: bool = False
+    """Whether this one is chosen as long as no target reward says otherwise."""
 
     def __post_init__(self) -> None:
         policies.get(self.method.removesuffix(_PCA_SUFFIX))  # a misspelt name is an error at once
@@ -46,28 +48,29 @@ class Candidate:
 
 
 def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candidate]:
-    """The candidates unless the caller has others, the simplest first.
+    """The candidates unless the caller has others, the simplest first: methods times what the new domain may mean.
 
-    A constant arm, LinUCB on few and on many principal components and on contexts as they are with two penalties,
-    Neural-LinUCB, DABand, and a setting of DABand. For vectors that is DABand without the LinUCB beside its network,
-    for images with a larger weight of the discriminator.
+    A constant arm; LinUCB, gradient-boosted trees and DABand as the pair's ``shift`` says. Where the user did not state
+    it, DABand also with each domain's own statistics and with alignment, and LinUCB with own statistics: only rewards
+    of the target tell which of them is right.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
-    other = (
-        Candidate("daband, more alignment", "daband", {"recipe": {"base": recipe, "weights": {"adversarial": 1.0}}})
-        if image
-        else Candidate(
-            "daband, network alone", "daband", {"recipe": {"base": recipe, "learning": {"linear_weight": 0.0}}}
-        )
-    )
-    return (
-        # The default alpha of .15 may stay with an arm whose first reward was luck.
-        Candidate("constant", "constant", {"alpha": 1.0}),
-        Candidate("linucb-p, 16 components", "linucb-p", components=16),
-        Candidate("linucb-p", "linucb-p"),
-        Candidate("linucb, ridge 10", "linucb", {"ridge": 10.0, "alpha": 0.5}),
-        Candidate("linucb", "linucb"),
-        Candidate("nlinucb", "nlinucb", {"recipe": recipe}),
-        Candidate("daband", "daband", {"recipe": recipe}),
-        other,
-    )
+    found = [Candidate("constant", "constant")]
+    if image:
+        found += [
+            Candidate("linucb-p", "linucb-p"),
+            Candidate("nlinucb", "nlinucb", {"recipe": recipe}),
+            Candidate("daband", "daband", {"recipe": recipe}, preferred=True),
+        ]
+        return found
+    found.append(Candidate("linucb", "linucb"))
+    if "trees" in policies.names():
+        found.append(Candidate("trees", "trees"))
+    found.append(Candidate("daband", "daband", {"recipe": recipe}, preferred=True))
+    if not pair.shift.stated and "shift" in setting_defaults(policies.get("daband")):
+        found += [
+            Candidate("linucb, other units", "linucb", {"shift": "units"}),
+            Candidate("daband, other units", "daband", {"recipe": recipe, "shift": "units"}),
+            Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"}),
+        ]
+    return found

@@ -1,33 +1,38 @@
-"""``choose``: train candidates, estimate each one's value in the target without a reward from there, hand one over."""
+"""``choose``: train candidates across assumptions, and hand one over: without target rewards, or decided by a few."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from daband.arguments import whole
-from daband.arrays import FloatArray
+from daband.arrays import AnyArray, FloatArray, IntArray, as_numpy
 from daband.domains import Pair
 from daband.errors import InvalidInput
 from daband.evaluation.scores import Scores, scores_of
+from daband.files import make_folder, write_text
 from daband.policies import Policy
-from daband.training import Training, train, train_stacked
+from daband.policies.for_pair import setting_defaults
+from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
+from daband.trust.audit import Ask
+from daband.trust.audit_folder import questions_csv, read_answers
 from daband.trust.candidates import Candidate, default_candidates
-from daband.trust.choice_rule import RULE, Ballot, chosen
+from daband.trust.estimate import Estimate, estimate_target
+from daband.trust.explanations import explanations_of
+from daband.trust.selection import Proposals, Selection
 
 __all__ = ["Choice", "choose"]
 
-_MOST_EPISODES = 300
-_OTHER_MEMBERS = 1000
-"""Between the seeds of two members of a candidate: the seeds of a study's runs do not meet them."""
 _CONTEXTS = 2000
 _FEWEST_CONTEXTS = 2
-Progress = Callable[[str, int, int], None]
+QUESTIONS = "questions.csv"
+Progress = Callable[[CandidateProgress], None]
 
 
 @dataclass(frozen=True)
@@ -37,61 +42,166 @@ class Choice:
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("linucb", "linucb")]
     >>> choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=32)
-    >>> choice.candidate, choice.assessment.verdict in ("hand over", "hand over and audit", "do not")
+    >>> choice.candidate, choice.assessment.verdict in ("hand over", "ask", "do not")
     ('linucb', True)
     """
 
     policy: Policy
-    """The chosen policy, trained; ``deploy("target")`` and use it."""
+    """The chosen policy, trained, deployed in the target."""
     assessment: Assessment
-    """What ``daband.assess`` says of it."""
+    """What ``daband.assess`` says of it without target rewards, all candidates being explanations of the target."""
     table: list[dict[str, Any]]
     """A record per candidate, the simplest first: ``candidate``, ``method``, ``settings``, ``source_value`` (the mean
-    reward on held-out source rounds), ``estimated_value`` in the target, both in the user's units, and ``chosen``."""
+    reward on held-out source rounds), ``estimated_value`` in the target without rewards, ``value`` with them (None
+    without), all in the user's units, ``target_shares`` (how often it chooses each arm) and ``chosen``."""
     candidate: str
     """The name of the chosen candidate."""
     rule: str
-    """The name of the rule that chose it."""
+    """How it was chosen, in a sentence."""
+    rewards: int = 0
+    """How many target rewards were spent."""
+    value: float | None = None
+    """With target rewards: the chosen policy's value in the target before it learned from them, and limits that hold
+    for all candidates at once, so also for the one that was chosen; in the user's units."""
+    low: float | None = None
+    high: float | None = None
+    questions: Path | None = None
+    """The CSV of questions to fill in, where there is a budget and nobody to ask."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The candidate, the rule and the table, as JSON can hold them."""
-        return {"candidate": self.candidate, "rule": self.rule, "table": self.table}
+        """Everything but the policy and its assessment, as JSON can hold it."""
+        return {
+            "candidate": self.candidate,
+            "rule": self.rule,
+            "table": self.table,
+            "rewards": self.rewards,
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "questions": None if self.questions is None else str(self.questions),
+        }
+
+    def __repr__(self) -> str:
+        spent = f", decided by {self.rewards} target rewards" if self.rewards else ""
+        return f"<Choice of {self.candidate!r} among {len(self.table)}{spent}: {self.assessment.verdict}>"
 
 
 def choose(
     pair: Pair,
     *,
+    ask: Ask | None = None,
+    budget: int = 0,
+    directory: str | Path | None = None,
+    explore: str | None = None,
+    epsilon: float | None = None,
+    seed: int = 0,
     episodes: int | None = None,
     episode_length: int = 64,
-    seed: int = 0,
     candidates: Sequence[Candidate] | None = None,
-    members: int = 2,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Choice:
-    """Train candidates on source rewards and unlabelled target contexts, and choose one without a target reward.
+    """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
-    A candidate is judged by its reward on held-out source rounds, times how much less it agrees with others in the
-    target than in the source (``daband.trust.choice_rule``). Where nothing is clearly better, the simpler one is
-    chosen. Training costs what all candidates cost, ``members`` times.
+    **Without target rewards** nothing can tell which assumption about the target is right, so the choice is the
+    ``preferred`` candidate (DABand with the pair's ``shift``), or the constant arm where contexts have not shown in the
+    source that they help. **With a few** (``budget``) these decide: contexts are asked for where candidates disagree,
+    candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then learns from
+    the same rewards.
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
-        episodes: episodes of each training; by default all rounds of the source, 300 episodes at most.
+        ask: called with one target context (1, *C) and one arm (1,), returns the reward (1,). It need not be asked for
+            the policy's own arm alone. Without it the questions are written to ``directory/questions.csv``; called
+            again with that file filled in, rewards are read from it.
+        budget: how many target rewards may be spent; 0 chooses without any.
+        directory: keep the runs and the questions there; called again, what is finished is not trained anew.
+        explore: the exploration of all candidates that explore: "ucb", "greedy" or "thompson".
+        epsilon: with which probability they draw an arm evenly.
+        seed: that of the policies, and of the questions.
+        episodes: episodes of each training; by default as ``train`` has it.
         episode_length: rounds of an episode.
-        seed: that of the policy; other members have other seeds.
-        candidates: what to choose from, the simplest first; by default constant, LinUCB with three settings,
-            Neural-LinUCB, and DABand with two.
-        members: policies trained of each candidate, 2 or more.
+        candidates: what to choose from, the simplest first; by default ``daband.trust.default_candidates(pair)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
-        progress: called with a candidate's name, how many policies are trained, and how many there will be.
+        progress: called after every episode with a ``daband.training.CandidateProgress``: which candidate, how much
+            is done, and the seconds left.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> candidates = [daband.trust.Candidate("constant", "constant"), daband.trust.Candidate("linucb", "linucb")]
-    >>> choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=32)
-    >>> [row["candidate"] for row in choice.table]
-    ['constant', 'linucb']
+    >>> def ask(contexts, arms):  # what the arm pays for the context; here everything pays
+    ...     return [1.0] * len(arms)
+    >>> choice = daband.choose(pair, ask=ask, budget=10, candidates=candidates, episodes=4, episode_length=32)
+    >>> [row["candidate"] for row in choice.table], choice.rewards <= 10
+    (['constant', 'linucb'], True)
     """
+    options = _checked(pair, ask, budget, directory, candidates, seed, episode_length)
+    options = [_with_exploration(option, explore, epsilon) for option in options]
+    if episodes is not None:
+        whole("episodes", episodes, least=1)
+    members = train_candidates(
+        pair,
+        options,
+        seeds=[seed],
+        episodes=episodes,
+        episode_length=episode_length,
+        device=device,
+        directory=None if directory is None else Path(directory) / "candidates",
+        progress=progress,
+    )
+    trained = [policies[0] for policies in members]
+    assert pair.source_test is not None
+    scores, here, there = scores_of(
+        trained, source=pair.source_test, target=pair.target, contexts=_CONTEXTS, seed=seed, rule="greedy"
+    )
+    reward_range = trained[0].reward_range
+    explanations = explanations_of(trained, here, there, shift=pair.shift, rule="greedy", reward_range=reward_range)
+    estimates = [estimate_target(scores, explanations, member=index) for index in range(len(trained))]
+    place, rule = _without_rewards(options, scores, estimates)
+    selection, questions = None, None
+    answers: dict[tuple[int, int], float] = {}
+    if budget:
+        folder = None if directory is None else make_folder(directory)
+        selection = _selection(scores, estimates, seed)
+        positions = pair.target.order(0, len(there), seed=seed)
+        answers, questions = _ask(selection, there, positions, pair, reward_range, ask, budget, folder)
+        if selection.asked:
+            place = selection.leader
+            rule = _rule_of(selection, options)
+    policy = trained[place]
+    others = [one for index, one in enumerate(trained) if index != place and options[index].uses_contexts]
+    assessment = assess(
+        [policy, *_different([policy], others, there)],
+        source=pair.source_test,
+        target=pair.target,
+        shift=pair.shift,
+        arm_names=pair.class_names,
+    )
+    value = low = high = None
+    if selection is not None and selection.asked:
+        limits = selection.interval(place)
+        value, low, high = (
+            reward_range[0] + (reward_range[1] - reward_range[0]) * own
+            for own in (limits.value, limits.low, limits.high)
+        )
+    _learn(policy, there, answers)
+    policy.deploy("target")
+    return Choice(
+        policy=policy,
+        assessment=assessment,
+        table=_table(options, scores, estimates, selection, place, reward_range),
+        candidate=options[place].name,
+        rule=rule,
+        rewards=len(answers),
+        value=value,
+        low=low,
+        high=high,
+        questions=questions,
+    )
+
+
+def _checked(
+    pair: Any, ask: Any, budget: Any, directory: Any, candidates: Any, seed: Any, episode_length: Any
+) -> list[Candidate]:
     if not isinstance(pair, Pair):
         raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
     if pair.source_test is None:
@@ -102,110 +212,203 @@ def choose(
     for name, domain in (("target", pair.target), ("source_test", pair.source_test)):
         if len(domain) < _FEWEST_CONTEXTS:  # said before minutes of training, not after
             raise InvalidInput(f"{name} has {len(domain)} context(s); a choice needs {_FEWEST_CONTEXTS} or more")
-    whole("members", members, least=2)
     whole("seed", seed, least=0)
     whole("episode_length", episode_length, least=1)
-    available = pair.source.rounds_available // episode_length
-    wanted = min(available, _MOST_EPISODES) if episodes is None else whole("episodes", episodes, least=1)
+    whole("budget", budget, least=0)
+    if ask is not None and not callable(ask):
+        raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
+    if ask is not None and not budget:
+        raise InvalidInput("ask without a budget: say how many target rewards may be spent, budget=100 say")
+    if budget and ask is None and directory is None:
+        raise InvalidInput("a budget needs somebody to answer: ask=, or a directory= for questions.csv")
     options = list(default_candidates(pair) if candidates is None else candidates)
     if not options or not all(isinstance(one, Candidate) for one in options):
         raise InvalidInput("candidates must be daband.trust.Candidate objects, at least one")
-    trained: list[list[Policy]] = []
-    for candidate in options:
-        seeds = [seed + member * _OTHER_MEMBERS for member in range(members)]
-        policies = [candidate.build(pair, seed=own, device=device) for own in seeds]
-        for done in _trained(policies, pair, wanted, episode_length):
-            if progress is not None:
-                progress(candidate.name, len(trained) * members + done, len(options) * members)
-        trained.append(policies)
-    scores, _, _ = scores_of(
-        [policy for policies in trained for policy in policies],
-        source=pair.source_test,
-        target=pair.target,
-        contexts=_CONTEXTS,
-        seed=seed,
-    )
-    ballots = [
-        _ballot(scores.of(range(i * members, (i + 1) * members)), candidate, trained[i])
-        for i, candidate in enumerate(options)
-    ]
-    place, values = chosen(ballots)
-    policies = trained[place]
-    return Choice(
-        policy=policies[0],
-        assessment=assess(
-            _different(policies), source=pair.source_test, target=pair.target, arm_names=pair.class_names
-        ),
-        table=_table(options, ballots, values, place, trained[0][0].reward_range),  # that scores are scaled by
-        candidate=options[place].name,
-        rule=RULE,
-    )
+    return options
 
 
-def _trained(policies: Sequence[Policy], pair: Pair, episodes: int, episode_length: int) -> Iterator[int]:
-    """Train the members of a candidate, stacked on a GPU; yields how many are done."""
-    from daband.policies import (
-        NeuralLinUCB,  # brings torch
-        can_stack,
-    )
+def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
+    """The candidate with this exploration, where its policy explores."""
+    from daband.policies import policies
 
-    common: dict[str, Any] = {"episodes": episodes, "episode_length": episode_length}
-    first = policies[0]
-    if isinstance(first, NeuralLinUCB) and first.learner.device.type == "cuda" and can_stack(policies):
-        runs = [Training(policy, pair.source, pair.target, **common) for policy in policies]
-        for outcome in train_stacked(runs):
-            if isinstance(outcome, Exception):
-                raise outcome
-        yield len(policies)
+    known = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
+    given = {"explore": explore, "epsilon": epsilon}
+    settings = {name: value for name, value in given.items() if value is not None and name in known}
+    return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate
+
+
+def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Sequence[Estimate]) -> tuple[int, str]:
+    """The candidate to take as long as nothing is known of the target's rewards, and why."""
+    values = scores.source_value()
+    uses = [index for index, option in enumerate(options) if option.uses_contexts]
+    if not uses:
+        return int(values.argmax()), "no candidate looks at contexts; the best in the source"
+    wanted = [index for index in uses if options[index].preferred]
+    place = wanted[0] if wanted else max(uses, key=lambda index: estimates[index].value)
+    why = (
+        "without target rewards nothing tells the candidates apart: the preferred one"
+        if wanted
+        else "the largest estimated value without target rewards"
+    )
+    reward, weight = scores.reward[place], scores.weight[place]
+    total = max(float(weight.sum()), 1e-12)
+    error = float(np.sqrt(np.square(weight * (reward - values[place])).sum())) / total
+    constants = [index for index in range(len(options)) if index not in uses]
+    if constants and max(values[constants]) >= values[place] - error:
+        best = max(constants, key=lambda index: values[index])
+        return best, "contexts have not shown in the source that they help: the constant arm"
+    return place, why
+
+
+def _selection(scores: Scores, estimates: Sequence[Estimate], seed: int) -> Selection:
+    predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
+    proposals = Proposals(scores.target_arm, predicted, seed)
+    return Selection(proposals, np.array([estimate.value for estimate in estimates]))
+
+
+def _ask(
+    selection: Selection,
+    contexts: AnyArray,
+    positions: IntArray,
+    pair: Pair,
+    reward_range: tuple[float, float],
+    ask: Ask | None,
+    budget: int,
+    folder: Path | None,
+) -> tuple[dict[tuple[int, int], float], Path | None]:
+    """Spend the budget: rewards by context and arm, in the user's units, and the file of questions if there is one."""
+    low, high = reward_range
+    answers: dict[tuple[int, int], float] = {}
+    filled: dict[tuple[int, int], float] = {}
+    path = None
+    if ask is None:
+        assert folder is not None
+        path, filled = _questions(selection.proposals, positions, pair, budget, folder)
+    while len(answers) < budget and not selection.finished:
+        question = selection.question()
+        if question is None:
+            break
+        reward = answers.get(question, _deduced(question, answers, pair, reward_range))
+        if reward is None:
+            if ask is None:
+                if question not in filled:
+                    break
+                reward = filled[question]
+            else:
+                context, arm = question
+                paid = as_numpy(ask(contexts[context : context + 1], np.array([arm])), "what ask returned")
+                if paid.size != 1:
+                    raise InvalidInput(f"ask must return one reward for one context, got shape {paid.shape}")
+                reward = float(paid.reshape(()))
+            _check_reward(reward, pair, reward_range)
+            answers[question] = reward
+        selection.answer(float(np.clip((reward - low) / (high - low if high > low else 1.0), 0.0, 1.0)))
+    return answers, path
+
+
+def _deduced(
+    question: tuple[int, int],
+    answers: Mapping[tuple[int, int], float],
+    pair: Pair,
+    reward_range: tuple[float, float],
+) -> float | None:
+    """The reward that follows from an answer about the same context, where exactly one arm pays."""
+    if pair.feedback != "one_hot":
+        return None
+    context, arm = question
+    for other in range(pair.n_arms):
+        known = answers.get((context, other))
+        if known is None or other == arm:
+            continue
+        if known == reward_range[1]:
+            return reward_range[0]
+        if pair.n_arms == 2:
+            return reward_range[1]
+    return None
+
+
+def _check_reward(reward: float, pair: Pair, reward_range: tuple[float, float]) -> None:
+    if not np.isfinite(reward):
+        raise InvalidInput(f"a target reward is {reward}, which is no number")
+    if pair.reward_range != "auto" and not reward_range[0] <= reward <= reward_range[1]:
+        raise InvalidInput(f"target reward {reward:g} is outside the pair's reward_range {pair.reward_range}")
+
+
+def _questions(
+    proposals: Proposals, positions: IntArray, pair: Pair, budget: int, folder: Path
+) -> tuple[Path, dict[tuple[int, int], float]]:
+    """The file of questions, written where there is none, and the rewards that are filled in already."""
+    asked = proposals.order()[:budget]
+    path = folder / QUESTIONS
+    ids = list(range(len(asked)))
+    arms = [int(arm) for _, arm in asked]
+    if not path.exists():
+        places = [int(positions[context]) for context, _ in asked]
+        write_text(path, questions_csv(ids, arms, names=pair.class_names, files=(), contexts=places))
+    answers = read_answers(path, dict(zip(ids, arms, strict=True)))
+    return path, {(int(asked[i][0]), int(asked[i][1])): reward for i, reward in answers.items()}
+
+
+def _rule_of(selection: Selection, options: Sequence[Candidate]) -> str:
+    left_out = int((~selection.remaining).sum())
+    text = f"the largest value by target rewards; {left_out} of {len(options)} candidates were proven worse"
+    return text + (", and no other is better by more than .01 of the range" if selection.finished else "")
+
+
+def _different(chosen: list[Policy], others: Sequence[Policy], contexts: AnyArray) -> list[Policy]:
+    """The other policies that do not predict the same as one before."""
+    kept = list(chosen)
+    means = [kept[0].decide(contexts[:256], "target", rule="greedy", round_offset=0).mean]
+    for policy in others:
+        mean = policy.decide(contexts[:256], "target", rule="greedy", round_offset=0).mean
+        if not any(np.array_equal(mean, known) for known in means):
+            kept.append(policy)
+            means.append(mean)
+    return kept[1:]
+
+
+def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int], float]) -> None:
+    """Let the chosen policy learn from the rewards that chose it."""
+    if not answers:
         return
-    for done, policy in enumerate(policies, start=1):
-        train(policy, source=pair.source, target=pair.target, **common)
-        yield done
-
-
-def _ballot(scores: Scores, candidate: Candidate, policies: Sequence[Policy]) -> Ballot:
-    return Ballot(
-        scores.source_arm,
-        scores.reward,
-        scores.target_arm,
-        uses_contexts=candidate.uses_contexts,
-        seed_matters=_network_acts(policies),
-        weight=scores.weight,
+    rows = np.array([context for context, _ in answers])
+    policy.update(
+        contexts[rows],
+        np.array([arm for _, arm in answers]),
+        np.array(list(answers.values())),
+        domain="target",
+        ids=[f"choose-{context}-{arm}" for context, arm in answers],
     )
-
-
-def _network_acts(policies: Sequence[Policy]) -> bool:
-    """Whether every policy decides by a network, with or without a linear part."""
-    return all(policy.learns_by_gradients for policy in policies)
-
-
-def _different(policies: Sequence[Policy]) -> list[Policy]:
-    """The first policy, with the others where seeds make a difference: two linear policies may be one."""
-    return list(policies) if _network_acts(policies) else list(policies[:1])
+    if policy.learns_by_gradients:
+        policy.adapt()
 
 
 def _table(
     options: Sequence[Candidate],
-    ballots: Sequence[Ballot],
-    values: FloatArray,
+    scores: Scores,
+    estimates: Sequence[Estimate],
+    selection: Selection | None,
     place: int,
     reward_range: tuple[float, float],
 ) -> list[dict[str, Any]]:
     low, high = reward_range
+    values: FloatArray | None = selection.values() if selection is not None and selection.asked else None
+
+    def in_units(value: float) -> float:
+        return low + (high - low) * float(value)
+
     return [
         {
             "candidate": candidate.name,
             "method": candidate.method,
             "settings": dict(candidate.settings),
-            "source_value": low + (high - low) * ballot.source_value,
-            "estimated_value": low + (high - low) * float(values[i]),
-            "target_shares": [float(share) for share in _shares(ballot)],
+            "source_value": in_units(scores.source_value()[i]),
+            "estimated_value": in_units(estimates[i].value),
+            "value": None if values is None else in_units(values[i]),
+            "target_shares": (
+                np.bincount(scores.target_arm[i], minlength=scores.n_arms) / scores.target_arm.shape[1]
+            ).tolist(),
             "chosen": i == place,
         }
-        for i, (candidate, ballot) in enumerate(zip(options, ballots, strict=True))
+        for i, candidate in enumerate(options)
     ]
-
-
-def _shares(ballot: Ballot) -> FloatArray:
-    arms = ballot.target_arm[0]
-    return np.bincount(arms) / len(arms)

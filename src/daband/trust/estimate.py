@@ -1,129 +1,182 @@
-"""The estimate of target accuracy and value that ``assess`` reports, with its bound: for a committee, or one policy."""
+"""The value of a policy in the target, estimated without a reward from there, and a bound for it.
+
+Every explanation of the target (``explanations.py``) says two things about a policy. *Value*: the mean of what it
+predicts for the policy's choices, its predictions calibrated on the rewards of held-out source rounds. *Agreement*: the
+policy's value in the source, times how much less it agrees with the explanation in the target than in the source (two
+predictors that err independently agree as often as they are right: Jiang et al., ICLR 2022). The estimate is the mean
+of three: the mean value, the smallest value, and the mean agreement. Explanations share errors, so that the fall from
+the source to that mean is too small; it counts ``FALL`` times.
+
+The bound: **what the policy misses of the highest reward may be twice what the estimate says**, and more where target
+contexts lie outside the source's support; it is no higher than what any explanation says, and allows for the error of
+few held-out rounds. What depends on something that no context shows can move unseen, and the more of the reward the
+contexts leave open, the more there is that may. So a policy that is nearly always right keeps a useful bound, and one
+that is right half of the time has none: only rewards of the target can tell.
+
+``FALL`` is the one fitted number: ``benchmarks/trust_report.py --fit`` finds it on the development half of the data
+sets (``benchmarks/records/split.json``), and a test holds it to the record.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation.scores import Scores
-from daband.trust.agreement import agreement_by_context
-from daband.trust.calibration import COMMITTEE, SINGLE
-from daband.trust.committee_confidence import CommitteeProbabilities
-from daband.trust.features import features_of, source_accuracy
-from daband.trust.single_policy import probabilities
+from daband.trust.explanations import Explanation
 
-__all__ = ["Estimate", "constant_value", "estimate_target", "sampling_error", "value_at"]
+__all__ = ["FALL", "Estimate", "estimate_target"]
 
+FALL = 1.25
 _NORMAL_95 = 1.645
-_ONE_PAYS = 0.1
-"""How far from 1 the sum of what arms pay may lie where exactly one of them pays: a log tells it with an error."""
+_PRIOR_ROUNDS = 10.0
+"""Rounds by which calibration is held to predictions as they are."""
+_FEWEST_AGREEMENTS = 0.05
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of the first policy, scaled to [0, 1]."""
+    """Of one policy; values are scaled to [0, 1]."""
 
-    name: str
-    accuracy: float
-    accuracy_low: float
     value: float
-    value_low: float
-    members: FloatArray
-    """The estimated accuracy of every policy, (M,)."""
+    low: float
+    """A one-sided 95% bound."""
+    accuracy: float
+    """The share of contexts for which the policy chooses a best arm: the value where rewards are 0 or 1, elsewhere the
+    mean agreement with the best arms of other explanations."""
+    accuracy_low: float
+    constant: float
+    """What the best constant arm is worth in the target: the mean over explanations, and at least as in the source."""
+    by_explanation: dict[str, float]
+    """The policy's value by each explanation."""
+    agreement: float
+    """How often the policy agrees with another explanation, on average, in the target and in the source."""
+    source_agreement: float
+    disagreement: float
+    """The share of target contexts on which the two most different explanations disagree, and their names."""
+    apart: tuple[str, str]
     by_context: FloatArray
     """An estimated value for every target context, (L,), whose mean is ``value``."""
+    expected_source: FloatArray
+    """How often each arm is the best one, by all explanations, (K,)."""
+    expected_target: FloatArray
 
 
 def estimate_target(
-    scores: Scores, calibrated: CommitteeProbabilities | None = None, *, linear: bool = False
+    scores: Scores, explanations: Sequence[Explanation], *, member: int = 0, outside: float = 0.0
 ) -> Estimate:
-    """Estimate accuracy and value of the first policy in the target.
+    """Estimate one policy.
 
-    Where rewards are 0 or 1, the accuracy is the share of choices that pay, and the value is the same. Elsewhere the
-    source tells no accuracy, and agreement there stands in for it; the value lies as far between that of a random arm
-    and that in the source as the accuracy does. ``calibrated`` are the committee's probabilities, where they are known;
-    ``linear`` says that policies learn in closed form, not by gradients.
+    Args:
+        scores: of all policies, as trained.
+        explanations: of all policies.
+        member: the position of the policy.
+        outside: the share of target contexts outside the source's support.
     """
-    calibration = COMMITTEE if scores.members > 1 else SINGLE
-    features = features_of(scores, calibrated, linear=linear)
-    members = calibration.accuracy(features)
-    accuracy = float(members[0])
-    rounds, value = max(1.0, float(scores.effective_rounds()[0])), float(features.source[0])
-    noise = sampling_error(rounds, value, scores.target_arm.shape[1], accuracy)
-    margin = math.hypot(float(calibration.margin(features)[0]), _NORMAL_95 * noise)
-    low = max(0.0, accuracy - margin)
-    value, value_low = (value_at(scores, share) for share in (accuracy, low))
+    reward, weight = scores.reward[member], scores.weight[member]
+    chosen, there = scores.source_arm[member], scores.target_arm[member]
+    rounds = max(1.0, float(scores.effective_rounds()[member]))
+    in_source = float(scores.source_value()[member])
+    floor = 0.0 if scores.binary else float(np.clip(np.nan_to_num(np.nanmean(scores.arm_value)), 0.0, in_source))
+    rows, columns = np.arange(len(chosen)), np.arange(len(there))
+    values, kept, best_constant, tables = {}, [], [], []
+    agreements, source_agreements = [], []
+    for one in explanations:
+        offset, slope = _calibrated(one.source_mean[rows, chosen], reward, weight)
+        table = np.clip(offset + slope * np.clip(one.target_mean, -0.5, 1.5), 0.0, 1.0)
+        tables.append(table[columns, there])
+        values[one.name] = float(tables[-1].mean())
+        best_constant.append(float(_arm_values(scores, one, slope).max()))
+        if not one.expert and np.array_equal(one.target_mean, scores.target_mean[member]):
+            continue  # the policy agrees with itself whether it is right or not
+        before, after = float((one.source_arm == chosen).mean()), float((one.target_arm == there).mean())
+        agreements.append(after)
+        source_agreements.append(before)
+        kept.append(min(1.0, after / max(before, _FEWEST_AGREEMENTS)))
+    by_agreement = floor + (in_source - floor) * float(np.mean(kept)) if kept else in_source
+    mean_value, least_value = float(np.mean(list(values.values()))), min(values.values())
+    raw = (mean_value + least_value + by_agreement) / 3.0
+    value = float(np.clip(in_source - FALL * (in_source - raw), 0.0, 1.0))
+    noise = _NORMAL_95 * _standard_error(in_source, rounds, reward, weight, binary=scores.binary)
+    low = min(value - (1.0 + outside) * (1.0 - value), least_value) - noise
+    low = float(np.clip(low, 0.0, value))
+    others = float(np.mean(agreements)) if agreements else 1.0
+    disagreement, apart = _most_different(explanations)
+    known = np.nan_to_num(np.nanmax(scores.arm_value), nan=0.0)
+    expected_source, expected_target = (
+        np.mean([np.bincount(arms, minlength=scores.n_arms) / len(arms) for arms in side], axis=0)
+        for side in ([one.source_arm for one in explanations], [one.target_arm for one in explanations])
+    )
     return Estimate(
-        name=calibration.name,
-        accuracy=accuracy,
-        accuracy_low=low,
         value=value,
-        value_low=value_low,
-        members=members,
-        by_context=_by_context(scores, value),
+        low=low,
+        accuracy=value if scores.binary else others,
+        accuracy_low=low if scores.binary else max(0.0, 2.0 * others - 1.0),
+        constant=float(np.clip(max(float(np.mean(best_constant)), float(known)), 0.0, 1.0)),
+        by_explanation=values,
+        agreement=others,
+        source_agreement=float(np.mean(source_agreements)) if source_agreements else 1.0,
+        disagreement=disagreement,
+        apart=apart,
+        by_context=_with_mean(np.mean(tables, axis=0), value),
+        expected_source=expected_source,
+        expected_target=expected_target,
     )
 
 
-def sampling_error(rounds: float, source: float, contexts: float, accuracy: float) -> float:
-    """The standard error of an estimate by the numbers of source rounds and target contexts alone.
-
-    ``source`` is the accuracy in the source, ``accuracy`` the estimate.
-    """
-    value = (source * rounds + 1.0) / (rounds + 2.0)
-    relative = math.sqrt((1.0 - value) / (value * rounds))
-    there = math.sqrt(max(accuracy * (1.0 - accuracy), 0.01) / contexts)
-    return math.hypot(accuracy * relative, there)
-
-
-def constant_value(scores: Scores, frequencies: FloatArray) -> float:
-    """What the best constant arm is worth in the target, scaled to [0, 1]; frequencies of best arms there are (K,).
-
-    Where exactly one arm pays, a constant arm is worth as much as it is often the best one. Elsewhere it is worth what
-    it pays on the held-out source rounds: predictions of rewards err most for the arms that are seldom chosen.
-    """
-    values = scores.arm_value
-    if scores.binary and not np.isnan(values).any() and abs(float(values.sum()) - 1.0) < _ONE_PAYS:
-        return float(frequencies.max())
-    return float(np.clip(np.nanmax(values), 0.0, 1.0))
+def _calibrated(predicted: FloatArray, reward: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    """Offset and slope by which predictions of chosen arms fit rewards, held to 0 and 1 by some prior rounds."""
+    design = np.stack([np.ones(len(predicted)), np.clip(predicted, -0.5, 1.5)], axis=1)
+    scaled = weight * (len(weight) / max(float(weight.sum()), 1e-12)) if weight.sum() > 0 else weight
+    used = scaled * (np.square(scaled.sum()) / max(np.square(scaled).sum(), 1e-12) / max(len(weight), 1))
+    prior = _PRIOR_ROUNDS * np.diag([1.0, 0.25])
+    gram = design.T @ (used[:, None] * design) + prior
+    offset, slope = np.linalg.solve(gram, design.T @ (used * reward) + prior @ np.array([0.0, 1.0]))
+    return float(offset), float(slope)
 
 
-def value_at(scores: Scores, accuracy: float, member: int = 0) -> float:
-    """The value of a policy at such an accuracy in the target, scaled to [0, 1].
-
-    Where rewards are 0 or 1 it is the accuracy. Elsewhere it lies as far from a random arm's value in the source as the
-    accuracy lies from chance, in units of the policy's own distance there, and no further than that.
-    """
-    if scores.binary:
-        return accuracy
-    chance, right = 1.0 / scores.n_arms, float(source_accuracy(scores)[member])
-    share = (accuracy - chance) / max(right - chance, 0.05)
-    at_chance, in_source = float(np.nanmean(scores.arm_value)), float(scores.source_value()[member])
-    return float(np.clip(at_chance + min(max(share, -1.0), 1.0) * (in_source - at_chance), 0.0, 1.0))
+def _arm_values(scores: Scores, one: Explanation, slope: float) -> FloatArray:
+    """What every arm pays in the target by an explanation, (K,): as in the source, and what predictions change by."""
+    before, after = (np.clip(mean, -0.5, 1.5).mean(axis=0) for mean in (one.source_mean, one.target_mean))
+    known = np.where(np.isnan(scores.arm_value), before, scores.arm_value)
+    values: FloatArray = np.clip(known + slope * (after - before), 0.0, 1.0)
+    return values
 
 
-def _by_context(scores: Scores, value: float) -> FloatArray:
-    """The estimate spread over contexts: more where members agree, or where one policy alone is confident."""
-    if scores.members > 1:
-        weight = 0.1 + agreement_by_context(scores.target_arm)
-    else:
-        weight = probabilities(scores.target_mean[0]).max(axis=1)
-    return rescaled(weight / weight.max(), value)
+def _standard_error(value: float, rounds: float, reward: FloatArray, weight: FloatArray, *, binary: bool) -> float:
+    """That of the source's mean reward; never 0, because few rounds that are all alike prove little."""
+    if binary:
+        return math.sqrt(max(value * (1.0 - value), 0.25 / rounds) / rounds)
+    total = max(float(weight.sum()), 1e-12)
+    variance = float(weight @ np.square(reward - value)) / total
+    return math.sqrt(max(variance, 0.25 / rounds) / rounds)
 
 
-def rescaled(share: FloatArray, mean: float) -> FloatArray:
-    """Shares in [0, 1], (N,), raised or lowered in their log odds until they have this mean."""
-    values, place, counts = np.unique(np.clip(share, 0.02, 0.98), return_inverse=True, return_counts=True)
-    odds = np.log(values) - np.log1p(-values)
-    weight = counts / counts.sum()
-    low, high = -20.0, 20.0
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        if float(weight @ (1.0 / (1.0 + np.exp(-odds - middle)))) < mean:
-            low = middle
+def _most_different(explanations: Sequence[Explanation]) -> tuple[float, tuple[str, str]]:
+    """The largest share of target contexts on which two explanations choose differently, and their names."""
+    most, names = 0.0, (explanations[0].name, explanations[0].name)
+    for index, one in enumerate(explanations):
+        for other in explanations[:index]:
+            share = float((one.target_arm != other.target_arm).mean())
+            if share > most:
+                most, names = share, (other.name, one.name)
+    return most, names
+
+
+def _with_mean(predicted: FloatArray, mean: float) -> FloatArray:
+    """Predictions (L,) in [0, 1], moved on the scale of log odds until they have this mean."""
+    inner = np.clip(predicted, 0.02, 0.98)
+    odds = np.log(inner) - np.log1p(-inner)
+    below, above = -20.0, 20.0
+    for _ in range(50):
+        middle = 0.5 * (below + above)
+        if float((1.0 / (1.0 + np.exp(-odds - middle))).mean()) < mean:
+            below = middle
         else:
-            high = middle
-    found: FloatArray = (1.0 / (1.0 + np.exp(-odds - 0.5 * (low + high))))[place]
-    return found
+            above = middle
+    moved: FloatArray = 1.0 / (1.0 + np.exp(-odds - 0.5 * (below + above)))
+    return moved

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from daband import image_worker
 from daband.errors import DataError
 
 __all__ = ["Decoders", "shared_decoders"]
 
 _CHUNK = 16
-_SCRIPT = Path(__file__).with_name("image_worker.py")
+_SCRIPT = Path(image_worker.__file__)
 
 
 class Decoders:

@@ -18,14 +18,13 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, IntArray
 from daband.domains.data_paths import cache_directory
 from daband.domains.readers.image_decoders import Decoders, shared_decoders
-from daband.domains.readers.image_worker import decode
 from daband.errors import DataError, InvalidInput
+from daband.image_layout import imagenet_normalise
+from daband.image_worker import decode
 
 __all__ = ["Framing", "ImageStore", "decode_image", "imagenet_normalise"]
 
 _FEW = 8  # so few images are decoded here: waking the workers costs more
-_IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)[:, None, None]
-_IMAGENET_DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32)[:, None, None]
 
 
 def decode_image(source: Any, name: Path | None = None) -> AnyArray:
@@ -39,13 +38,6 @@ def decode_image(source: Any, name: Path | None = None) -> AnyArray:
         raise DataError(f"{where} is not there") from None
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
         raise DataError(f"{where} is not an image or is damaged ({error}); replace it") from None
-
-
-def imagenet_normalise(images: AnyArray) -> AnyArray:
-    """Images (B, 3, H, W) of uint8, scaled to [0, 1] and normalised with ImageNet's mean and deviation, float32."""
-    scaled = images.astype(np.float32) / np.float32(255.0)
-    normalised: AnyArray = (scaled - _IMAGENET_MEAN) / _IMAGENET_DEVIATION
-    return normalised
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,438 @@
+"""What ``assess`` promises and what ``choose`` finds, on one half of the data sets, by the library as it is.
+
+    python benchmarks/trust_report.py --half development --export pairs     # arrays: needs polars, scipy
+    python benchmarks/trust_report.py --pairs pairs --out runs --jobs 15    # numpy and torch are enough
+    python benchmarks/trust_report.py --runs runs --half development --record benchmarks/records/trust-development.json
+    python benchmarks/trust_report.py --fit benchmarks/records/trust-development.json     # the factor FALL
+
+Choices are made on the development half. The report half is run once, and its record (``trust.json``) has the commit.
+For each data set and seed: every candidate of ``choose`` and the simple methods are trained with the library's
+defaults, and their true values in the target are looked up afterwards. Each method that looks at contexts is assessed
+twice: with its own second seed alone ("seeds": what a user has who trained one method twice), and with all candidates
+("kinds": what ``choose`` does). Then rewards are bought, 0 to 200, as ``choose`` does and evenly, ten draws each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BUDGETS = (0, 10, 25, 50, 100, 200)
+DRAWS = 10
+SEEDS = (0, 1, 2)
+SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
+_MOST_IMAGES = 6000
+
+
+def data_sets(half: str) -> Iterator[tuple[str, str]]:
+    """Kind and name of every data set of a half."""
+    from split import development, report
+
+    for kind, names in (development() if half == "development" else report()).items():
+        for name in names:
+            if kind != "images":  # digit and signs have pages of their own, on a GPU
+                yield kind, name
+
+
+def load_pair(kind: str, name: str) -> Any:
+    """The pair of a data set."""
+    import daband
+
+    if kind == "markets":
+        what, number = name.rsplit("-", 1)
+        return replace_shift(daband.domains.load("market", kind=what, data_seed=int(number)))
+    if kind == "synthetic":
+        degrees = float(name.rsplit("-", 1)[1])
+        return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
+    return daband.domains.load(f"{kind}/{name}")
+
+
+def replace_shift(pair: Any) -> Any:
+    """The pair as a user has it who states nothing: a market's kind is what nobody knows."""
+    from daband.shift import default_shift
+
+    return replace(pair, shift=default_shift(pair.context_shape))
+
+
+def export(half: str, folder: Path) -> None:
+    """Write every pair as arrays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, name in data_sets(half):
+        pair = load_pair(kind, name)
+        np.savez_compressed(folder / f"{kind}__{name}.npz", **_arrays(pair))
+        print(kind, name, flush=True)
+
+
+def _arrays(pair: Any) -> dict[str, Any]:
+    from daband.domains import LoggedDomain
+
+    draw = np.random.default_rng(0)
+
+    def some(n: int, most: int) -> Any:
+        return np.sort(draw.permutation(n)[:most]) if len(pair.context_shape) > 1 else np.arange(n)
+
+    rows = some(len(pair.source), _MOST_IMAGES)
+    x = pair.source.read(rows)
+    found: dict[str, Any] = {"feedback": pair.feedback, "name": pair.name}
+    found["reward_range"] = np.array(pair.reward_range if pair.reward_range != "auto" else [np.nan, np.nan])
+    if isinstance(pair.source, LoggedDomain):
+        arms, rewards, propensities = pair.source.read_log(rows)
+        held = pair.source_test.rounds(0, len(pair.source_test), seed=0)
+        found |= {"arms": arms, "rewards": rewards, "propensities": propensities}
+        found |= {"xv": held.contexts, "v_arms": held.arms, "v_rewards": held.rewards, "v_prop": held.propensities}
+    else:
+        found["rewards"] = pair.source.read_rewards(rows)[0]
+        n = len(pair.source_test)
+        found |= {"xv": pair.source_test.read(0, n), "rv": pair.source_test.read_expected(0, n)}
+    n = min(len(pair.target_test), 2000)
+    found |= {"xs": x, "xt": pair.target.read(some(len(pair.target), _MOST_IMAGES))}
+    found |= {"xe": pair.target_test.read(0, n), "re": pair.target_test.read_expected(0, n)}
+    for key in ("xs", "xv", "xt", "xe"):
+        if found[key].dtype.kind == "f" and found[key].shape[-1] > 300:
+            found[key] = found[key].astype(np.float16)
+    found["n_arms"] = pair.n_arms
+    return found
+
+
+def pair_of(path: Path) -> Any:
+    """The pair that ``export`` wrote."""
+    import daband
+
+    data = np.load(path)
+    x = {
+        key: data[key].astype(np.float32) if data[key].dtype == np.float16 else data[key]
+        for key in ("xs", "xv", "xt", "xe")
+    }
+    limits = data["reward_range"]
+    common: dict[str, Any] = {
+        "target": x["xt"], "target_test": (x["xe"], data["re"]),
+        "n_arms": int(data["n_arms"]), "name": str(data["name"]),
+        "reward_range": "auto" if np.isnan(limits).any() else (float(limits[0]), float(limits[1])),
+    }  # fmt: skip
+    if "arms" in data:
+        pair = daband.domains.from_log(
+            source=(x["xs"], data["arms"], data["rewards"], data["propensities"]),
+            source_test=(x["xv"], data["v_arms"], data["v_rewards"], data["v_prop"]),
+            **common,
+        )
+    else:
+        hot = str(data["feedback"]) == "one_hot"
+        source = data["rewards"].argmax(axis=1) if hot else data["rewards"]
+        held = data["rv"].argmax(axis=1) if hot else data["rv"]
+        if hot:
+            common["target_test"] = (x["xe"], data["re"].argmax(axis=1))
+            common.pop("reward_range")
+        pair = daband.domains.from_arrays(source=(x["xs"], source), source_test=(x["xv"], held), **common)
+    return pair
+
+
+def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any]:
+    """Train, evaluate, assess and choose on one data set with one seed."""
+    from estimators import m_cbpe, plain_agreement
+
+    import daband
+    from daband.evaluation.scores import scores_of
+    from daband.training import train_candidates
+    from daband.trust import Candidate, default_candidates
+    from daband.trust.choose import _without_rewards
+    from daband.trust.estimate import estimate_target
+    from daband.trust.explanations import explanations_of
+
+    start = time.time()
+    pair = pair_of(path)
+    options = list(default_candidates(pair))
+    names = {option.name for option in options}
+    extra = [Candidate(method, method) for method in SIMPLE if method not in names]
+    both = [*options, *extra]
+    trained = train_candidates(pair, both, seeds=[seed, seed + 1000], episodes=episodes, device="cpu")
+    seconds = time.time() - start
+    firsts = [row[0] for row in trained]
+    data = np.load(path)
+    low, high = firsts[0].reward_range
+    span = high - low
+    truth = [(daband.evaluate(policy, pair.target_test, rule="greedy").value - low) / span for policy in firsts]
+    test = pair.target_test
+    table = (test.read_expected(0, len(test)) - low) / span
+    best_constant = float(table.mean(axis=0).max())
+    record: dict[str, Any] = {
+        "data": path.stem.split("__")[0], "name": path.stem.split("__")[1], "seed": seed, "n_source": len(data["xs"]),
+        "n_arms": pair.n_arms, "constant": best_constant, "best": float(table.max(axis=1).mean()),
+        "values": {option.name: float(value) for option, value in zip(both, truth, strict=True)},
+        "train_seconds": seconds,
+    }  # fmt: skip
+    assessed = []
+    for index, option in enumerate(both):
+        if not option.uses_contexts:
+            continue
+        others = [p for i, p in enumerate(firsts) if i != index and both[i].uses_contexts and p is not firsts[index]]
+        for how, members in (("seeds", trained[index]), ("kinds", [firsts[index], *_once(others)])):
+            try:
+                found = daband.assess(members, source=pair.source_test, target=pair.target, rule="greedy")
+            except daband.InvalidInput:  # two seeds of a closed form may be one policy
+                found = daband.assess(members[0], source=pair.source_test, target=pair.target, rule="greedy")
+            unit = {key: (getattr(found, key) - low) / span for key in ("value", "low", "required", "source_value")}
+            least = min(found.explanations.values())
+            scores, _, _ = scores_of(
+                members[:2], source=pair.source_test, target=pair.target, contexts=2000, rule="greedy"
+            )
+            assessed.append(
+                {
+                    "method": option.name,
+                    "how": how,
+                    "true": float(truth[index]),
+                    **unit,
+                    "verdict": found.verdict,
+                    "rewards": found.audit_rewards,
+                    "disagreement": found.disagreement,
+                    "least": (least - low) / span,
+                    "outside": found.outside_support,
+                    "m_cbpe": m_cbpe(scores),
+                    "agreement": plain_agreement(scores),
+                    "rounds": found.source_rounds,
+                }
+            )
+    record["assessed"] = assessed
+    # Buying rewards among the candidates of choose: the target's labelled half plays the person who is asked.
+    kept = [i for i in range(len(options)) if not any(firsts[i] is firsts[j] for j in range(i))]
+    policies = [firsts[i] for i in kept]
+    known = daband.domains.ArrayContexts(test.read(0, len(test)))
+    scores, here, there = scores_of(
+        policies, source=pair.source_test, target=known, contexts=len(test), rule="greedy", seed=seed
+    )
+    order = known.order(0, len(test), seed=seed)
+    explanations = explanations_of(policies, here, there, shift=pair.shift, rule="greedy", reward_range=(low, high))
+    estimates = [estimate_target(scores, explanations, member=i) for i in range(len(policies))]
+    place, _ = _without_rewards([options[i] for i in kept], scores, estimates)
+    record["chosen"] = options[kept[place]].name
+    record["bought"] = _buy(scores, np.array([e.value for e in estimates]), table[order], place)
+    record["seconds"] = time.time() - start
+    (out / f"{path.stem}__{seed}.json").write_text(json.dumps(record))
+    return record
+
+
+def _once(policies: Sequence[Any]) -> list[Any]:
+    kept: list[Any] = []
+    for policy in policies:
+        if not any(policy is other for other in kept):
+            kept.append(policy)
+    return kept
+
+
+def _buy(scores: Any, estimates: Any, table: Any, place: int) -> dict[str, Any]:
+    """How far below the best candidate the choice is after so many rewards: as ``choose`` asks, and drawn evenly."""
+    from daband.trust.selection import Proposals, Selection
+
+    arms = scores.target_arm
+    predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
+    rows = np.arange(arms.shape[1])
+    truth = np.array([table[rows, own].mean() for own in arms])
+    found: dict[str, Any] = {"asked": {}, "even": {}, "stopped": [], "best_kept": [], "covered": [], "width": []}
+    for budget in BUDGETS:
+        found["asked"][str(budget)], found["even"][str(budget)] = [], []
+    for draw in range(DRAWS):
+        selection = Selection(Proposals(arms, predicted, draw), estimates)
+        for spent in range(max(BUDGETS) + 1):
+            if spent in BUDGETS:
+                leader = selection.leader if selection.asked else place
+                found["asked"][str(spent)].append(float(truth.max() - truth[leader]))
+            question = selection.question()
+            if question is not None and not selection.finished:
+                selection.answer(float(np.clip(table[question], 0.0, 1.0)))
+        found["stopped"].append(selection.asked)
+        found["best_kept"].append(bool(selection.remaining[truth.argmax()]))
+        limits = selection.interval(selection.leader)
+        found["covered"].append(bool(limits.low - 1e-9 <= truth[selection.leader] <= limits.high + 1e-9))
+        found["width"].append(limits.high - limits.low)
+        found["even"] = _evenly(found["even"], arms, predicted, estimates, table, truth, place, draw)
+    return found
+
+
+def _evenly(
+    found: dict[str, list[float]],
+    arms: Any,
+    predicted: Any,
+    estimates: Any,
+    table: Any,
+    truth: Any,
+    place: int,
+    draw: int,
+) -> dict[str, list[float]]:
+    """The baseline: contexts drawn evenly, one of the proposed arms each, the best mean by inverse propensity."""
+    generator = np.random.default_rng(draw)
+    n = arms.shape[1]
+    total = np.zeros(len(arms))
+    base = np.array([predicted[np.arange(n), own].mean() for own in arms])
+    for spent in range(max(BUDGETS) + 1):
+        if str(spent) in found:
+            values = base + total / spent if spent else estimates
+            leader = int(values.argmax()) if spent else place
+            found[str(spent)].append(float(truth.max() - truth[leader]))
+        context = generator.integers(n)
+        proposed = np.unique(arms[:, context])
+        arm = generator.choice(proposed)
+        residual = table[context, arm] - predicted[context, arm]
+        total += np.where(arms[:, context] == arm, residual * len(proposed), 0.0)
+    return found
+
+
+def _work(job: tuple[Path, int, Path, int | None, float]) -> str:
+    path, seed, out, episodes, until = job
+    if (out / f"{path.stem}__{seed}.json").exists() or time.time() > until:
+        return f"{path.stem} {seed} left out"
+    try:
+        record = run(path, seed, out, episodes)
+        return f"{path.stem} {seed} {record['seconds']:.0f} s"
+    except Exception:
+        return f"{path.stem} {seed} FAILED {traceback.format_exc()}"
+
+
+def fitted_fall(records: Sequence[dict[str, Any]]) -> float:
+    """The slope of the true fall from the source on the estimated one, every kind of data counting alike.
+
+    ``value`` has the fall times FALL already: it is taken out again.
+    """
+    from daband.trust.estimate import FALL
+
+    falls: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        for one in record["assessed"]:
+            estimated = (one["source_value"] - one["value"]) / FALL
+            falls.setdefault(record["data"], []).append((estimated, one["source_value"] - one["true"]))
+    above = below = 0.0
+    for pairs in falls.values():
+        x, y = np.array(pairs).T
+        above += float((x * y).mean())
+        below += float((x * x).mean())
+    return round(4 * above / below) / 4  # to a quarter: more digits would say more than the data do
+
+
+def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Errors, coverage and verdicts by kind of data and way of assessing; and what rewards buy."""
+    found: dict[str, Any] = {"assess": [], "rewards": [], "default": []}
+    kinds = sorted({record["data"] for record in records})
+    for how in ("seeds", "kinds"):
+        for kind in [*kinds, "all"]:
+            own = [
+                {**one, "constant": record["constant"]}
+                for record in records
+                for one in record["assessed"]
+                if one["how"] == how and kind in (record["data"], "all")
+            ]
+            good = [one for one in own if one["true"] > 0.85]
+            handed = [one for one in own if one["verdict"] == "hand over"]
+            found["assess"].append(
+                {
+                    "how": how,
+                    "data": kind,
+                    "policies": len(own),
+                    "error": _mean(abs(one["value"] - one["true"]) for one in own),
+                    "covered": _mean(one["true"] >= one["low"] - 1e-9 for one in own),
+                    "m_cbpe": _mean(abs(one["m_cbpe"] - one["true"]) for one in own),
+                    "agreement": _mean(abs(one["agreement"] - one["true"]) for one in own),
+                    "source": _mean(abs(one["source_value"] - one["true"]) for one in own),
+                    "handed_over": len(handed),
+                    "handed_over_below_constant": sum(one["true"] < one["constant"] for one in handed),
+                    "good": len(good),
+                    "good_handed_over": sum(one["verdict"] == "hand over" for one in good),
+                    "asked": sum(one["verdict"] == "ask" for one in own),
+                    "width": _mean(one["value"] - one["low"] for one in own),
+                }
+            )
+    for kind in [*kinds, "all"]:
+        own = [record for record in records if kind in (record["data"], "all")]
+        for budget in BUDGETS:
+            row: dict[str, Any] = {"data": kind, "rewards": budget}
+            for how in ("asked", "even"):
+                lost = [value for record in own for value in record["bought"][how][str(budget)]]
+                row[f"{how}_within"], row[f"{how}_lost"] = _mean(value <= 0.03 for value in lost), _mean(lost)
+            found["rewards"].append(row)
+        simple = [max(r["values"][m] for m in SIMPLE if m in r["values"]) for r in own]
+        gap = [r["values"]["daband"] - best for r, best in zip(own, simple, strict=True)]
+        taken = [r["values"][r["chosen"]] - best for r, best in zip(own, simple, strict=True)]
+        found["default"].append(
+            {
+                "data": kind,
+                "runs": len(own),
+                "daband": _mean(gap),
+                "within_02": _mean(g >= -0.02 for g in gap),
+                "within_04": _mean(g >= -0.04 for g in gap),
+                "worst": min(gap),
+                "chosen": _mean(taken),
+                "chosen_within_04": _mean(g >= -0.04 for g in taken),
+                "chosen_worst": min(taken),
+                "best_kept": _mean(k for r in own for k in r["bought"]["best_kept"]),
+                "covered": _mean(k for r in own for k in r["bought"]["covered"]),
+                "width": _mean(k for r in own for k in r["bought"]["width"]),
+                "stopped": _mean(k for r in own for k in r["bought"]["stopped"]),
+            }
+        )
+    return found
+
+
+def _mean(values: Any) -> float:
+    listed = [float(value) for value in values]
+    return round(float(np.mean(listed)), 4) if listed else float("nan")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: _rounded(own) for key, own in value.items()}
+    return [_rounded(own) for own in value] if isinstance(value, list) else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=["development", "report"], default="development")
+    parser.add_argument("--export", type=Path)
+    parser.add_argument("--pairs", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--episodes", type=int)
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many")
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
+    parser.add_argument("--runs", type=Path)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--machine", default="")
+    parser.add_argument("--fit", type=Path)
+    given = parser.parse_args()
+    if given.export:
+        export(given.half, given.export)
+    if given.pairs:
+        given.out.mkdir(parents=True, exist_ok=True)
+        until = time.time() + given.seconds
+        paths = sorted(given.pairs.glob("*.npz"), key=lambda path: -path.stat().st_size)
+        jobs = [(path, seed, given.out, given.episodes, until) for seed in given.seeds for path in paths]
+        with get_context("spawn").Pool(given.jobs) as pool:
+            for line in pool.imap_unordered(_work, jobs):
+                print(line, flush=True)
+    if given.runs:
+        records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
+        result = {
+            "half": given.half,
+            "commit": given.commit,
+            "machine": given.machine,
+            **summary(records),
+            "runs": records,
+        }
+        given.record.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
+        for row in result["assess"] + result["default"]:
+            print(row)
+    if given.fit:
+        print(fitted_fall(json.loads(given.fit.read_text())["runs"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Serving: a policy as one file that decides on raw rows, without anything that it was trained on.
+
+numpy and safetensors are all that this room needs; torch, numba and polars stay where policies are trained.
+"""
+
+from daband.serving.deployed import Deployed, DeployedDecision, load_deployed
+from daband.serving.export import ExportWarning, export
+from daband.serving.frozen import FrozenParts, FrozenPolicy, Member
+from daband.serving.monitor import Monitor, MonitorReport
+from daband.serving.monitor_reference import MOST_CONTEXTS
+from daband.serving.networks import Network, network_from
+from daband.table_transform import RowWarning
+
+__all__ = [
+    "MOST_CONTEXTS",
+    "Deployed",
+    "DeployedDecision",
+    "ExportWarning",
+    "FrozenParts",
+    "FrozenPolicy",
+    "Member",
+    "Monitor",
+    "MonitorReport",
+    "Network",
+    "RowWarning",
+    "export",
+    "load_deployed",
+    "network_from",
+]

@@ -1,0 +1,128 @@
+"""Decide from a shell: ``python -m daband.serving FILE < rows.jsonl``, one JSON value a line in, one a line out.
+
+A row is a mapping from column to value, an array of numbers, or the path of an image file. Numbers may be texts, as
+tools that turn CSV into JSON write them; an empty text is a missing value. A row that cannot be decided on becomes a
+line with an ``error``, and the exit code is 1; the others are decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from daband.errors import DabandError, InvalidInput
+from daband.serving.deployed import Deployed, load_deployed
+from daband.table_transform import NumericColumn
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read rows from standard input until it ends; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m daband.serving",
+        description="Decide on rows of JSON, one a line: a mapping from column to value, an array of numbers, or the "
+        "path of an image file.",
+    )
+    parser.add_argument("file", help="what daband.export or `daband export` wrote")
+    parser.add_argument("--among", help="the arms that may be chosen, names or numbers, e.g. a,b")
+    parser.add_argument("--strict", action="store_true", help="make warnings of a row errors")
+    parser.add_argument("--about", action="store_true", help="say what the file holds, and leave")
+    asked = parser.parse_args(arguments)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # JSON is UTF-8, whatever the locale
+            stream.reconfigure(encoding="utf-8")
+    try:
+        deployed = load_deployed(asked.file)
+    except DabandError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 2
+    if asked.about:
+        sys.stdout.write(json.dumps(about(deployed), indent=1, ensure_ascii=False) + "\n")
+        return 0
+    among = None if asked.among is None else [_arm(name, deployed) for name in asked.among.split(",")]
+    try:
+        if among is not None:
+            deployed.arm_mask(None, among, 1)  # else every line would say the same
+        return _decide_lines(deployed, among, strict=asked.strict)
+    except InvalidInput as error:
+        sys.stderr.write(f"Error: --{error}\n")
+        return 2
+    except BrokenPipeError:  # whoever read the answers has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _decide_lines(deployed: Deployed, among: list[str | int] | None, *, strict: bool) -> int:
+    failed = False
+    for number, line in enumerate(sys.stdin, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = _typed(json.loads(line), deployed)
+            answer = deployed.decide(row, among=among, strict=strict).as_dict()
+        except json.JSONDecodeError as error:
+            failed = True
+            answer = {"line": number, "error": f"the line is not JSON: {error.msg} at character {error.pos + 1}"}
+        except (DabandError, ValueError) as error:
+            failed = True
+            answer = {"line": number, "error": str(error)}
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+def about(deployed: Deployed) -> dict[str, Any]:
+    """What a file holds, as JSON can."""
+    return {
+        "policy": deployed.policy,
+        "domain": deployed.domain,
+        "columns": deployed.columns,
+        "context_shape": deployed.context_shape,
+        "arms": deployed.arm_names,
+        "reward_range": deployed.reward_range,
+        "rounds_learned": deployed.rounds_learned,
+        "assessment": deployed.assessment,
+        "versions": deployed.versions,
+        "format_version": deployed.format_version,
+    }
+
+
+def _typed(row: Any, deployed: Deployed) -> Any:
+    """A row with texts as what they stand for: numbers, missing values, or the path of an image file."""
+    if isinstance(row, str):
+        return Path(row)
+    if isinstance(row, list) and row and all(isinstance(value, str) for value in row):
+        return [_number(value) for value in row]
+    table = deployed.frozen.table
+    if not isinstance(row, dict) or table is None:
+        return row
+    numeric = {column.name for column in table.columns if isinstance(column, NumericColumn)}
+    return {
+        name: (_number(value) if name in numeric else value or None) if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
+def _number(text: str) -> float | str | None:
+    if not text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text  # the error on it names the column
+
+
+def _arm(name: str, deployed: Deployed) -> str | int:
+    text = name.strip()
+    return int(text) if text.isdecimal() and text not in deployed.arm_names else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

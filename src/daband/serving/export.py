@@ -1,0 +1,285 @@
+"""``daband.export``: a trained policy as one file that decides, without anything that it was trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from daband.arguments import finite, whole
+from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy
+from daband.errors import InvalidInput
+from daband.image_layout import image_layout
+from daband.linear.steps import StandardiseStep
+from daband.serving.deployed import Deployed, assembled, write_deployed_file
+from daband.serving.frozen import FrozenPolicy
+from daband.serving.monitor_reference import MOST_CONTEXTS, Reference, build_reference, summary_names
+from daband.table_transform import TableTransform
+
+__all__ = ["ExportWarning", "export"]
+
+_SMALLEST_DEVIATION = 1e-9
+
+
+class ExportWarning(UserWarning):
+    """An exported file may not be what its owner thinks it is."""
+
+
+class Freezable(Protocol):
+    """What can be exported: every ``daband.Policy``."""
+
+    def frozen(self, domain: str | None = None) -> FrozenPolicy:
+        """What it decides with in a domain."""
+        ...
+
+
+def export(
+    policy: Freezable,
+    path: str | Path,
+    *,
+    pair: Any = None,
+    domain: str | None = None,
+    arm_names: Sequence[str] | None = None,
+    table: TableTransform | None = None,
+    images: Any = None,
+    reference: ArrayLike | None = None,
+    assessment: Any = None,
+    epsilon: float | None = None,
+    least_rounds: int = 0,
+) -> None:
+    """Write a policy to one file that ``daband.load_deployed`` reads, all or nothing.
+
+    The file holds what decisions need: no context, no reward, no round id. But statistics of few rounds tell of each:
+    those of an arm that was chosen once give its context and its reward back to the last digit, and with
+    ``reward_range="auto"`` the smallest and the largest reward stand in the header. Where rounds are confidential,
+    ask for ``least_rounds``, and give the range of rewards.
+
+    Args:
+        policy: a trained policy: any with a method ``frozen``, as all of daband's own have.
+        path: the file.
+        pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
+        domain: the domain it will act in; by default the one that ``policy.deploy`` set.
+        arm_names: a name per arm; by default those of the pair, else "0", "1", ...
+        table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
+            pair's, else the policy's own.
+        images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
+        reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of
+            them go into the file, for warnings and for ``Deployed.monitor``. By default those of the pair, else the
+            contexts that the policy keeps for replay, else none.
+        assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
+        epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
+            decisions serves to evaluate other policies and to learn on; by default the policy's own.
+        least_rounds: refuse to export where an arm was learned from fewer rounds than this.
+
+    >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
+    >>> skipped = policy.update([[1.0, 0.0], [0.0, 1.0]] * 8, [0, 1] * 8, [1.0, 0.5] * 8)
+    >>> daband.export(policy, "market.daband", arm_names=["letter", "call"], epsilon=0.1)
+    >>> daband.load_deployed("market.daband").decide([1.0, 0.0]).propensity in (0.95, 0.05)
+    True
+    """
+    frozen = freeze(policy, domain, epsilon)
+    _check_counts(frozen, whole("least_rounds", least_rounds, least=0))
+    if pair is not None:
+        _check_pair(frozen, pair)
+        arm_names = pair.class_names if arm_names is None else arm_names
+        table = pair.table if table is None else table
+        if reference is None:
+            reference = pair.source if frozen.domain == "source" else pair.target
+    if table is not None:
+        frozen = dataclasses.replace(frozen, table=_checked_table(table, frozen))
+    layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
+    contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
+    table = frozen.table
+    header: dict[str, Any] = {
+        **frozen.header(),
+        "arm_names": _names(arm_names, frozen.n_arms),
+        "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
+        "images": _image_rule(frozen, pair, images, layout),
+        "assessment": _as_json(assessment),
+        "versions": _versions(),
+        "reference": None,
+    }
+    arrays = frozen.arrays()
+    ranges = None if layout is not None else _ranges(frozen, contexts)
+    if ranges is not None:
+        arrays["ranges/centre"], arrays["ranges/scale"] = ranges
+    deployed = assembled(frozen, _through_json(header), ranges=ranges, reference=None)
+    if contexts is not None:
+        counted = _counted(deployed, contexts)
+        if counted is not None:
+            header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
+            parts = {"edges": counted.edges, "counts": counted.counts, "arms": counted.arms}
+            arrays.update({f"reference/{name}": array for name, array in parts.items()})
+    write_deployed_file(path, header, arrays)
+
+
+def freeze(policy: Any, domain: str | None, epsilon: float | None) -> FrozenPolicy:
+    """What the policy decides with in this domain, and with this epsilon."""
+    if not callable(getattr(policy, "frozen", None)):
+        raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
+    frozen = policy.frozen(domain)
+    if not isinstance(frozen, FrozenPolicy):
+        raise InvalidInput(f"{type(policy).__name__}.frozen must return a daband.serving.FrozenPolicy, got {frozen!r}")
+    if domain is None and frozen.domain == "source" and frozen.seen_target:
+        warnings.warn(
+            "the policy has seen target contexts but is exported for the source, as policy.deploy was not called; "
+            "pass domain='target', or domain='source' to say that it is meant",
+            ExportWarning,
+            stacklevel=3,
+        )
+    if epsilon is None:
+        return frozen
+    exploration = dataclasses.replace(frozen.exploration, epsilon=finite("epsilon", epsilon))
+    return dataclasses.replace(frozen, exploration=exploration)
+
+
+def _check_counts(frozen: FrozenPolicy, least: int) -> None:
+    if not least or frozen.counts is None:
+        return
+    few = np.flatnonzero(frozen.counts < least)
+    if len(few):
+        raise InvalidInput(
+            f"least_rounds={least}: arm {few[0]} was learned from {frozen.counts[few[0]]} rounds"
+            + (f", and {len(few) - 1} more from fewer than {least}" if len(few) > 1 else "")
+            + "; statistics of few rounds tell of each, so learn more rounds or leave the arm out"
+        )
+
+
+def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
+    wanted = ("class_names", "table", "source", "target", "context_shape", "arms", "feature_names")
+    if not all(hasattr(pair, name) for name in wanted):
+        raise InvalidInput(f"pair must be a daband.domains.Pair, got {type(pair).__name__}")
+    if pair.context_shape != frozen.context_shape or pair.arms != frozen.arms:
+        raise InvalidInput(
+            f"pair has {pair.arms} arms and contexts of shape {pair.context_shape}, the policy {frozen.arms} arms and "
+            f"{frozen.context_shape}; give the pair that it was trained on"
+        )
+
+
+def _names(names: Sequence[str] | None, n_arms: int) -> list[str]:
+    if names is None:
+        return [str(arm) for arm in range(n_arms)]
+    if isinstance(names, str):
+        raise InvalidInput(f"arm_names must be a list of names, got the text {names!r}")
+    listed = [str(name) for name in names]
+    if len(listed) != n_arms or len(set(listed)) != n_arms:
+        raise InvalidInput(f"arm_names must be {n_arms} different names, one an arm, got {listed}")
+    return listed
+
+
+def _checked_table(table: Any, frozen: FrozenPolicy) -> TableTransform:
+    if not isinstance(table, TableTransform):
+        raise InvalidInput(f"table must be a daband.domains.TableTransform, got {type(table).__name__}")
+    if frozen.arms == "shared" or frozen.context_shape != (len(table.feature_names),):
+        raise InvalidInput(
+            f"table makes contexts of {len(table.feature_names)} numbers, the policy takes {frozen.context_shape}"
+        )
+    return table
+
+
+def _image_rule(frozen: FrozenPolicy, pair: Any, images: Any, layout: str | None) -> dict[str, Any] | None:
+    if layout is None or frozen.arms == "shared":
+        if images is not None:
+            raise InvalidInput(f"images was given, but contexts of shape {frozen.context_shape} are no images")
+        return None
+    target = None if pair is None else pair.target
+    framing = images if images is not None else getattr(target, "framing", None)
+    if framing is None:
+        return {"layout": layout}
+    resize, crop = (framing, framing) if isinstance(framing, int) else (
+        getattr(framing, "resize", None), getattr(framing, "crop", None)
+    )  # fmt: skip
+    if frozen.context_shape != (3, crop, crop):
+        raise InvalidInput(f"images must be a Framing or a side that gives {frozen.context_shape}, got {framing!r}")
+    normalise = bool(getattr(target, "normalises", False))
+    return {"layout": layout, "resize": resize, "crop": crop, "normalise": normalise}
+
+
+def _reference_contexts(frozen: FrozenPolicy, reference: Any) -> AnyArray:
+    """Some of the contexts of the domain it will act in, (n, ...)."""
+    if callable(getattr(reference, "read", None)):  # a domain's contexts
+        n = len(reference)
+        rows = np.random.default_rng(n).permutation(n)[:MOST_CONTEXTS]
+        contexts: AnyArray = reference.read(np.sort(rows).astype(np.int64))
+    else:
+        contexts = as_numpy(reference, "reference")
+        if not contexts.ndim or not len(contexts):
+            raise InvalidInput(f"reference must have rows, got shape {contexts.shape}")
+        contexts = contexts[np.random.default_rng(len(contexts)).permutation(len(contexts))[:MOST_CONTEXTS]]
+    if contexts.shape[1:] != frozen.row_shape:
+        shape = ", ".join(map(str, frozen.row_shape))
+        raise InvalidInput(f"reference must have shape (n, {shape}), got {contexts.shape}")
+    if contexts.dtype.kind == "f" and not np.isfinite(contexts).all():
+        raise InvalidInput("reference has a NaN or infinite value")
+    return contexts
+
+
+def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray, FloatArray] | None:
+    """Centre and deviation (d,) of each number of a context, where somebody knows them."""
+    if frozen.table is not None:
+        return frozen.table.rows.ranges
+    if contexts is not None and contexts.dtype != np.uint8 and len(contexts) > 1:
+        rows = contexts.reshape(-1, int(np.prod(frozen.context_shape))).astype(np.float64)
+        centre, deviation = rows.mean(axis=0), rows.std(axis=0)
+        return centre, np.maximum(deviation, _SMALLEST_DEVIATION * np.maximum(1.0, np.abs(centre)))
+    if isinstance(frozen.transform, StandardiseStep):
+        return frozen.transform.mean, frozen.transform.deviation
+    return None
+
+
+def _counted(deployed: Deployed, contexts: AnyArray) -> Reference | None:
+    scores, preferred = deployed.summary(contexts)
+    names = summary_names(
+        deployed.context_shape,
+        image=deployed.reader.images is not None,
+        feature_names=deployed.feature_names,
+        n_arms=deployed.n_arms,
+    )
+    return build_reference(names, scores, preferred, n_arms=deployed.n_arms, count_arms=not deployed.per_arm)
+
+
+def _as_json(assessment: Any) -> Any:
+    """An assessment as JSON can hold it: a mapping, a dataclass, or an object with ``as_dict``."""
+    if assessment is None:
+        return None
+    for method in ("as_dict", "to_dict"):
+        if callable(getattr(assessment, method, None)):
+            assessment = getattr(assessment, method)()
+    if dataclasses.is_dataclass(assessment) and not isinstance(assessment, type):
+        assessment = dataclasses.asdict(assessment)
+    if not isinstance(assessment, Mapping):
+        raise InvalidInput(f"assessment must be what daband.assess returns, or a mapping, got {assessment!r}")
+    try:
+        return _through_json(dict(assessment))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"assessment cannot be written as JSON: {error}") from None
+
+
+def _through_json(value: Any) -> Any:
+    """What comes back when this is written to a file and read."""
+    return json.loads(json.dumps(value, default=_plain, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no value of JSON")
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    if "torch" in sys.modules:
+        versions["torch"] = str(sys.modules["torch"].__version__)
+    try:
+        versions["daband"] = importlib.metadata.version("daband")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        versions["daband"] = str(sys.modules["daband"].__version__)
+    return versions

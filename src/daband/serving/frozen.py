@@ -1,0 +1,297 @@
+"""A policy as arrays: what decides, without what was learned from. One file holds it; numpy alone runs it.
+
+``policy.frozen()`` makes one. Contexts pass the policy's transform; every member turns them into features (flat
+contexts, standardised ones, the latent of a network, or a constant) and predicts rewards by ridge regressions on them;
+the weighted mean of these predictions, and ``Exploration``, choose. Training calls the same functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
+from daband.image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
+from daband.linear import kernels_numpy
+from daband.linear.draws import draw_key
+from daband.linear.exploration import Exploration, UniformDraws, fresh_draws, seeded_draws
+from daband.linear.scoring import mixed_scores, ridge_scores
+from daband.linear.steps import TransformStep, step_from
+from daband.serving.networks import Network, network_from
+from daband.table_transform import TableTransform
+
+__all__ = ["FrozenParts", "FrozenPolicy", "Member", "frozen_from"]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One predictor of a policy: features, ridge regressions on them, and its share in the policy's predictions.
+
+    theta is (heads, d), inverse (heads, d, d) that of A: a regression per arm, or one for all with a context per arm.
+    ``width_share`` is what its width counts, in units of the policy's alpha. Features are the latent of ``network``,
+    flat contexts behind ``transform``, or a single 1 where ``constant``.
+    """
+
+    theta: FloatArray
+    inverse: FloatArray
+    share: float = 1.0
+    width_share: float = 1.0
+    transform: TransformStep | None = None
+    network: Network | None = None
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != (*self.theta.shape, self.dimension):
+            raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
+        if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
+            raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
+        if not (np.isfinite(self.theta).all() and np.isfinite(self.inverse).all()):
+            raise ValueError("theta or inverse has a NaN or infinite value")
+        if not all(0.0 <= share < math.inf for share in (self.share, self.width_share)):
+            raise ValueError(f"the shares of a member are {self.share} and {self.width_share}")
+        object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
+
+    @property
+    def dimension(self) -> int:
+        """How many features there are."""
+        return int(self.theta.shape[1])
+
+    def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
+        """Raise where contexts of this shape do not fit, or where there are not so many regressions."""
+        if len(self.theta) != n_heads:
+            raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
+        features = math.prod(shape)
+        if self.network is not None:
+            self.network.check_inputs(shape)
+            features = self.network.dimension
+        elif self.transform is not None:
+            if self.transform.n_inputs != features:
+                raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {features}")
+            features = self.transform.n_features
+        if self.dimension != (1 if self.constant else features):
+            raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
+
+    def features(self, rows: AnyArray) -> FloatArray:
+        """Features (m, d) of contexts (m, *C)."""
+        if self.constant:
+            return np.ones((len(rows), 1))
+        if self.network is not None:
+            return self.network(rows)
+        flat = unit_scale(rows.reshape(len(rows), -1))
+        return flat if self.transform is None else self.transform(flat)
+
+    def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
+        mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows), kernels_numpy)
+        return mean, np.sqrt(variance)
+
+
+class FrozenParts(NamedTuple):
+    """What a policy's ``_freeze`` returns: the part of a ``FrozenPolicy`` that differs from policy to policy."""
+
+    members: tuple[Member, ...]
+    exploration: Exploration
+    counts: IntArray | None = None
+    layout: ImageLayout | None = None
+    reference: AnyArray | None = None
+    seen_target: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FrozenPolicy:
+    """What a policy decides with, in one domain. Nothing in it changes, and no context of training is in its file."""
+
+    policy: str
+    """The registered name of the policy."""
+    domain: str
+    """The domain it acts in."""
+    context_shape: tuple[int, ...]
+    arms: str
+    """"disjoint", or "shared" where a row has one context per arm."""
+    n_arms: int
+    reward_range: tuple[float, float]
+    largest_norm: float
+    """Contexts of a larger norm are refused."""
+    rounds_learned: int
+    exploration: Exploration
+    seed: int
+    members: tuple[Member, ...]
+    transform: TransformStep | None = None
+    layout: ImageLayout | None = None
+    """How images lie where a network takes them channels first; None where contexts are taken as they are."""
+    table: TableTransform | None = None
+    counts: IntArray | None = None
+    """How many rounds each regression rests on, (heads,); it is not written."""
+    reference: AnyArray | None = None
+    """Contexts of the domain that the policy keeps; ``export`` counts them and writes none."""
+    seen_target: bool = False
+    """Whether the policy has seen contexts of a target; it is not written."""
+    key: np.uint64 = field(init=False)
+    _shares: tuple[list[float], list[float]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", draw_key(self.seed))
+        shares = [member.share for member in self.members], [member.width_share for member in self.members]
+        object.__setattr__(self, "_shares", shares)
+        if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
+            raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
+        if self.arms not in ("disjoint", "shared"):
+            raise ValueError(f"arms are {self.arms!r}")
+        low, high = self.reward_range
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"reward_range is {self.reward_range}")
+        if not self.largest_norm > 0 or math.isinf(self.largest_norm) or self.rounds_learned < 0:
+            raise ValueError(f"largest_norm is {self.largest_norm}, rounds_learned {self.rounds_learned}")
+        shape = self.context_shape
+        if self.transform is not None:
+            if self.transform.n_inputs != math.prod(shape):
+                raise ValueError(f"the transform takes {self.transform.n_inputs} numbers, contexts have {shape}")
+            shape = (self.transform.n_features,)
+        if self.layout is not None:
+            if image_layout(shape) != self.layout:
+                raise ValueError(f"contexts of shape {shape} are no images that lie {self.layout}")
+            shape = channels_first_shape(shape)
+        if not self.members:
+            raise ValueError("the policy has no members")
+        for member in self.members:
+            member.check_inputs(shape, 1 if self.arms == "shared" and not member.constant else self.n_arms)
+        if self.table is not None and (len(self.table.feature_names),) != self.context_shape:
+            raise ValueError(f"the table makes {len(self.table.feature_names)} numbers of a row")
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of what one decision takes: a context, or one per arm."""
+        return self.context_shape if self.arms == "disjoint" else (self.n_arms, *self.context_shape)
+
+    def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and widths (n, K) of contexts (n, *row_shape), on the scale of rewards in [0, 1]."""
+        rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
+        if self.transform is not None:
+            rows = self.transform(unit_scale(rows.reshape(len(rows), -1)))
+        if self.layout is not None:
+            rows = channels_first(rows, self.layout)
+        if self.arms == "disjoint" and len(self.members) == 1:
+            return self.members[0].score(rows)
+        scores = []
+        for member in self.members:
+            mean, width = member.score(contexts if member.constant else rows)
+            if self.arms == "shared" and not member.constant:
+                mean, width = mean.reshape(-1, self.n_arms), width.reshape(-1, self.n_arms)
+            scores.append((mean, width))
+        return mixed_scores(scores, *self._shares)
+
+    def choose(
+        self, mean: FloatArray, width: FloatArray, available: BoolArray | None, round_number: int | None
+    ) -> list[tuple[int, float]]:
+        """An arm and its propensity for each row of means and widths (n, K).
+
+        Draws are those of the policy in round ``round_number`` and the following ones. Without a number they come from
+        the operating system, so that processes which serve one file beside each other explore independently.
+        """
+        draws: UniformDraws = fresh_draws if round_number is None else seeded_draws(self.key, round_number)
+        return self.exploration.choose_rows(mean, width, draws, available=available)
+
+    def in_units(self, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Means and widths in the user's units."""
+        low, high = self.reward_range
+        if low == 0.0 and high == 1.0:
+            return mean, width
+        return low + (high - low) * mean, (high - low) * width
+
+    def header(self) -> dict[str, Any]:
+        """What a file says of it, as JSON can hold it."""
+        return {
+            "policy": self.policy,
+            "domain": self.domain,
+            "context_shape": list(self.context_shape),
+            "arms": self.arms,
+            "n_arms": self.n_arms,
+            "reward_range": [float(bound) for bound in self.reward_range],
+            "largest_norm": self.largest_norm,
+            "rounds_learned": self.rounds_learned,
+            "exploration": {name.name: getattr(self.exploration, name.name) for name in fields(self.exploration)},
+            "seed": self.seed,
+            "layout": self.layout,
+            "transform": None if self.transform is None else self.transform.settings(),
+            "table": None if self.table is None else self.table.state(),
+            "members": [
+                {
+                    "share": member.share,
+                    "width_share": member.width_share,
+                    "constant": member.constant,
+                    "transform": None if member.transform is None else member.transform.settings(),
+                    "network": None if member.network is None else dict(member.network.settings),
+                }
+                for member in self.members
+            ],
+        }
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """What a file holds of it."""
+        arrays: dict[str, AnyArray] = {}
+        if self.transform is not None:
+            arrays.update({f"transform/{name}": array for name, array in self.transform.arrays().items()})
+        for at, member in enumerate(self.members):
+            parts: dict[str, AnyArray] = {"theta": member.theta, "inverse": member.inverse}
+            if member.transform is not None:
+                parts |= {f"transform/{name}": array for name, array in member.transform.arrays().items()}
+            if member.network is not None:
+                parts |= {f"network/{name}": array for name, array in member.network.arrays.items()}
+            arrays.update({f"member/{at}/{name}": array for name, array in parts.items()})
+        return arrays
+
+
+def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> FrozenPolicy:
+    """The policy that a file describes; ``ValueError`` and ``KeyError`` where its parts do not fit each other.
+
+    ``encoder`` is the ``torch.nn.Module`` of a policy with a custom one, of which a file holds the weights alone.
+    """
+    shape = tuple(int(size) for size in header["context_shape"])
+    exploration = header["exploration"]
+    members = []
+    for at, told in enumerate(header["members"]):
+        parts = below(arrays, f"member/{at}/")
+        step = None if told["transform"] is None else step_from(told["transform"], below(parts, "transform/"))
+        network = None
+        if told["network"] is not None:
+            network = network_from(told["network"], below(parts, "network/"), encoder=encoder)
+            encoder = None
+        members.append(
+            Member(
+                parts["theta"],
+                parts["inverse"],
+                share=float(told["share"]),
+                width_share=float(told["width_share"]),
+                transform=step,
+                network=network,
+                constant=bool(told["constant"]),
+            )
+        )
+    if encoder is not None:
+        raise ValueError("encoder was given, but the policy has its own")
+    low, high = header["reward_range"]
+    return FrozenPolicy(
+        policy=str(header["policy"]),
+        domain=str(header["domain"]),
+        context_shape=shape,
+        arms=str(header["arms"]),
+        n_arms=int(header["n_arms"]),
+        reward_range=(float(low), float(high)),
+        largest_norm=float(header["largest_norm"]),
+        rounds_learned=int(header["rounds_learned"]),
+        exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
+        seed=int(header["seed"]),
+        members=tuple(members),
+        transform=None if header["transform"] is None else step_from(header["transform"], below(arrays, "transform/")),
+        layout=header["layout"],
+        table=None if header["table"] is None else TableTransform.from_state(header["table"]),
+    )
+
+
+def below(arrays: Mapping[str, AnyArray], prefix: str) -> dict[str, AnyArray]:
+    """The arrays whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,300 @@
+"""Encoders as plain arithmetic: what a trained network does to contexts of one domain, in numpy.
+
+A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
+norms are folded into the layers before them when the policy is frozen (``daband.encoders.frozen``), and convolutions
+are matrix products of patches. Nothing here is trained, and torch is not imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from daband.arrays import AnyArray, FloatArray
+from daband.errors import InvalidInput
+
+__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "network_from"]
+
+Float32Array = npt.NDArray[np.float32]
+
+_LOCAL = threading.local()
+_BYTE, _ZERO = np.float32(255.0), np.float32(0.0)
+_PATCHES = 1024
+"""How many patches are multiplied at a time, at the most: they and their products stay in the cache."""
+_DEVIATION_FLOOR = np.float32(0.1)
+
+
+class Network(Protocol):
+    """Contexts (n, *C) to latents (n, d) of unit norm. ``settings`` and ``arrays`` are what a file holds of it."""
+
+    settings: Mapping[str, Any]
+    arrays: Mapping[str, AnyArray]
+    dimension: int
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        """Latents of contexts, float64."""
+        ...
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Raise ``ValueError`` where contexts of this shape do not fit."""
+        ...
+
+
+class DenseLayers:
+    """Dense layers with ReLU between them, the last without, and a division by the norm: (n, inputs) to (n, d)."""
+
+    def __init__(self, weights: Sequence[AnyArray], biases: Sequence[AnyArray]) -> None:
+        # Transposed once: a row times a matrix then reads memory in order.
+        self._layers = []
+        for weight, bias in zip(weights, biases, strict=True):
+            _check_float32("a layer", weight, bias)
+            if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
+                raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
+            self._layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
+        for (before, _), (after, _) in zip(self._layers, self._layers[1:], strict=False):
+            if before.shape[1] != after.shape[0]:
+                raise ValueError(f"a layer of {before.shape[1]} outputs stands before one of {after.shape[0]} inputs")
+        self.inputs = self._layers[0][0].shape[0]
+        self.dimension = self._layers[-1][0].shape[1]
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, AnyArray], layers: int) -> DenseLayers:
+        """The layers ``dense.0.weight``, ``dense.0.bias``, ... of a file."""
+        if not 1 <= layers <= len(arrays):
+            raise ValueError(f"there are {layers} layers")
+        names = range(layers)
+        return cls([arrays[f"dense.{name}.weight"] for name in names], [arrays[f"dense.{name}.bias"] for name in names])
+
+    def __call__(self, rows: Float32Array) -> FloatArray:
+        hidden = rows
+        for weight, bias in self._layers[:-1]:
+            hidden = hidden.dot(weight)
+            hidden += bias
+            np.maximum(hidden, _ZERO, out=hidden)
+        weight, bias = self._layers[-1]
+        hidden = hidden.dot(weight)
+        hidden += bias
+        latent: FloatArray = hidden.astype(np.float64)
+        if len(latent) == 1:
+            latent *= 1.0 / max(math.sqrt(latent[0].dot(latent[0])), 1e-12)
+        else:
+            latent /= np.maximum(np.sqrt(np.einsum("nd,nd->n", latent, latent)), 1e-12)[:, None]
+        return latent
+
+
+class MlpNetwork:
+    """The encoder ``mlp``: flattened contexts, standardised where it was trained so, through dense layers."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        self.settings, self.arrays = settings, arrays
+        self._dense = DenseLayers.from_arrays(arrays, int(settings["layers"]))
+        self.dimension = self._dense.dimension
+        self._scale, self._shift = arrays.get("input_scale"), arrays.get("input_shift")
+        for name, array in (("input_scale", self._scale), ("input_shift", self._shift)):
+            if array is not None and (array.shape != (self._dense.inputs,) or not np.isfinite(array).all()):
+                raise ValueError(f"{name} has shape {array.shape}, expected ({self._dense.inputs},), or is not finite")
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if math.prod(shape) != self._dense.inputs:
+            raise ValueError(f"the network takes {self._dense.inputs} numbers, contexts have shape {shape}")
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        rows = contexts.reshape(len(contexts), -1)
+        if rows.dtype == np.uint8:
+            rows = rows / _BYTE
+        if self._scale is not None and self._shift is not None:
+            rows = rows * self._scale  # in double precision: raw columns may have large offsets
+            rows += self._shift
+        return self._dense(rows.astype(np.float32))
+
+
+class ConvNetwork:
+    """The encoder ``conv``: convolutions, ReLU and 2x2 pooling over images (channels, height, width), dense layers."""
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        self.settings, self.arrays = settings, arrays
+        self._dense = DenseLayers.from_arrays(arrays, int(settings["layers"]))
+        self.dimension = self._dense.dimension
+        self._normalise_image = bool(settings["normalise_image"])
+        if self._normalise_image:
+            self._pixel_scale, self._pixel_shift = arrays["pixel_scale"], arrays["pixel_shift"]
+            _check_float32("the scale of pixels", self._pixel_scale, self._pixel_shift)
+        self._pooled = tuple(int(size) for size in settings["pooled"]) if settings["pooled"] else None
+        if not 1 <= int(settings["convolutions"]) <= len(arrays):
+            raise ValueError(f"there are {settings['convolutions']} convolutions")
+        self._kernels = []
+        for index in range(int(settings["convolutions"])):
+            weight, bias = arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"]
+            _check_float32(f"convolution {index}", weight, bias)
+            if weight.ndim != 4 or bias.shape != (len(weight),) or weight.shape[2] != weight.shape[3]:
+                raise ValueError(f"convolution {index} has weights {weight.shape} and biases {bias.shape}")
+            # Rows of a patch are ordered (row, column, channel), as pixels lie in memory here.
+            flat = np.ascontiguousarray(weight.transpose(2, 3, 1, 0).reshape(-1, len(weight)))
+            self._kernels.append((weight.shape[2], flat, np.ascontiguousarray(bias)))
+        # Bytes are divided by 255 in the first kernel, once, unless what follows is not linear in them.
+        side, flat, bias = self._kernels[0]
+        self._byte_kernels = [(side, flat / _BYTE, bias), *self._kernels[1:]]
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 3:
+            raise ValueError(f"the network takes images, contexts have shape {shape}")
+        channels, height, width = shape
+        for side, weight, _ in self._kernels:
+            if len(weight) != side * side * channels or min(height, width) <= side:
+                raise ValueError(f"a convolution of {weight.shape} does not fit maps of {(channels, height, width)}")
+            channels, height, width = weight.shape[1], (height - side + 1) // 2, (width - side + 1) // 2
+        if self._pooled is not None:
+            if len(self._pooled) != 2 or not all(
+                1 <= size <= length for size, length in zip(self._pooled, (height, width), strict=True)
+            ):
+                raise ValueError(f"maps of {height} x {width} cannot be averaged to {self._pooled}")
+            height, width = self._pooled
+        if channels * height * width != self._dense.inputs:
+            raise ValueError(f"maps have {channels * height * width} numbers, layers take {self._dense.inputs}")
+        if self._normalise_image and not self._pixel_scale.shape == self._pixel_shift.shape == (shape[0],):
+            raise ValueError(f"pixels have {shape[0]} channels, their scale has shape {self._pixel_scale.shape}")
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        return self._dense(np.stack([self._maps(image) for image in contexts]))
+
+    def _maps(self, image: AnyArray) -> Float32Array:
+        """The pooled maps (height * width * channels,) of one image (channels, height, width)."""
+        maps: Float32Array = np.ascontiguousarray(image.transpose(1, 2, 0), np.float32)
+        kernels = self._kernels
+        if self._normalise_image:
+            if image.dtype == np.uint8:
+                maps /= _BYTE
+            maps = maps * self._pixel_scale + self._pixel_shift
+            maps = (maps - maps.mean()) / (maps.std() + _DEVIATION_FLOOR)
+        elif image.dtype == np.uint8:
+            kernels = self._byte_kernels
+        for side, weight, bias in kernels:
+            maps = _pooled_convolution(maps, side, weight)
+            maps += bias  # the same for the four that were pooled
+            np.maximum(maps, _ZERO, out=maps)
+        if self._pooled is not None:
+            maps = _averaged(maps, self._pooled)
+        return maps.reshape(-1)
+
+
+def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Network:
+    """The network that a file describes: ``settings`` of its header, ``arrays`` by name.
+
+    Encoders that have no plain form here, such as pretrained backbones and custom modules, are run by torch.
+    """
+    kinds: dict[str, type[MlpNetwork] | type[ConvNetwork]] = {"mlp": MlpNetwork, "conv": ConvNetwork}
+    if settings["kind"] != "torch":
+        if encoder is not None:
+            raise InvalidInput("encoder was given, but the policy has its own")
+        return kinds[settings["kind"]](settings, arrays)
+    try:
+        rooms = importlib.import_module("daband.encoders.frozen")
+    except ImportError as error:
+        raise InvalidInput(
+            f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "
+            f"pip install daband ({error})"
+        ) from None
+    network: Network = rooms.TorchNetwork.from_file(settings, arrays, encoder)
+    return network
+
+
+def _check_float32(name: str, *arrays: AnyArray) -> None:
+    for array in arrays:
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ValueError(f"{name} has numbers that are not finite, or of type {array.dtype}")
+
+
+def _pooled_convolution(maps: Float32Array, side: int, weight: Float32Array) -> Float32Array:
+    """Convolve maps (H, W, C) with (side * side * C, K) and keep the largest of every 2x2: (H', W', K)."""
+    height, width, channels = maps.shape
+    rows, columns = (height - side + 1) // 2, (width - side + 1) // 2  # of pooled pixels
+    out = np.empty((rows, columns, weight.shape[1]), np.float32)
+    positions, row = 4 * rows * columns, side * channels
+    # Patches share their rows. To copy each row once leaves ``side`` products to add up: with many channels that is
+    # less memory to go through than whole patches are.
+    if 2 * columns * height * row + positions * side * weight.shape[1] < positions * len(weight):
+        _convolve_rows(maps, side, weight, out)
+    else:
+        _convolve_patches(maps, side, weight, out)
+    return out
+
+
+def _convolve_rows(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
+    """``_pooled_convolution`` by one product for every row of the kernel."""
+    (height, _, channels), (rows, columns, kernels) = maps.shape, out.shape
+    down, right, deep = _strides(maps.shape)
+    row = side * channels
+    strips = _scratch("patches", (height, 2 * columns, row))
+    np.copyto(strips, _view(maps, (height, 2 * columns, row), (down, right, deep)))
+    down, right, deep = _strides(strips.shape)
+    shifted = _view(strips, (side, 4 * rows * columns, row), (down, right, deep))
+    products = np.matmul(
+        shifted, weight.reshape(side, row, kernels), out=_scratch("products", (side, 4 * rows * columns, kernels))
+    )
+    total = np.add.reduce(products, axis=0, out=products[0]).reshape(rows, 2, 2 * columns, kernels)
+    np.maximum(total[:, 0], total[:, 1], out=total[:, 0])
+    pairs = total[:, 0].reshape(rows, columns, 2, kernels)
+    np.maximum(pairs[:, :, 0], pairs[:, :, 1], out=out)
+
+
+def _convolve_patches(maps: Float32Array, side: int, weight: Float32Array, out: Float32Array) -> None:
+    """``_pooled_convolution`` by one product with whole patches."""
+    channels, (rows, columns, kernels) = maps.shape[2], out.shape
+    down, right, deep = _strides(maps.shape)
+    # A patch is ``side`` pieces of memory: pixels of a row, with their channels, lie side by side. The four patches
+    # that are pooled differ in the first two axes, so that pooling compares four blocks of memory.
+    patches = _view(maps, (2, 2, rows, columns, side, side * channels), (down, right, 2 * down, 2 * right, down, deep))
+    at_once = max(1, min(rows, _PATCHES // (4 * columns)))
+    for start in range(0, rows, at_once):
+        part = patches[:, :, start : start + at_once]
+        cut = _scratch("patches", part.shape)
+        np.copyto(cut, part)
+        flat = cut.reshape(-1, len(weight))
+        products = np.matmul(flat, weight, out=_scratch("products", (len(flat), kernels)))
+        four = products.reshape(4, *out[start : start + at_once].shape)
+        np.maximum(four[0], four[1], out=four[0])
+        np.maximum(four[2], four[3], out=four[2])
+        np.maximum(four[0], four[2], out=out[start : start + at_once])
+
+
+def _view(array: Float32Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Float32Array:
+    """Overlapping parts of a contiguous array; ``as_strided`` without what it does besides, which takes longer."""
+    return np.ndarray(shape, np.float32, array, 0, strides)
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Bytes from one entry to the next along each axis of contiguous float32 maps.
+
+    numpy's own ``strides`` are not used: along an axis of length 1, such as the channel of a grey image, they may be
+    any number, and a contiguous array of another layout keeps them.
+    """
+    _, width, channels = shape
+    return 4 * width * channels, 4 * channels, 4
+
+
+def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:
+    """An array to calculate in, of this thread alone: fetching fresh pages for every image would take as long."""
+    size = math.prod(shape)
+    flat: Float32Array | None = getattr(_LOCAL, name, None)
+    if flat is None or flat.size < size:
+        flat = np.empty(size, np.float32)
+        setattr(_LOCAL, name, flat)
+    return flat[:size].reshape(shape)
+
+
+def _averaged(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
+    """Maps (H, W, K) averaged to (h, w, K), as torch's adaptive average pooling divides them."""
+    for axis, size in enumerate(shape):
+        length = maps.shape[axis]
+        share = np.zeros((size, length), np.float32)
+        for at in range(size):
+            first, behind = at * length // size, -(-(at + 1) * length // size)
+            share[at, first:behind] = 1.0 / (behind - first)
+        maps = np.moveaxis(np.tensordot(share, maps, axes=(1, axis)), 0, axis)
+    return np.ascontiguousarray(maps)

@@ -1,0 +1,162 @@
+"""What the new domain may mean, as predictions: one policy, read in every way that the user has not ruled out.
+
+No unlabelled context tells whether a number means the same in both domains or is measured in other units ("warm for
+here" is not warm; a price in another currency is no other price). So a policy predicts the target's rewards in several
+ways, and each is an explanation of the target:
+
+* ``as trained``: as the policy treats the target.
+* ``nothing moved``: the target's contexts read as if they were the source's.
+* ``other units``: every number that is no flag gets the source's mean and deviation first.
+
+Policies of other kinds, given beside the first, and the experts of a mixture are further explanations. What the user
+stated (``shift``) rules out some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.policies import Policy
+from daband.shift import Shift
+
+__all__ = ["Explanation", "explanations_of", "in_source_units"]
+
+_BATCH = 1024
+_TAIL = 0.001
+_FLAG_VALUES = 2
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one policy, or one expert of it, predicts of both domains when the target is read in one way."""
+
+    policy: int
+    """The position of the policy."""
+    reading: str
+    source_mean: FloatArray
+    """Predicted rewards on held-out source contexts, scaled to [0, 1], (N, K)."""
+    target_mean: FloatArray
+    """The same on target contexts, (L, K)."""
+    source_arm: IntArray
+    """Its choices, (N,) and (L,)."""
+    target_arm: IntArray
+    expert: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        whose = f"policy {self.policy}" if not self.expert else f"policy {self.policy}, {self.expert}"
+        return f"{whose}, {self.reading}"
+
+
+def explanations_of(
+    policies: Sequence[Policy],
+    source: AnyArray,
+    target: AnyArray,
+    *,
+    shift: Shift,
+    rule: str,
+    reward_range: tuple[float, float],
+) -> list[Explanation]:
+    """Every explanation that the shift allows, of each policy first ``as trained``; none twice.
+
+    Args:
+        policies: the policies; none is changed.
+        source: held-out source contexts, (N, *C) or (N, K, *C).
+        target: target contexts, (L, *C) or (L, K, *C).
+        shift: what may differ between the domains; where it is not stated, everything may.
+        rule: "ucb" or "greedy".
+        reward_range: what predicted rewards are scaled by.
+    """
+    readings: dict[str, tuple[AnyArray, str]] = {"as trained": (target, "target")}
+    if _may_be_unmoved(shift):
+        readings["nothing moved"] = (target, "source")
+    if target.dtype != np.uint8 and target.ndim == source.ndim and len(policies[0].context_shape) == 1:
+        columns = _columns_in_other_units(shift, policies[0].context_shape[0])
+        if columns is not None:
+            readings["other units"] = (in_source_units(source, target, columns), "source")
+    found: list[Explanation] = []
+    for index, policy in enumerate(policies):
+        before = {
+            name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, "source", rule)
+        }
+        for reading, (contexts, domain) in readings.items():
+            for name, mean, arm in _predict(policy, contexts, domain, rule):
+                here = before[name]
+                one = Explanation(index, reading, here[0], _scaled(mean, reward_range), here[1], arm, name)
+                if not any(_same(one, other) for other in found):
+                    found.append(one)
+    return found
+
+
+def in_source_units(source: AnyArray, target: AnyArray, columns: Sequence[bool]) -> AnyArray:
+    """The target's contexts with the source's mean and deviation in some columns; flags and constants stay.
+
+    The 0.1% smallest and largest values of a column are taken as no further out than the others.
+    """
+    flat = source.reshape(-1, source.shape[-1]).astype(np.float64)
+    rows = target.reshape(-1, target.shape[-1]).astype(np.float64)
+    moved = rows.copy()
+    for column in np.flatnonzero(np.asarray(columns)):
+        before, after = _clipped(flat[:, column]), _clipped(rows[:, column])
+        if len(np.unique(flat[:, column])) <= _FLAG_VALUES or before.std() < 1e-12 or after.std() < 1e-12:
+            continue
+        moved[:, column] = (rows[:, column] - after.mean()) / after.std() * before.std() + before.mean()
+    return moved.reshape(target.shape).astype(target.dtype if target.dtype.kind == "f" else np.float64)
+
+
+def _clipped(values: FloatArray) -> FloatArray:
+    low, high = np.quantile(values, [_TAIL, 1.0 - _TAIL])
+    clipped: FloatArray = np.clip(values, low, high)
+    return clipped
+
+
+def _may_be_unmoved(shift: Shift) -> bool:
+    """Whether the target may be read as the source is."""
+    return not shift.stated or not ({"units", "style"} & set(shift.kinds))
+
+
+def _columns_in_other_units(shift: Shift, n_features: int) -> tuple[bool, ...] | None:
+    """Which numbers may be in other units; None where none may."""
+    if not shift.stated:
+        return (True,) * n_features
+    if "units" not in shift.kinds:
+        return None
+    return (
+        tuple(place in shift.units for place in range(n_features)) if shift.units is not None else (True,) * n_features
+    )
+
+
+def _predict(policy: Policy, contexts: AnyArray, domain: str, rule: str) -> list[tuple[str, FloatArray, IntArray]]:
+    """The policy's predictions (n, K) and choices (n,), and those of its experts where it has several."""
+    parts = [
+        policy.decide(contexts[start : start + _BATCH], domain, rule=rule, round_offset=start)
+        for start in range(0, len(contexts), _BATCH)
+    ]
+    found = [("", np.concatenate([part.mean for part in parts]), np.concatenate([part.arm for part in parts]))]
+    experts = getattr(policy, "expert_means", None)
+    if experts is None:
+        return found
+    by_expert = [experts(contexts[start : start + _BATCH], domain) for start in range(0, len(contexts), _BATCH)]
+    for name in by_expert[0]:
+        mean = np.concatenate([np.asarray(batch[name], np.float64) for batch in by_expert])
+        if np.ptp(mean, axis=0).max() > 0:  # a constant explains nothing
+            found.append((name, mean, mean.argmax(axis=1)))
+    return found
+
+
+def _scaled(mean: FloatArray, reward_range: tuple[float, float]) -> FloatArray:
+    low, high = reward_range
+    scaled: FloatArray = (np.asarray(mean, np.float64) - low) / (high - low if high > low else 1.0)
+    return scaled
+
+
+def _same(one: Explanation, other: Explanation) -> bool:
+    return bool(
+        np.array_equal(one.target_arm, other.target_arm)
+        and np.allclose(one.target_mean, other.target_mean, rtol=0, atol=1e-6)
+    )

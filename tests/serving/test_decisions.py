@@ -1,0 +1,336 @@
+"""A deployed policy decides as the policy that was exported."""
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import daband
+from daband.linear.draws import draw_key
+from daband.linear.exploration import seeded_draws
+from daband.policies import policies
+from daband.serving import ExportWarning, Member
+from tests.serving.kinds import ARMS, KINDS, contexts_of, trained
+
+MASK = np.array([False, True, True])
+
+
+@pytest.fixture(scope="module", params=sorted(KINDS))
+def pair_of(request, tmp_path_factory):
+    """A policy, what is loaded of its file, and new contexts."""
+    policy, *_ = trained(request.param)
+    path = tmp_path_factory.mktemp("exported") / "policy.daband"
+    daband.export(policy, path)
+    return policy, daband.load_deployed(path), contexts_of(KINDS[request.param][1], 24, seed=9)
+
+
+def test_every_registered_policy_is_among_the_kinds():
+    assert {kind.name for kind, _ in KINDS.values()} >= {name for name in policies.names() if "." not in name}
+
+
+@pytest.mark.parametrize("kind", ["daband-linear", "daband-linear-shared", "daband-linear-images", "daband", "nlinucb"])
+def test_kinds_with_a_linear_part(kind):
+    expected = "linear-" in f"{kind}-".replace("nlinucb", "")
+    assert (trained(kind)[0]._acting.experts[1:] != ()) == expected
+
+
+def agree(expected, found):
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.width, expected.width, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.propensity, expected.propensity, atol=1e-4)
+    np.testing.assert_array_equal(found.arm, expected.arm)
+
+
+@pytest.mark.parametrize("mask", [None, MASK], ids=["all arms", "some arms"])
+def test_decisions_are_the_policys(pair_of, mask):
+    policy, deployed, contexts = pair_of
+    first = policy.rounds_decided
+    expected = policy.decide(contexts, available=mask)
+    agree(expected, deployed.decide(contexts, mask, round_number=first))
+    singles = [deployed.decide(one, mask, round_number=first + at) for at, one in enumerate(contexts)]
+    agree(expected, type(singles[0])(*map(np.array, list(zip(*singles, strict=True))[:5]), warnings=()))
+    assert all(type(one.arm) is int and type(one.propensity) is float for one in singles)
+    assert singles[0].mean.shape == singles[0].width.shape == (ARMS,)
+
+
+def test_masks_by_row(pair_of):
+    policy, deployed, contexts = pair_of
+    masks = np.random.default_rng(0).random((len(contexts), ARMS)) < 0.5
+    masks[~masks.any(axis=1)] = True
+    expected = policy.decide(contexts, available=masks)
+    agree(expected, deployed.decide(contexts, masks, round_number=policy.rounds_decided))
+
+
+def test_the_domain_that_was_asked_for(tmp_path):
+    policy, *_ = trained("daband")
+    new = contexts_of(KINDS["daband"][1], 8, seed=9)
+    for domain in ("source", "target"):
+        daband.export(policy, tmp_path / "p", domain=domain)
+        deployed = daband.load_deployed(tmp_path / "p")
+        assert deployed.domain == domain
+        agree(policy.decide(new, domain=domain), deployed.decide(new, round_number=policy.rounds_decided))
+    policy.deploy("source")
+    with pytest.warns(ExportWarning, match="domain='target'"):
+        daband.export(policy, tmp_path / "p")
+
+
+def test_an_exported_policy_goes_on_learning_and_its_file_does_not(tmp_path):
+    policy, contexts, *_ = trained("linucb")
+    daband.export(policy, tmp_path / "p")
+    deployed = daband.load_deployed(tmp_path / "p")
+    before = deployed.decide(contexts[0]).mean
+    policy.update(contexts[:20], [0] * 20, [5.0] * 20)
+    np.testing.assert_array_equal(deployed.decide(contexts[0]).mean, before)
+    assert not np.allclose(policy.decide(contexts[:1]).mean[0], before)
+
+
+def test_prior_trust_acts_in_the_file_too(tmp_path):
+    policy, contexts, *_ = trained("linucb")
+    policy.trust_prior("adaptive")
+    policy.update(contexts[:30], np.arange(30) % 3, np.linspace(-2.0, 5.0, 30))
+    daband.export(policy, tmp_path / "p")
+    new = contexts_of(KINDS["linucb"][1], 8, seed=9)
+    deployed = daband.load_deployed(tmp_path / "p")
+    agree(policy.decide(new), deployed.decide(new, round_number=policy.rounds_decided))
+
+
+def test_nothing_can_be_changed(pair_of):
+    _, deployed, contexts = pair_of
+    with pytest.raises(AttributeError):
+        deployed.domain = "source"
+    before = deployed.decide(contexts[0], round_number=0)
+    before.mean[:] = 7.0  # what was returned is the caller's own
+    assert not np.array_equal(deployed.decide(contexts[0], round_number=0).mean, before.mean)
+
+
+def test_threads_copies_and_processes_agree(pair_of):
+    _, deployed, contexts = pair_of
+    expected = [deployed.decide(one, round_number=at) for at, one in enumerate(contexts)]
+    found = {}
+
+    def work(name, own):
+        found[name] = [own.decide(one, round_number=at) for at, one in enumerate(contexts)]
+
+    own = {0: deployed, 1: deployed, 2: copy.deepcopy(deployed), 3: pickle.loads(pickle.dumps(deployed))}
+    threads = [threading.Thread(target=work, args=item) for item in own.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for decisions in found.values():
+        assert [one.arm for one in decisions] == [one.arm for one in expected]
+        assert [one.propensity for one in decisions] == pytest.approx([one.propensity for one in expected])
+
+
+def test_exploration_without_a_round_number_is_drawn_anew(tmp_path):
+    """Two processes that serve one file must not explore in the same rounds."""
+    policy = daband.LinUCB(context_shape=(2,), n_arms=4, epsilon=1.0)
+    daband.export(policy, tmp_path / "p")
+    deployed = daband.load_deployed(tmp_path / "p")
+    row = np.ones(2)
+    first, second = ([deployed.decide(row).arm for _ in range(60)] for _ in range(2))
+    assert first != second
+    assert set(first) == {0, 1, 2, 3}
+    rows = np.ones((60, 2))
+    assert deployed.decide(rows).arm.tolist() != deployed.decide(rows).arm.tolist()
+    assert deployed.decide(rows, round_number=5).arm.tolist() == deployed.decide(rows, round_number=5).arm.tolist()
+
+
+def test_propensities_are_frequencies(tmp_path):
+    policy = daband.LinUCB(context_shape=(2,), n_arms=3, epsilon=0.3)
+    policy.update(np.ones((30, 2)), [1] * 30, [1.0] * 30)
+    daband.export(policy, tmp_path / "p", arm_names=["a", "b", "c"])
+    deployed = daband.load_deployed(tmp_path / "p")
+    decisions = [deployed.decide([1.0, 1.0], round_number=at) for at in range(2000)]
+    for arm in range(3):
+        chances = {one.propensity for one in decisions if one.arm == arm}
+        assert len(chances) == 1
+        assert abs(np.mean([one.arm == arm for one in decisions]) - chances.pop()) < 0.05
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 5)
+
+    def forward(self, contexts):
+        return torch.tanh(self.layer(contexts))
+
+
+def test_a_custom_network_comes_with_its_module(tmp_path):
+    settings = {"context_shape": (6,), "n_arms": 3, "recipe": "small"}
+    policy = daband.DABand(**settings, encoder=Network(), seed=0)
+    contexts = contexts_of(settings, 40, seed=1)
+    policy.update(contexts, np.arange(40) % 3, np.arange(40) / 40)
+    daband.export(policy, tmp_path / "p", domain="target")
+    with pytest.raises(daband.InvalidInput, match=r"p: .*custom encoder \(Network\)"):
+        daband.load_deployed(tmp_path / "p")
+    deployed = daband.load_deployed(tmp_path / "p", encoder=Network())
+    agree(policy.decide(contexts, "target"), deployed.decide(contexts, round_number=policy.rounds_decided))
+    agree(policy.decide(contexts[:1], "target"), deployed.decide(contexts[:1], round_number=policy.rounds_decided))
+
+
+class TestRefused:
+    def test_a_policy_that_decides_by_code_of_its_own(self, tmp_path):
+        class Mine(daband.LinUCB):
+            def _decide(self, *given):
+                return super()._decide(*given)
+
+        with pytest.raises(daband.InvalidInput, match=r"cannot be exported.*_freeze"):
+            daband.export(Mine(context_shape=(2,), n_arms=2), tmp_path / "p")
+        with pytest.raises(daband.InvalidInput, match="must be a daband policy"):
+            daband.export("policy", tmp_path / "p")
+
+    def test_a_transform_of_another_library(self, tmp_path):
+        class Scaler:
+            def fit(self, contexts):
+                self.fitted_ = True
+
+            def transform(self, contexts):
+                return contexts
+
+        policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=Scaler())
+        with pytest.raises(daband.InvalidInput, match="another library"):
+            daband.export(policy, tmp_path / "p")
+
+    def test_an_unfitted_transform(self, tmp_path):
+        with pytest.raises(daband.NotFitted, match="prepare"):
+            daband.export(daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.PCA(1)), tmp_path / "p")
+
+    def test_an_unknown_range_of_rewards(self, tmp_path):
+        with pytest.raises(daband.InvalidInput, match="reward_range='auto'"):
+            daband.export(daband.LinUCB(context_shape=(2,), n_arms=2, reward_range="auto"), tmp_path / "p")
+
+    def test_a_dual_form_that_is_too_large(self, tmp_path):
+        policy = daband.LinUCB(context_shape=(60_000,), n_arms=2)
+        policy.update(np.ones((2, 60_000), np.uint8), [0, 1], [0.0, 1.0])
+        with pytest.raises(daband.InvalidInput, match=r"cannot be exported.*dual form.*PCA"):
+            daband.export(policy, tmp_path / "p")
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"arm_names": ["a"]}, {"arm_names": ["a", "a"]}, {"arm_names": "ab"}, {"domain": "mars"}, {"images": 32},
+         {"table": 3}, {"pair": 3}, {"reference": np.ones((9, 3))}, {"reference": np.full((9, 2), np.nan)},
+         {"reference": np.ones((0, 2))}, {"reference": 3.0}, {"epsilon": 7}, {"epsilon": "half"}, {"least_rounds": -1},
+         {"assessment": 3}, {"assessment": {"model": object()}}],
+        ids=lambda wrong: next(iter(wrong)),
+    )  # fmt: skip
+    def test_arguments(self, wrong, tmp_path):
+        policy = daband.LinUCB(context_shape=(2,), n_arms=2)
+        with pytest.raises(daband.InvalidInput, match=next(iter(wrong))):
+            daband.export(policy, tmp_path / "p", **wrong)
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("among", "told"),
+    [(["x"], "no arm"), ([], "no arm to choose"), ([3], "neither"), ("ab", "list"), (5, "list"), ([0.5], "neither"),
+     ([True, False, True], "neither"), (["ofer"], "did you mean 'offer'")],
+    ids=str,
+)  # fmt: skip
+def test_wrong_arms_are_named(among, told, tmp_path):
+    policy = daband.LinUCB(context_shape=(2,), n_arms=3)
+    daband.export(policy, tmp_path / "p", arm_names=["offer", "call", "nothing"])
+    deployed = daband.load_deployed(tmp_path / "p")
+    with pytest.raises(daband.InvalidInput, match=told):
+        deployed.decide([0.0, 1.0], among=among)
+    assert deployed.decide([0.0, 1.0], among=["call"]).arm_name == "call"
+    assert deployed.decide([0.0, 1.0], among=[2]).arm == 2
+    assert deployed.decide([[0.0, 1.0]] * 2, among=["nothing", 2]).arm_name == ("nothing",) * 2
+    assert deployed.decide([0.0, 1.0], [True, False, True], among=["nothing", "call"]).arm == 2
+
+
+@pytest.mark.parametrize("available", [[1, 0, 0], [0, 2], 5, [0.5], [True, False], [False] * 3, "ab", [[True] * 3] * 2])
+def test_available_is_a_mask_of_booleans_for_select_and_decide(available, tmp_path):
+    """A list of arms was a mask for the one and arms for the other."""
+    policy = daband.LinUCB(context_shape=(2,), n_arms=3)
+    daband.export(policy, tmp_path / "p")
+    deployed = daband.load_deployed(tmp_path / "p")
+    with pytest.raises(daband.InvalidInput, match="available"):
+        policy.select([[0.0, 1.0]], available=available)
+    with pytest.raises(daband.InvalidInput, match="available"):
+        deployed.decide([0.0, 1.0], available)
+    assert policy.select([[0.0, 1.0]], available=[False, True, False]).arm.tolist() == [1]
+    assert deployed.decide([0.0, 1.0], [False, True, False]).arm == 1
+
+
+def test_epsilon_of_a_file(tmp_path):
+    """Propensities of exported decisions were all 1: nothing else could be learned from their log."""
+    policy = daband.LinUCB(context_shape=(2,), n_arms=4, alpha=0.0)
+    policy.update(np.ones((8, 2)), [0, 1, 2, 3] * 2, [0.0, 0.2, 0.9, 0.1] * 2)
+    daband.export(policy, tmp_path / "p", epsilon=0.4)
+    deployed = daband.load_deployed(tmp_path / "p")
+    decisions = deployed.decide(np.ones((4000, 2)), round_number=0)
+    frequency = np.bincount(decisions.arm, minlength=4) / 4000
+    np.testing.assert_allclose(frequency, [0.1, 0.1, 0.7, 0.1], atol=0.03)
+    np.testing.assert_allclose(decisions.propensity, np.array([0.1, 0.1, 0.7, 0.1])[decisions.arm])
+    assert policy.select(np.ones((1, 2))).propensity.tolist() == [1.0]
+
+
+def test_a_policy_becomes_exportable_by_one_method(tmp_path):
+    class Optimist(daband.LinUCB):
+        """Adds half a reward to the last arm."""
+
+        def _decide(self, contexts, domain, available, first_round, rule):
+            decision = super()._decide(contexts, domain, available, first_round, rule)
+            mean = decision.mean + 0.5 * (np.arange(self.n_arms) == self.n_arms - 1)
+            exploration = self._head.exploration.by_rule(rule)
+            draws = seeded_draws(draw_key(self.seed), first_round)
+            return daband.Decision(*exploration.choose(mean, decision.width, draws), mean, decision.width)
+
+        def _freeze(self, domain):
+            parts = super()._freeze(domain)
+            theta = np.zeros((self.n_arms, 1))
+            theta[-1] = 0.5
+            constant = Member(theta, np.zeros((self.n_arms, 1, 1)), constant=True)
+            return parts._replace(members=(*parts.members, constant))
+
+    policy = Optimist(context_shape=(2,), n_arms=3, seed=1)
+    draw = np.random.default_rng(0)
+    policy.update(draw.normal(size=(60, 2)), np.arange(60) % 3, draw.random(60))
+    contexts = draw.normal(size=(50, 2))
+    daband.export(policy, tmp_path / "p")
+    agree(policy.decide(contexts), daband.load_deployed(tmp_path / "p").decide(contexts, round_number=0))
+
+
+def test_arms_of_few_rounds_are_refused_where_asked(tmp_path):
+    """Statistics of one round hold it: an arm chosen once gives its context and its reward back."""
+    policy = daband.LinUCB(context_shape=(2,), n_arms=3)
+    context = np.array([0.3, -0.7])
+    policy.update([context] + [[1.0, 0.0]] * 20, [0] + [1] * 20, [0.6] + [0.5] * 20)
+    daband.export(policy, tmp_path / "p")
+    inverse = daband.load_deployed(tmp_path / "p").frozen.members[0].inverse[0]
+    values, vectors = np.linalg.eigh(np.linalg.inv(inverse))
+    np.testing.assert_allclose(np.abs(vectors[:, -1] * np.sqrt(values[-1] - 1.0)), np.abs(context))
+    with pytest.raises(daband.InvalidInput, match=r"least_rounds=5: arm 0 was learned from 1 rounds, and 1 more"):
+        daband.export(policy, tmp_path / "q", least_rounds=5)
+    assert not (tmp_path / "q").exists()
+    policy.update([[0.0, 1.0]] * 40, [0, 2] * 20, [0.5] * 40)
+    daband.export(policy, tmp_path / "q", least_rounds=5)
+
+
+def test_export_beside_add_arm_in_another_thread(tmp_path):
+    """Names, statistics and the number of arms are of one moment."""
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2)
+    stop = threading.Event()
+    failed = []
+
+    def grow():
+        while not stop.is_set() and policy.n_arms < 400:
+            policy.add_arm()
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        for _ in range(40):
+            daband.export(policy, tmp_path / "p")
+            deployed = daband.load_deployed(tmp_path / "p")
+            if not len(deployed.arm_names) == deployed.n_arms == len(deployed.decide(np.ones(3)).mean):
+                failed.append(deployed)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed

@@ -1,0 +1,179 @@
+"""Exported files: whole or refused, free of what was trained on, readable by later versions."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import daband
+from daband.serving.deployed import FORMAT, FORMAT_VERSION
+from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
+from tests.serving import make_files
+from tests.serving.kinds import KINDS, contexts_of, trained
+
+FILES = Path(__file__).with_name("files")
+KEPT = sorted(FILES.glob("*.daband"))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    path = tmp_path_factory.mktemp("file") / "p.daband"
+    policy, *_ = trained("linucb-standardise")
+    daband.export(policy, path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_nothing_that_was_trained_on_is_inside(kind, tmp_path):
+    policy, contexts, rewards, ids = trained(kind)
+    path = tmp_path / "p.daband"
+    daband.export(policy, path, reference=contexts, assessment={"accuracy": 0.5})
+    content = path.read_bytes()
+    for row in contexts.reshape(-1, *policy.context_shape)[:: len(contexts) // 50]:
+        flat = row.reshape(-1)
+        for kept in ("<f8", "<f4", "<f2", "|u1") if flat.dtype == np.uint8 else ("<f8", "<f4", "<f2"):
+            assert flat[:16].astype(kept).tobytes() not in content
+        if flat.dtype.kind == "f":
+            for number in flat:
+                assert np.float64(number).tobytes() not in content
+                assert repr(float(number)).encode() not in content
+    low, high = policy.reward_range
+    for reward in [*rewards, *((rewards - low) / (high - low))]:
+        assert np.float64(reward).tobytes() not in content
+        assert repr(float(reward)).encode() not in content
+    assert not any(name.encode() in content for name in ids)
+    assert b"patient" not in content
+
+
+def test_nothing_of_a_table_but_its_categories_is_inside(tmp_path):
+    policy, pair = make_files.table_policy()
+    path = tmp_path / "p.daband"
+    daband.export(policy, path, pair=pair)
+    content = path.read_bytes()
+    for row in np.concatenate([pair.target.read(np.arange(len(pair.target))), pair.source.read(np.arange(100))]):
+        for kept in ("<f8", "<f4"):
+            assert row.astype(kept).tobytes() not in content
+        assert row[1].tobytes() not in content  # the income, which is everyone's own
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
+def test_truncated(share, exported, tmp_path):
+    path = tmp_path / "cut.daband"
+    path.write_bytes(exported[: int(share * len(exported))])
+    with pytest.raises(daband.CheckpointError, match=r"cut\.daband"):
+        daband.load_deployed(path)
+
+
+@pytest.mark.parametrize("place", np.linspace(0, 1, 40, endpoint=False).round(4))
+def test_altered(place, exported, tmp_path):
+    content = bytearray(exported)
+    content[int(place * len(content))] ^= 1
+    path = tmp_path / "altered.daband"
+    path.write_bytes(content)
+    with pytest.raises(daband.CheckpointError, match=r"altered\.daband"):
+        daband.load_deployed(path)
+
+
+def test_a_newer_format_is_refused_by_name(exported, tmp_path):
+    path = tmp_path / "p.daband"
+    path.write_bytes(exported)
+    header, arrays = read_tensor_file(path, FORMAT)
+    newer = FileFormat("daband-deployed", "", FORMAT_VERSION + 1, 1, "")
+    header = {name: value for name, value in header.items() if name not in ("digest", "version")}
+    write_tensor_file(path, newer, header, arrays)
+    with pytest.raises(daband.CheckpointError, match=rf"p\.daband has format version {FORMAT_VERSION + 1}.*newer"):
+        daband.load_deployed(path)
+
+
+def test_other_files_are_refused_by_name(exported, tmp_path):
+    policy = daband.LinUCB(context_shape=(2,), n_arms=2)
+    policy.save(tmp_path / "saved")
+    with pytest.raises(daband.CheckpointError, match=r"saved .*not a policy exported by daband"):
+        daband.load_deployed(tmp_path / "saved")
+    (tmp_path / "exported").write_bytes(exported)
+    with pytest.raises(daband.CheckpointError, match=r"exported .*not a policy saved by daband"):
+        daband.load(tmp_path / "exported")
+    with pytest.raises(daband.CheckpointError, match="nowhere"):
+        daband.load_deployed(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("member/0/theta", np.zeros((2, 7))), ("member/0/inverse", np.zeros((3, 5, 7))),
+     ("member/0/theta", np.full((3, 7), np.nan)), ("member/0/theta", np.full((3, 7), np.inf)),
+     ("member/0/theta", np.zeros((3, 7), np.int8)), ("member/0/theta", np.zeros((3, 0))),
+     ("transform/mean", np.zeros(3)), ("transform/deviation", -np.ones(6)), ("transform/mean", np.full(6, np.inf)),
+     ("ranges/centre", np.zeros(4)), ("member/0/theta", None)],
+    ids=["too few arms", "no square", "not a number", "infinite", "of another type", "empty", "no mean", "negative",
+         "infinite mean", "other ranges", "missing"],
+)  # fmt: skip
+def test_a_file_that_does_not_hold_what_it_promises(name, value, exported, tmp_path):
+    """A digest says that nothing has changed since it was written, not that it was written by daband."""
+    path = tmp_path / "p.daband"
+    path.write_bytes(exported)
+    header, arrays = read_tensor_file(path, FORMAT)
+    header = {key: own for key, own in header.items() if key not in ("digest", "version")}
+    arrays = {**arrays, name: value} if value is not None else {k: own for k, own in arrays.items() if k != name}
+    write_tensor_file(path, FORMAT, header, arrays)
+    with pytest.raises(daband.CheckpointError, match=r"p\.daband"):
+        daband.load_deployed(path)
+
+
+def test_equal_policies_give_equal_files(tmp_path):
+    for name in "ab":
+        daband.export(trained("linucb-pca")[0], tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_kept_file_of_every_kind():
+    kinds = {path.name.split(".")[0] for path in KEPT if path.name.endswith(f".v{FORMAT_VERSION}.daband")}
+    assert kinds == {*make_files.KEPT, "linucb-table"}
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_kept_files_decide_as_they_did(path):
+    deployed = daband.load_deployed(path)
+    kind = path.name.split(".")[0]
+    rows = make_files.ROWS if kind == "linucb-table" else contexts_of(KINDS[kind][1], 5, seed=9)
+    told = json.loads(path.with_suffix(".json").read_text())
+    found = deployed.decide(rows, round_number=0)
+    np.testing.assert_allclose(found.mean, told["mean"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.width, told["width"], rtol=1e-4, atol=1e-6)
+    assert found.arm.tolist() == told["arm"]
+    assert deployed.format_version == int(path.stem.split(".v")[1])
+    assert set(deployed.arm_names) == {"none", "mail", "call"}
+    assert "daband" in deployed.versions
+    if kind == "linucb-table":
+        assert deployed.columns == ("age", "income", "city", "member")
+        assert deployed.assessment == {"accuracy": 0.7, "verdict": "unknown"}
+
+
+def test_files_load_without_numba_and_without_torch():
+    """On numpy and safetensors alone; only networks that have no plain form need torch."""
+    script = f"""
+import sys
+hidden = "torch numba llvmlite scipy sklearn typer rich pydantic matplotlib PIL polars pandas skimage pyarrow".split()
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Nothing())
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find(name, *rest)
+import numpy as np
+import daband
+for path in {[str(path) for path in KEPT]!r}:
+    deployed = daband.load_deployed(path)
+    shape = deployed.reader.shape
+    deployed.decide(np.zeros(shape))
+    if deployed.reference is not None:
+        deployed.monitor().decide(np.zeros(shape))
+print("loaded", "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["loaded", "False"]

@@ -1,0 +1,56 @@
+"""Convolutions of a deployed policy, against torch."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.serving import networks
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize(
+    ("shape", "side", "kernels", "by_rows"),
+    [
+        ((28, 28, 3), 5, 64, False),
+        ((12, 12, 64), 5, 48, True),
+        ((13, 9, 40), 3, 8, True),  # sizes that pooling does not divide
+        ((70, 90, 3), 5, 4, True),
+        ((100, 90, 2), 3, 32, False),  # patches are multiplied in several pieces
+        ((6, 6, 1), 5, 2, False),
+    ],
+)
+def test_a_pooled_convolution_is_that_of_torch(shape, side, kernels, by_rows, monkeypatch):
+    draw = np.random.default_rng(0)
+    maps = draw.standard_normal(shape).astype(np.float32)
+    weight = draw.standard_normal((side * side * shape[2], kernels)).astype(np.float32)
+    taken = []
+    for name in ("_convolve_rows", "_convolve_patches"):
+        own = getattr(networks, name)
+        monkeypatch.setattr(networks, name, lambda *given, own=own, name=name: (taken.append(name), own(*given)))
+    found = networks._pooled_convolution(maps, side, weight)
+    assert taken == ["_convolve_rows" if by_rows else "_convolve_patches"]
+    kernel = torch.from_numpy(weight).reshape(side, side, shape[2], kernels).permute(3, 2, 0, 1)
+    image = torch.from_numpy(maps).permute(2, 0, 1)[None]
+    expected = torch.nn.functional.max_pool2d(torch.nn.functional.conv2d(image, kernel), 2)[0].permute(1, 2, 0)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5 * len(weight) ** 0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(28, 26), (1, 28, 26), (28, 26, 1)], ids=str)
+def test_grey_images_of_every_type_and_layout_are_decided_as_the_policy_does(shape, dtype, tmp_path):
+    """A view of one channel has strides that mean nothing; patches were cut by them, and decisions were wrong."""
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (40, *shape)).astype(np.uint8)
+    contexts = images if dtype is np.uint8 else (images / 255.0).astype(dtype)
+    encoder = {"name": "conv", "options": {"channels": [4, 5]}, "latent": {"dimension": 8, "hidden": 10}}
+    recipe = {"base": "small", "learning": {"steps": 2, "batch": 8, "linear_weight": 0.0}, "encoder": encoder}
+    policy = daband.DABand(context_shape=shape, n_arms=3, recipe=recipe, seed=0)
+    policy.observe_target(contexts)
+    policy.update(contexts, draw.integers(0, 3, 40), draw.random(40))
+    policy.adapt()
+    daband.export(policy, tmp_path / "grey.daband", domain="target")
+    deployed = daband.load_deployed(tmp_path / "grey.daband")
+    expected = policy.decide(contexts, domain="target")
+    np.testing.assert_allclose(deployed.decide(contexts, round_number=0).mean, expected.mean, atol=1e-5)
+    np.testing.assert_allclose([deployed.decide(one).mean for one in contexts], expected.mean, atol=1e-5)

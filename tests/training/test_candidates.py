@@ -1,0 +1,135 @@
+"""Candidates trained in a folder: resumed after Ctrl-C, the same ones once, with the time left by what each takes."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import daband
+from daband.training import train_candidates
+from daband.trust import Candidate
+
+LINEAR = [
+    Candidate("constant", "constant"),
+    Candidate("linucb", "linucb"),
+    Candidate("linucb-p", "linucb-p"),
+    Candidate("few", "linucb-p", components=2),
+]
+
+
+@pytest.fixture
+def pair():
+    return daband.domains.load("synthetic", tiny=True)
+
+
+def means(policies, pair):
+    x = pair.target.batch(0, 20, seed=0)
+    return [policy.decide(x, "target").mean for members in policies for policy in members]
+
+
+def test_each_is_trained_as_alone_and_the_same_ones_once(pair, tmp_path):
+    settings = {"seeds": [3, 4], "episodes": 4, "episode_length": 16}
+    policies = train_candidates(pair, LINEAR, **settings, directory=tmp_path)
+    assert [[policy.seed for policy in members] for members in policies] == [[3, 4]] * 4
+    assert policies[2] is policies[1]  # PCA that keeps every component changes nothing
+    assert policies[3] is not policies[1]
+    assert len(list(tmp_path.glob("*/policy.safetensors"))) == 6
+    for candidate, members in zip(LINEAR, policies, strict=True):
+        for policy in members if candidate.name != "linucb-p" else ():
+            alone = candidate.build(pair, seed=policy.seed)
+            daband.train(alone, source=pair.source, target=pair.target, episodes=4, episode_length=16)
+            x = pair.target.batch(0, 20, seed=0)
+            np.testing.assert_array_equal(policy.decide(x, "target").mean, alone.decide(x, "target").mean)
+
+
+def test_the_time_left_knows_slow_candidates_from_fast(pair, monkeypatch):
+    from daband.training import loop
+
+    now = 0.0
+    slow = {"constant": 1.0, "few": 100.0}
+    real = loop.RunGroup.step
+
+    def step(group):
+        nonlocal now
+        (trainer,) = group._trainers.values()
+        now += slow["few" if trainer.policy.transform is not None else "constant"]
+        real(group)
+
+    monkeypatch.setattr(loop.RunGroup, "step", step)
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now)
+    seen = []
+    train_candidates(pair, [LINEAR[0], LINEAR[3]], seeds=[0], episodes=5, episode_length=16, progress=seen.append)
+    assert [(one.candidate, one.episode) for one in seen[:4]] == [
+        ("constant", 1), ("constant", 2), ("few", 1), ("few", 2),
+    ]  # fmt: skip
+    assert [one.seconds_left for one in seen[:2]] == [None, None]  # nobody knows yet how long the other takes
+    assert seen[3].seconds_left == pytest.approx(3 * 1 + 3 * 100)
+    assert seen[6].candidate == "constant"
+    assert seen[6].seconds_left == pytest.approx(300)
+    assert seen[-1].seconds_left == 0
+    assert seen[-1].share == 1
+    assert seen[-1].policies_done == seen[-1].policies == 2
+
+
+SCRIPT = """
+import sys, time
+import daband
+from daband.training import train_candidates
+from daband.trust import Candidate
+pair = daband.domains.load("synthetic", tiny=True)
+def tell(now):
+    print(now.candidate, now.episode, flush=True)
+    time.sleep(0.1)
+train_candidates(pair, [Candidate("constant", "constant"), Candidate("linucb", "linucb")], seeds=[0, 1], episodes=8,
+                 episode_length=16, directory=sys.argv[1], progress=tell)
+"""
+
+
+def test_interrupted_it_saves_all_of_them_and_goes_on(pair, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "cut")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    )
+    while process.stdout.readline() != "constant 5\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode != 0
+    episodes = {
+        path.parent.name: len(path.read_text().splitlines()) for path in (tmp_path / "cut").glob("*/episodes.jsonl")
+    }
+    assert episodes["0-constant-0"] >= 5
+    assert episodes["1-linucb-0"] == 2  # measured, and saved although its turn had not come
+    settings = {"seeds": [0, 1], "episodes": 8, "episode_length": 16}
+    seen = []
+    again = train_candidates(pair, LINEAR[:2], **settings, directory=tmp_path / "cut", progress=seen.append)
+    assert len(seen) == 4 * 8 - sum(episodes.values())
+    np.testing.assert_array_equal(means(again, pair), means(train_candidates(pair, LINEAR[:2], **settings), pair))
+    seen.clear()
+    train_candidates(pair, LINEAR[:2], **settings, directory=tmp_path / "cut", progress=seen.append)
+    assert seen == []  # all of it is read
+
+
+def test_without_episodes_a_small_source_is_shown_again():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 3)), rng.integers(0, 2, 50)
+    pair = daband.domains.from_arrays(source=(x, y), target=x + 1, source_test=0.1)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    run = daband.train(policy, source=pair.source, target=pair.target)
+    assert run.rounds == 192
+    assert run.note == "the source's 45 contexts are shown 5 times: 192 rounds"
+    assert run.note in repr(run)
+    assert pair.source.passes == 1  # the pair is as it was
+    log = daband.domains.from_log(
+        source=(x, y, np.ones(50), np.full(50, 0.5)), target=x + 1, n_arms=2, source_test=None
+    )
+    run = daband.train(daband.LinUCB.for_pair(log, seed=0), source=log.source)
+    assert (run.rounds, run.note) == (50, "the source's 50 contexts are shown once: 50 rounds")
+    choice = daband.choose(pair, candidates=LINEAR[:2])
+    assert choice.candidate in ("constant", "linucb")

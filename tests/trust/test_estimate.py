@@ -1,0 +1,87 @@
+"""The estimate and its bound from readings of the target: on cases whose answer is known."""
+
+import numpy as np
+import pytest
+
+import daband
+from daband.checks import made_up_scores
+from daband.shift import Shift, default_shift
+from daband.trust.estimate import estimate_target
+from daband.trust.explanations import Explanation, explanations_of, in_source_units
+
+
+def readings(scores, policies=None):
+    """Every policy of the scores, as trained."""
+    fields = ("source_mean", "target_mean", "source_arm", "target_arm")
+    chosen = range(scores.members) if policies is None else policies
+    return [Explanation(m, "as trained", *(getattr(scores, name)[m] for name in fields)) for m in chosen]
+
+
+def test_errors_may_double_and_no_reading_lies_below_the_bound():
+    scores = made_up_scores(members=3, right=0.9, seed=0)
+    found = estimate_target(scores, readings(scores))
+    assert found.low <= 2.0 * found.value - 1.0 + 1e-9
+    assert found.low <= min(found.by_explanation.values())
+    assert 0.0 <= found.low <= found.value <= 1.0
+    assert found.by_context.mean() == pytest.approx(found.value, abs=1e-3)
+
+
+def test_a_reading_that_disagrees_lowers_estimate_and_bound():
+    scores = made_up_scores(members=2, right=0.9, seed=0)
+    agreeing = estimate_target(scores, readings(scores))
+    turned = np.roll(scores.target_mean[0], 1, axis=1)
+    other = Explanation(0, "other units", scores.source_mean[0], turned, scores.source_arm[0], turned.argmax(axis=1))
+    doubted = estimate_target(scores, [*readings(scores), other])
+    assert doubted.value < agreeing.value - 0.1
+    assert doubted.low < agreeing.low
+    assert doubted.disagreement > 0.9
+    assert "other units" in doubted.apart[1]
+
+
+def test_contexts_outside_the_support_and_few_rounds_widen():
+    scores = made_up_scores(members=2, right=0.9, seed=0)
+    inside, outside = (estimate_target(scores, readings(scores), outside=share) for share in (0.0, 0.6))
+    assert outside.low < inside.low
+    few = scores.rows(source=np.arange(20))
+    assert estimate_target(few, readings(few)).low < inside.low
+
+
+def test_units_are_taken_back_and_flags_stay():
+    draw = np.random.default_rng(0)
+    source = np.column_stack([draw.normal(10, 2, 500), draw.integers(0, 2, 500), np.ones(500)])
+    target = np.column_stack([4.3 * draw.normal(10, 2, 400), draw.integers(0, 2, 400), np.ones(400)])
+    moved = in_source_units(source, target, (True, True, True))
+    assert moved[:, 0].mean() == pytest.approx(10, abs=0.3)
+    assert moved[:, 0].std() == pytest.approx(2, abs=0.2)
+    np.testing.assert_array_equal(moved[:, 1:], target[:, 1:])
+    np.testing.assert_array_equal(in_source_units(source, target, (False, True, True)), target)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(600, 3))
+    pair = daband.domains.from_arrays(
+        source=(x, (x[:, 0] > 0).astype(int)), target=draw.normal(0.5, 1.0, (400, 3)), n_arms=2
+    )
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=5)
+    return policy, x[:100], draw.normal(0.5, 1.0, (120, 3))
+
+
+@pytest.mark.parametrize(
+    ("shift", "wanted"),
+    [
+        (default_shift((3,)), {"as trained", "other units"}),  # LinUCB reads both domains alike
+        (Shift.of("covariate"), {"as trained"}),
+        (Shift.of("units", units=[0]), {"as trained", "other units"}),
+        (Shift.of("style"), {"as trained"}),
+    ],
+)
+def test_what_is_stated_decides_which_readings_there_are(trained, shift, wanted):
+    policy, source, target = trained
+    found = explanations_of([policy], source, target, shift=shift, rule="greedy", reward_range=(0.0, 1.0))
+    assert {one.reading for one in found} == wanted
+    for one in found:
+        assert one.source_mean.shape == (100, 2)
+        assert one.target_mean.shape == (120, 2)
