@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.lines import say
+from daband.cli.running import say
 from daband.domains.datasets.files import FilesRead, read_files
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
@@ -27,8 +27,6 @@ from daband.files import make_folder, write_text
 __all__ = ["takes_files"]
 
 _PANEL = "Your own files, instead of NAME"
-_ROUNDS = 10_000
-"""Passes are set so that a run has about so many rounds, and at most 20 of them."""
 
 
 def _option(help: str, *names: str) -> Any:
@@ -117,16 +115,13 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     for name in ("source", "target"):
         options[name] = str(Path(options[name]).expanduser().resolve())
     if all(Path(options[name]).is_dir() for name in ("source", "target")):
-        n_source = sum(1 for path in Path(options["source"]).rglob("*") if path.is_file())
         say(console, f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
     else:
         options.pop("side", None)
         named = {name: value for name, value in options.items() if name not in ("shift", "units")}
         read = read_files(**named)
-        n_source = len(read.source)
         _show(console, read, files)
         _check_units(read, options.get("units", []))
-    options["passes"] = max(1, min(20, round(_ROUNDS / max(n_source, 1))))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
     write_text(place, _toml(options))
     quoted = shlex.quote(str(place))
@@ -172,6 +167,6 @@ def _show(console: Console, read: FilesRead, files: dict[str, Any]) -> None:
 
 def _toml(options: dict[str, Any]) -> str:
     lines = ["# Written by daband from the files named below; every command takes this file as NAME.", 'pair = "files"']
-    lines += ['episodes = "all"', "seeds = [0, 1, 2]", "", "[pair_options]"]
+    lines += ['episodes = "auto"', "seeds = [0, 1, 2]", "", "[pair_options]"]
     lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in options.items()]
     return "\n".join(lines) + "\n"

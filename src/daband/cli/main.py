@@ -256,7 +256,8 @@ def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
 def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
-    told = [f"{key} = {own}" for spec in specs[:1] for key, own in spec.pair_options.items() if given.get(key) != own]
+    options = {key: own for spec in specs[:1] for key, own in spec.pair_options.items() if key != "digest"}
+    told = [f"{key} = {own}" for key, own in options.items() if given.get(key) != own]
     return f" ({', '.join(told)})" if told else ""
 
 

@@ -104,18 +104,19 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
     gaps = sum(frame[name].null_count() for frame in (source, target) if name in frame.columns)
     if different == 1 and not gaps:
         return "left out", "it has the same value in every row"
+    names_rows = max(part.n_unique() / len(part) for part in parts) > _UNIQUE
     if all(part.dtype.is_temporal() for part in parts) or (
         not any(numeric) and all(parses_as_dates(part) for part in parts)
     ):
         return "date", "year, and month, weekday and time of day on a circle"
     if all(numeric):
         whole = all(part.dtype.is_integer() for part in parts)
-        if whole and _ID_NAME.search(name) and max(part.n_unique() / len(part) for part in parts) > _UNIQUE:
+        if whole and _ID_NAME.search(name) and names_rows:
             return "left out", f"an id: {different:,} different whole numbers in {rows:,} rows"
         return "number", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
     if any(numeric):
         return "category", "numbers in one file and text in the other"
-    if different > _UNIQUE * rows and different > _MOST_CATEGORIES // 2:
+    if names_rows and different > _MOST_CATEGORIES // 2:
         return "left out", f"an id or free text: {different:,} different values in {rows:,} rows"
     if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
         return "left out", f"too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
