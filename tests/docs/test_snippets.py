@@ -25,7 +25,7 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
 OTHERS = ("import vowpalwabbit", "from obp")
 """What marks the other library's side of a comparison."""
 SMALLER = {
-    "README.md": {"daband.choose(pair)": "daband.choose(pair, episodes=1, candidates=few)"},
+    "README.md": {"budget=50": "budget=5, episodes=1, candidates=few"},
     "docs/guide/assess.md": {"episodes=300": "episodes=2"},
     "docs/guide/choose.md": {
         "passes=2": "tiny=True",
@@ -129,6 +129,29 @@ def prepare_report(names):
         bench(experiment.runs(["linucb", "random"], [0, 1]), Path(folder))
 
 
+def prepare_service(names):
+    """A service of the policy of the hand-over's page, in a thread."""
+    import socket
+    import threading
+    import time
+
+    import uvicorn
+
+    from daband.service import create_app
+
+    prepare_handover(names)
+    daband.export(names["policy"], "market.daband", pair=names["pair"], domain="target")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    app = create_app("market.daband", "sqlite:///events.db")
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+    threading.Thread(target=server.run, daemon=True).start()
+    while not server.started:
+        time.sleep(0.01)
+    names["address"] = f"http://127.0.0.1:{port}"
+
+
 def prepare_obp(names):
     names["feedback"] = {
         "context": names["x"], "action": names["arms"], "reward": names["rewards"], "pscore": names["propensities"],
@@ -137,11 +160,12 @@ def prepare_obp(names):
 
 
 PREPARE = {
-    ("docs/guide/data.md", 1): prepare_data,
+    ("docs/guide/data.md", 0): prepare_data,
     ("docs/guide/handover.md", 0): prepare_handover,
     ("docs/guide/large-logs.md", 0): prepare_large_logs,
     ("docs/guide/large-logs.md", 1): prepare_named_columns,
     ("docs/guide/report.md", 0): prepare_report,
+    ("docs/guide/service.md", 0): prepare_service,
     ("docs/moving/obp.md", 1): prepare_obp,
 }
 
@@ -166,6 +190,12 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
             code = code.replace(large, small)
         exec(compile(code, f"{page}, block {number}", "exec"), names)
     assert not unused, f"{page} no longer has {unused}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "/results/" not in page])
+def test_code_fits_beside_the_menu(page):
+    long = [line for text in blocks(page, "python") for line in text.splitlines() if len(line) > 88]
+    assert not long, long
 
 
 def commands(page):
