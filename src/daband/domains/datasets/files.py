@@ -114,7 +114,7 @@ def _files(
     """Two files, or two folders of pictures with a sub-folder per class, as source and target.
 
     Args:
-        tiny: a made-up log of 300 rounds instead.
+        tiny: 300 + 300 made-up rows instead.
         source: the path of a table, or of a folder.
         target: the same, of the target. Where it has the label's column, half of its rows are for the evaluator.
         label: the column that names the right arm; or
@@ -138,8 +138,8 @@ def _files(
     common: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
     if tiny:
         old, new = _made_up()
-        columns = Columns(context=("age", "city"), categorical=("city",), arm="offer", reward="euros", propensity="p")
-        return replace(from_table(source=old, target=new, columns=columns, **common), name="files")
+        columns = Columns(context=("age", "city"), categorical=("city",), label="offer")
+        return from_table(source=old, target=new, columns=columns, shift=shift, name="files", **common)
     if not source or not target:
         raise InvalidInput("the pair 'files' needs source and target: --source old.csv --target new.csv")
     paths = _existing(source, "source"), _existing(target, "target")
@@ -196,8 +196,7 @@ def _made_up() -> tuple[pl.DataFrame, pl.DataFrame]:
     tables = []
     for offset in (0.0, 4.0):
         age = generator.normal(40.0 + offset, 9.0, 300)
-        offer = generator.integers(3, size=300)
-        euros = generator.normal(np.where(offer == np.digitize(age, [35.0, 45.0]), 5.0, 2.0), 0.5)
+        offer = np.digitize(age + generator.normal(0.0, 2.0, 300), [35.0, 45.0])
         city = generator.choice(["Oslo", "Rome"], size=300)
-        tables.append(pl.DataFrame({"age": age, "city": city, "offer": offer, "euros": euros, "p": [1 / 3] * 300}))
-    return tables[0], tables[1].select("age", "city")
+        tables.append(pl.DataFrame({"age": age, "city": city, "offer": offer}))
+    return tables[0], tables[1]
