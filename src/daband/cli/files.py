@@ -86,7 +86,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     parameters = []
-    hints["name"] = Annotated[str | None, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
+    hints["name"] = Annotated[(str | None, *hints["name"].__metadata__)]
     for name, parameter in own.items():
         default = None if name == "name" else parameter.default
         parameters.append(
