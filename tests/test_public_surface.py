@@ -44,6 +44,7 @@ domains
 evaluate
 evaluate_log
 fit_log
+learn_log
 export
 load
 load_deployed

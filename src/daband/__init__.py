@@ -16,7 +16,7 @@ from daband.linear import PCA, Standardise
 from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
 from daband.serving import export, load_deployed
 from daband.shift import Shift
-from daband.training import Run, continue_on_target, fit_log, train
+from daband.training import Run, continue_on_target, fit_log, learn_log, train
 from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ __all__ = [
     "evaluate_log",
     "export",
     "fit_log",
+    "learn_log",
     "load",
     "load_deployed",
     "recipe_for",

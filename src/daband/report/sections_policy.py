@@ -34,7 +34,8 @@ def policy_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None, rival: 
     mine = [run for run in runs if run.key == best]
     if not any(run.artifacts("latent_domain", "confusion") for run in mine):
         shared = any(run.config().get("policy", {}).get("arms") == "shared" for run in mine)
-        return [] if shared else [Text(_OLD)]
+        made_now = any(run.environment() for run in mine)  # a linear policy without labels has nothing to show
+        return [] if shared or made_now else [Text(_OLD)]
     classes = class_names([run.record for run in mine])
     drawn = _maps(pair, runs, [key for key in (rival, best) if key is not None], classes)
     drawn += _confusion(pair, mine, best, classes)
