@@ -58,11 +58,7 @@ class Public:
 
 def rooms() -> list[str]:
     """The packages that offer something, assumptions, names and errors, in the order of the reference."""
-    found = {item.name for item in pkgutil.iter_modules(daband.__path__) if item.ispkg} - {"cli"} | {
-        "errors",
-        "shift",
-        "domain_names",
-    }
+    found = {item.name for item in pkgutil.iter_modules(daband.__path__) if item.ispkg} - {"cli"}
     found |= {"errors", "shift", "domain_names"}
     offering = {name for name in found if getattr(importlib.import_module(f"daband.{name}"), "__all__", None)}
     return [name for name in ORDER if name in offering] + sorted(offering - set(ORDER))
