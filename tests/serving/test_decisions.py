@@ -341,5 +341,5 @@ def test_a_tensor_without_numbers_is_refused(tmp_path):
     daband.export(policy, tmp_path / "p")
     empty = torch.zeros(3, 2, device="meta")
     for ask in (policy.select, daband.load_deployed(tmp_path / "p").decide):
-        with pytest.raises(daband.InvalidInput, match="meta device"):
+        with pytest.raises(daband.InvalidInput, match="meta tensor"):
             ask(empty)
