@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import platform
@@ -78,6 +79,8 @@ class Server:
             *options,
         ]
         self.process: subprocess.Popen[bytes] | None = None
+        self.start_cpu: list[float] = []
+        """CPU seconds of the service at its first answer, start by start."""
 
     def start(self) -> float:
         """Start it, and return after how many seconds it answered."""
@@ -86,13 +89,19 @@ class Server:
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
         )
         while time.perf_counter() - begun < _START_LIMIT:
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.address}/health", timeout=1.0).status_code == 200:
+            with (
+                contextlib.suppress(OSError, http.client.HTTPException),
+                contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=1.0)) as connection,
+            ):
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+                    self.start_cpu.append(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"))
                     return time.perf_counter() - begun
             if self.process.poll() is not None:
                 assert self.process.stderr is not None
                 raise RuntimeError(self.process.stderr.read().decode())
-            time.sleep(0.01)
+            time.sleep(0.02)
         raise RuntimeError("the service does not start")
 
     def kill(self) -> None:
@@ -141,7 +150,7 @@ class Caller(threading.Thread):
                 if self._random.random() < 0.25:
                     return None
                 self.repeated += 1
-                time.sleep(0.02)
+                time.sleep(0.1)
         return None
 
 
@@ -158,10 +167,11 @@ def run(
         for thread in threads:
             thread.start()
         for _ in range(kills):
+            _wait_for_answers(threads, 10)
             time.sleep(moments.uniform(*between))
             server.kill()
             starts.append(server.start())
-        time.sleep(0.5)
+        _wait_for_model(log)
         for thread in threads:
             thread.stop.set()
         for thread in threads:
@@ -176,8 +186,24 @@ def run(
         "repeated_calls": sum(thread.repeated for thread in threads),
         "slowest_start_seconds": max(starts[1:], default=starts[0]),
         "median_start_seconds": float(np.median(starts[1:] or starts)),
+        "start_cpu_seconds": float(np.median(server.start_cpu)),
         **_compare(log, told, rewarded),
     }
+
+
+def _wait_for_answers(threads: list[Caller], n: int) -> None:
+    """Until so many more decisions were acknowledged: every kill comes under load, however busy the machine is."""
+    until, most = sum(len(thread.events) for thread in threads) + n, time.monotonic() + _START_LIMIT
+    while sum(len(thread.events) for thread in threads) < until and time.monotonic() < most:
+        time.sleep(0.01)
+
+
+def _wait_for_model(log: str) -> None:
+    """Until the worker, which was killed as often, has learned from the log."""
+    store, most = Store(log), time.monotonic() + _START_LIMIT
+    while len(store.models()) < 2 and time.monotonic() < most:
+        time.sleep(0.1)
+    store.close()
 
 
 def _compare(log: str, told: dict[str, dict[str, Any]], rewarded: dict[str, float]) -> dict[str, int]:

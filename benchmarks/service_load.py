@@ -1,7 +1,7 @@
 """How many requests a second does the service answer, beside a bare endpoint that writes the same rows?
 
     python benchmarks/service_load.py --json benchmarks/records/service-load.json --commit $(git rev-parse --short HEAD)
-    python benchmarks/service_load.py --soak 20 ...        # and 20 minutes at a steady rate, for the memory
+    python benchmarks/service_load.py --soak 20 ...       # and 20 minutes at a steady rate, for the memory
 
 16 clients with connections that stay open decide and reward in turns (LinUCB, 32 numbers, 10 arms), from a process of
 their own. The bare endpoint runs on the same server and framework: it reads the JSON, writes a row of the same size by
@@ -150,8 +150,19 @@ def children(pid: int) -> list[int]:
         return [int(one) for one in file.read().split()]
 
 
-def soak(server: Server, minutes: float, rate: float) -> dict[str, Any]:
+def soak(minutes: float, rate: float) -> dict[str, Any]:
     """A steady rate for some minutes: memory of service and worker every few seconds, and what it grew by."""
+    with tempfile.TemporaryDirectory() as name:
+        policy, file = write_policy(Path(name))
+        server = Server(file, f"sqlite:///{name}/events.db", "--learn", str(policy))
+        server.start()
+        try:
+            return _soaked(server, minutes, rate)
+        finally:
+            server.kill()
+
+
+def _soaked(server: Server, minutes: float, rate: float) -> dict[str, Any]:
     assert server.process is not None
     pause = CLIENTS * 2.0 / rate
     command = [
@@ -178,8 +189,8 @@ def soak(server: Server, minutes: float, rate: float) -> dict[str, Any]:
     return {"minutes": minutes, "memory_mb": memory, **found}
 
 
-def compare(seconds: float, turns: int, soak_minutes: float, soak_rate: float) -> dict[str, Any]:
-    """Service and bare endpoint in turns, then the soak."""
+def compare(seconds: float, turns: int) -> dict[str, Any]:
+    """Service and bare endpoint in turns."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         policy, file = write_policy(folder)
@@ -200,9 +211,6 @@ def compare(seconds: float, turns: int, soak_minutes: float, soak_rate: float) -
                 found["bare"].append(load(port, seconds))
                 found["service"].append(load(server.port, seconds))
                 print({name: round(runs[-1]["rate"]) for name, runs in found.items()}, flush=True)
-            bare.terminate()
-            bare.wait()
-            long = soak(server, soak_minutes, soak_rate) if soak_minutes else None
         finally:
             bare.kill()
             server.kill()
@@ -214,14 +222,15 @@ def compare(seconds: float, turns: int, soak_minutes: float, soak_rate: float) -
         "ratio": rates["service"] / rates["bare"],
         "median_ms": float(np.median([one["median_ms"] for one in found["service"]])),
         "p99_ms": float(np.median([one["p99_ms"] for one in found["service"]])),
-        "soak": long,
+        "soak": None,
+        "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()},
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="of one turn")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=5, help="0: only the soak")
     parser.add_argument("--soak", type=float, default=0.0, help="minutes")
     parser.add_argument("--soak-rate", type=float, default=300.0, help="requests a second")
     parser.add_argument("--json", type=Path)
@@ -232,12 +241,15 @@ def main() -> None:
     if arguments.clients is not None:
         print(json.dumps(asyncio.run(_clients(arguments.clients, arguments.seconds, arguments.pause))))
         return
-    found = compare(arguments.seconds, arguments.turns, arguments.soak, arguments.soak_rate)
+    if arguments.turns:
+        found = {**compare(arguments.seconds, arguments.turns), "commit": arguments.commit}
+    else:  # the soak alone, beside the rates that are there
+        found = json.loads(arguments.json.read_text())
+    if arguments.soak:
+        found["soak"] = soak(arguments.soak, arguments.soak_rate)
     print(json.dumps({name: value for name, value in found.items() if name != "turns"}, indent=2))
     if arguments.json is not None:
-        machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
-        document = {**found, "machine": machine, "commit": arguments.commit}
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

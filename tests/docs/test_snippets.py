@@ -129,6 +129,29 @@ def prepare_report(names):
         bench(experiment.runs(["linucb", "random"], [0, 1]), Path(folder))
 
 
+def prepare_service(names):
+    """A service of the policy of the hand-over's page, in a thread."""
+    import socket
+    import threading
+    import time
+
+    import uvicorn
+
+    from daband.service import create_app
+
+    prepare_handover(names)
+    daband.export(names["policy"], "market.daband", pair=names["pair"], domain="target")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    app = create_app("market.daband", "sqlite:///events.db")
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+    threading.Thread(target=server.run, daemon=True).start()
+    while not server.started:
+        time.sleep(0.01)
+    names["address"] = f"http://127.0.0.1:{port}"
+
+
 def prepare_obp(names):
     names["feedback"] = {
         "context": names["x"], "action": names["arms"], "reward": names["rewards"], "pscore": names["propensities"],
@@ -142,6 +165,7 @@ PREPARE = {
     ("docs/guide/large-logs.md", 0): prepare_large_logs,
     ("docs/guide/large-logs.md", 1): prepare_named_columns,
     ("docs/guide/report.md", 0): prepare_report,
+    ("docs/guide/service.md", 0): prepare_service,
     ("docs/moving/obp.md", 1): prepare_obp,
 }
 

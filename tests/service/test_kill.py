@@ -20,8 +20,9 @@ def service_kill():
 
 def test_five_kills_lose_nothing(service_kill, log):
     found = service_kill.run(log, kills=5, between=(0.05, 0.6))
-    assert found["acknowledged_events"] > 50
-    assert found["acknowledged_rewards"] > 30
+    assert found["acknowledged_events"] >= 50
+    assert found["models_learned"] >= 1
+    assert found["acknowledged_rewards"] >= 10
     assert {fault: found[fault] for fault in service_kill.FAULTS} == dict.fromkeys(service_kill.FAULTS, 0)
     assert found["slowest_start_seconds"] < 20  # the benchmark holds 5 s; test machines may be busy
 

@@ -85,7 +85,7 @@ def test_another_policy_file_does_not_learn_old_rewards_again(policy_files, tmp_
     assert worked(store, other)._learner.seq == 40
     fill(store, 20, start=40)
     worked(store, other)
-    assert [row.rounds for row, _ in store.models()][:2] == [420, 0]
+    assert [row.rounds for row, _ in store.models()][:2] == [420, 400]
     store.close()
 
 
@@ -197,4 +197,29 @@ def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log
     daband.LinUCB(context_shape=(2,), n_arms=3, seed=0).save(tmp_path / "other.safetensors")
     with pytest.raises(InvalidInput, match="give the one it was exported from"):
         Worker(store, Settings(), learn=tmp_path / "other.safetensors")
+    store.close()
+
+
+def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_path, sqlite_log):
+    import daband
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, DIM))
+    pair = daband.domains.from_arrays(source=(x, rng.integers(3, size=300)), target=rng.normal(size=(200, DIM)))
+    policy = daband.DABand.for_pair(pair, recipe="small", seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    policy.deploy("target")
+    policy.save(tmp_path / "policy.safetensors")
+    daband.export(policy, tmp_path / "market.daband", pair=pair, domain="target")
+    files = tmp_path / "policy.safetensors", tmp_path / "market.daband"
+    store = Store(sqlite_log)
+    publish_file(store, files[1].read_bytes(), 0.0)
+    fill(store, 30)
+    worked(store, files)
+    fill(store, 30, start=30)
+    worked(store, files)
+    learned = [row for row, _ in store.models() if row.origin == "learned"]
+    assert [row.learned_seq for row in learned] == [60, 40, 20]
+    for row in learned[:2]:
+        assert replay(store, files[0], row) == store.model_content(row.number)
     store.close()

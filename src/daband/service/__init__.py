@@ -1,11 +1,15 @@
 """Decisions and rewards over HTTP, with a log that loses nothing: ``pip install 'daband[serve]'``, ``daband serve``."""
 
+from typing import TYPE_CHECKING, Any
+
 from daband.service.app import create_app
-from daband.service.client import Client, ServiceDecision, ServiceError
 from daband.service.export_events import export_events
 from daband.service.process import serve
 from daband.service.settings import Clock, Limits, Settings, Tokens
 from daband.service.store import Store
+
+if TYPE_CHECKING:
+    from daband.service.client import Client, ServiceDecision, ServiceError
 
 __all__ = [
     "Client",
@@ -20,3 +24,12 @@ __all__ = [
     "export_events",
     "serve",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # A service that starts, perhaps after a crash, does not wait for what it does not need.
+    if name in ("Client", "ServiceDecision", "ServiceError"):
+        from daband.service import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

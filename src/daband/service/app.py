@@ -381,7 +381,8 @@ def publish_file(store: Store, content: bytes, now: float) -> int:
     for row, _ in store.models():
         if row.digest == digest and row.origin == "file":
             return row.number
-    return store.add_model(content, time=now, origin="file", base=digest).number
+    rounds = model_from(content, 0).deployed.rounds_learned
+    return store.add_model(content, time=now, origin="file", base=digest, rounds=rounds).number
 
 
 def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:

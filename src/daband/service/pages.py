@@ -28,7 +28,7 @@ def _number(value: float | None, digits: int = 3) -> str:
         return "-"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:,.{digits}g}" if abs(value) < 1 else f"{value:,.{digits}f}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.5 * 10.0**-digits else f"{value:,.{digits}f}"
 
 
 def _percent(value: float | None) -> str:

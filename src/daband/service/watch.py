@@ -120,8 +120,6 @@ class Watch:
         self._block_size = _FIRST_BLOCK
         self._order: deque[int] = deque()
         self._arrived: dict[int, float] = {}
-        self._drift_at: int | None = None
-        self._broken_event: int | None = None
 
     def see_events(self, rows: Sequence[tuple[int, Event]]) -> None:
         """The next events of the log with their numbers."""
@@ -145,8 +143,6 @@ class Watch:
         if watched and self._monitor is not None:
             contexts = orjson.loads("[" + ",".join(watched) + "]")
             self._monitor.see(contexts if isinstance(contexts[0], dict) else np.asarray(contexts, np.float64))
-            if self._monitor.alarm and self._drift_at is None:
-                self._drift_at = self._events
 
     def see_rewards(self, rows: Sequence[LoggedReward]) -> None:
         """The next rewards of the log."""
@@ -212,7 +208,7 @@ class Watch:
                 "rounds": report.rounds,
                 "contexts_left": report.contexts_left,
                 "arms_left": report.arms_left,
-                "told_at_event": self._drift_at,
+                "told_at_event": min((score.since for score in report.scores if score.since), default=None),
                 "scores": [
                     {"name": score.name, "left": score.left, "since": score.since, "evidence": score.evidence}
                     for score in sorted(report.scores, key=lambda one: (not one.left, -one.evidence))[:8]

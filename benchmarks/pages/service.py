@@ -1,0 +1,86 @@
+"""The page of ``benchmarks/records/service-load.json`` and ``service-kill.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["service_page"]
+
+
+def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
+    """The page as text."""
+    service, bare = load["rate"]["service"], load["rate"]["bare"]
+    spread = load["p99_ms"] / load["median_ms"]
+    machine = load["machine"]
+    lines = [
+        "# The service under load, and killed",
+        "",
+        "<!-- Written by benchmarks/results_pages.py from service-load.json and service-kill.json. Do not edit. -->",
+        "",
+        "## Load",
+        "",
+        f"{load['clients']} clients with open connections decide and reward in turns, on {machine['cores']} cores that",
+        "they share with the service: LinUCB, 32 numbers, 10 arms, the log in SQLite on disk, learning and watching",
+        "on. The bare endpoint runs on the same framework and server: it reads the JSON, writes a row of the same size",
+        "by the same group commit, and answers. Turns of the two alternate; medians over turns.",
+        "",
+        "|  | requests a second | median | p99 |",
+        "| --- | ---: | ---: | ---: |",
+        f"| `daband serve` | {service:,.0f} | {load['median_ms']:.1f} ms | {load['p99_ms']:.1f} ms |",
+        f"| bare endpoint | {bare:,.0f} | | |",
+        "",
+        f"That is {load['ratio']:.0%} of the bare endpoint (goal: 60%); p99 is {spread:.1f} times the median",
+        "(goal: 5).",
+        f"The machine had a load of {machine['load']:.1f}, most of it other people's work, so rates are low in both",
+        "rows; their ratio is what counts.",
+        "",
+    ]
+    soak = load["soak"]
+    if soak is not None:
+        lines += [
+            "## Memory",
+            "",
+            f"{soak['minutes']:g} minutes at {soak['rate']:,.0f} requests a second ({soak['requests']:,} in all,",
+            f"{soak['wrong']} of them not answered with 200), in megabytes:",
+            "",
+            "| process | at the start | second third | last third | most |",
+            "| --- | ---: | ---: | ---: | ---: |",
+        ]
+        for name, memory in soak["memory_mb"].items():
+            lines.append(
+                f"| {name} | {memory['start']:.0f} | {memory['second_third']:.0f} | {memory['last_third']:.0f} "
+                f"| {memory['most']:.0f} |"
+            )
+        lines.append("")
+    lines += [
+        "## Killed with SIGKILL",
+        "",
+        "Four clients decide and reward all the time, and repeat what got no answer. The service and its worker are",
+        "killed at random moments and started again.",
+        "",
+        "| log | kills | acknowledged events | rewards | lost | twice | altered | start, median | start, slowest |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, one in kill["logs"].items():
+        lost, twice, altered = (
+            one[f"{what}_events"] + one[f"{what}_rewards"] for what in ("lost", "double", "altered")
+        )
+        lines.append(
+            f"| {name} | {one['kills']} | {one['acknowledged_events']:,} | {one['acknowledged_rewards']:,} | {lost} "
+            f"| {twice} | {altered} | {one['median_start_seconds']:.1f} s | {one['slowest_start_seconds']:.1f} s |"
+        )
+    lines += [
+        "",
+        "A start is counted from the new process to its first answer (goal: 5 s). It takes",
+        f"{kill['logs']['sqlite']['start_cpu_seconds']:.1f} s of CPU time; the machine had a load of",
+        f"{kill['machine']['load']:.1f} on {kill['machine']['cores']} cores from other work meanwhile.",
+        "",
+        f"Python {machine['python']}; commits {load['commit']} and {kill['commit']}.",
+        "",
+        "```",
+        "python benchmarks/service_load.py --soak 20 --json benchmarks/records/service-load.json",
+        "python benchmarks/service_kill.py --kills 50 --json benchmarks/records/service-kill.json",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,87 @@
+"""The log as Parquet: what ``fit_log`` and ``evaluate_log`` read is what the service logged."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import daband
+from daband.errors import DataError, InvalidInput
+from daband.service import Client, Settings, Store, export_events
+from tests.service.conftest import DIM, served
+
+
+def filled(exported, log, n=200, **settings):
+    """Decisions and rewards; every fifth event has none, and the first is corrected."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(n, DIM))
+    decided, rewards = [], rng.random(n).round(3)
+    service = served(exported, log, Settings(corrections="versioned", **settings))
+    with service as client, Client(str(client.base_url)) as api:
+        for number, row in enumerate(rows):
+            decided.append(api.decide(row.tolist(), event_id=f"e{number}"))
+            if number % 5:
+                api.reward(f"e{number}", rewards[number])
+        api.reward("e1", 0.5)
+    rewards[1] = 0.5
+    kept = np.arange(n) % 5 != 0
+    arms = np.array([one.arm for one in decided])
+    return rows[kept], arms[kept], rewards[kept], np.array([one.propensity for one in decided])[kept]
+
+
+def test_the_log_as_parquet_is_what_fit_log_and_evaluate_log_read(exported, log, tmp_path):
+    contexts, arms, rewards, propensities = filled(exported, log)
+    assert export_events(log, tmp_path / "week.parquet") == len(arms)
+    fresh = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
+    by_log = daband.fit_log(fresh, tmp_path / "week.parquet", propensity_weighting="none")
+    by_hand = daband.LinUCB(context_shape=(DIM,), n_arms=3, seed=0)
+    by_hand.update(contexts, arms, rewards)
+    assert by_log.rounds_learned == len(arms)
+    np.testing.assert_allclose(by_log.select(contexts).mean, by_hand.select(contexts).mean, rtol=1e-9)
+    in_memory = daband.evaluate_log(by_hand, (contexts, arms, rewards, propensities), estimator="snips")
+    from_file = daband.evaluate_log(by_hand, tmp_path / "week.parquet", estimator="snips")
+    assert from_file.value == pytest.approx(in_memory.value)
+
+
+def test_a_table_keeps_its_columns(tmp_path, sqlite_log):
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"age": rng.integers(20, 60, 300), "city": rng.choice(["Oslo", "Bergen"], 300)})
+    frame = frame.with_columns(offer=pl.Series(rng.choice(["a", "b"], 300)))
+    columns = daband.domains.Columns(context=["age", "city"], categorical=["city"], label="offer")
+    pair = daband.domains.from_table(source=frame, target=frame, columns=columns)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+    daband.export(policy, tmp_path / "t.daband", pair=pair, domain="target")
+    with served(tmp_path / "t.daband", sqlite_log) as client, Client(str(client.base_url)) as api:
+        for number in range(60):
+            row = {"age": 20 + number, "city": ("Oslo", "Bergen")[number % 2]}
+            api.reward(api.decide(row).event_id, number % 2)
+    export_events(sqlite_log, tmp_path / "week.parquet")
+    written = pl.read_parquet(tmp_path / "week.parquet")
+    assert set(written.columns) == {"age", "city", "arm", "reward", "propensity"}
+    before = policy.rounds_learned
+    daband.fit_log(policy, tmp_path / "week.parquet", domain="target")
+    assert policy.rounds_learned == before + 60
+
+
+def test_spans_defaults_and_ids(exported, sqlite_log, tmp_path):
+    filled(exported, sqlite_log, 50)
+    store = Store(sqlite_log)
+    times = [event.time for _, event in store.events_after(0, 99)]
+    store.close()
+    from datetime import UTC, datetime
+
+    middle = datetime.fromtimestamp(times[25], UTC)
+    first = export_events(sqlite_log, tmp_path / "a.parquet", until=middle)
+    second = export_events(sqlite_log, tmp_path / "b.parquet", since=middle.isoformat(), ids=True)
+    assert (first, second) == (20, 20)
+    assert {"event_id", "time", "model", "mode"} < set(pl.read_parquet(tmp_path / "b.parquet").columns)
+    with pytest.raises(DataError, match="no event"):
+        export_events(sqlite_log, tmp_path / "c.parquet", until="2001-01-01")
+    with pytest.raises(InvalidInput, match="a moment is written"):
+        export_events(sqlite_log, tmp_path / "c.parquet", until="yesterday")
+
+
+def test_a_log_without_contexts_says_what_cannot_be_done(exported, sqlite_log, tmp_path):
+    filled(exported, sqlite_log, 20, contexts="hash")
+    with pytest.raises(DataError, match="without contexts"):
+        export_events(sqlite_log, tmp_path / "week.parquet")

@@ -1,0 +1,91 @@
+"""``daband serve`` as a process: what it imports, what it refuses, how it stops, and that it learns on its own."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import numpy as np
+import pytest
+
+from daband.service import Client
+from tests.service.conftest import DIM, free_port
+
+
+def run(*arguments, env=None):
+    return subprocess.run(
+        [sys.executable, "-m", "daband", *arguments], capture_output=True, text=True, check=False, env=env
+    )
+
+
+def test_the_deciding_process_does_not_import_torch(exported, tmp_path):
+    code = f"""
+import sys
+from daband.service import create_app
+app = create_app({str(exported)!r}, "sqlite:///{tmp_path}/events.db")
+heavy = [name for name in ("torch", "polars", "typer", "matplotlib", "pydantic", "sklearn") if name in sys.modules]
+print(heavy)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_the_extra_the_command_says_what_to_install(exported, tmp_path):
+    code = """
+import sys
+sys.modules["starlette"] = None
+from daband.cli.main import main
+sys.argv = ["daband", "serve", sys.argv[1]]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(exported)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'daband[serve]'" in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "0.0.0.0"], "not every role has a token"),
+        (["--learn", "nothing.safetensors"], "is not a file"),
+        (["--log", "events.db"], "log must be"),
+        (["--incumbent", "fax"], "'fax' is no arm"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(exported, tmp_path, options, message):
+    log = [] if "--log" in options else ["--log", f"sqlite:///{tmp_path}/events.db"]
+    done = run("serve", str(exported), *log, *options)
+    assert done.returncode == 2
+    assert message in done.stderr.replace("\n", " ")
+
+
+def test_a_served_policy_learns_and_stops_cleanly(policy_files, tmp_path):
+    port, log = free_port(), f"sqlite:///{tmp_path}/events.db"
+    policy, file = policy_files
+    command = [sys.executable, "-m", "daband", "serve", str(file), "--log", log, "--port", str(port)]
+    process = subprocess.Popen(
+        [*command, "--learn", str(policy), "--learn-every", "20"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        with Client(f"http://127.0.0.1:{port}", patience=60) as api:
+            rng = np.random.default_rng(0)
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                decision = api.decide(rng.normal(size=DIM).tolist())
+                api.reward(decision.event_id, float(rng.random() < 0.5))
+                if decision.model > 0:
+                    break
+        assert decision.model > 0
+        models = httpx.get(f"http://127.0.0.1:{port}/models").json()["models"]
+        assert models[0]["origin"] == "learned"
+        assert models[0]["rounds"] >= 420
+    finally:
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=60)[0].decode()
+    assert "Traceback" not in output
+    assert process.returncode == 0
+    done = run("export-events", log, str(tmp_path / "week.parquet"))
+    assert done.returncode == 0, done.stderr
+    assert "Written" in done.stdout
+    assert (tmp_path / "week.parquet").is_file()
