@@ -15,6 +15,7 @@ from daband.policies.policy import Policy, policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 from daband.serving import FrozenParts, Member
+from daband.shift import ShiftLike
 
 __all__ = ["Random"]
 
@@ -40,6 +41,7 @@ class Random(Policy):
         arms: str = "disjoint",
         reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
+        shift: ShiftLike = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -48,6 +50,7 @@ class Random(Policy):
             arms=arms,
             reward_range=reward_range,
             transform=transform,
+            shift=shift,
             seed=seed,
         )
         self._key = draw_key(self.seed)
