@@ -154,10 +154,11 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
     pair = pair_of(path)
     options = list(default_candidates(pair))
     names = {option.name for option in options}
-    extra = [Candidate(method, method) for method in SIMPLE if method not in names]
+    image = len(pair.context_shape) > 1  # on the GPU where there is one; LinUCB on pixels would take longer than all
+    extra = [] if image else [Candidate(method, method) for method in SIMPLE if method not in names]
     both = [*options, *extra]
     shown, episodes, length = training_budget(pair, episodes, 64)
-    common: dict[str, Any] = {"episodes": episodes, "episode_length": length, "device": "cpu"}
+    common: dict[str, Any] = {"episodes": episodes, "episode_length": length, "device": "auto" if image else "cpu"}
     trained = train_candidates(shown, both, seeds=[seed], **common)
     twice = [option for option in both if option.name in TWICE]
     second = dict(
@@ -183,6 +184,7 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
         "train_seconds": seconds,
     }  # fmt: skip
     assessed = []
+    asked = {"source": pair.source_test, "target": pair.target, "rule": "greedy", "shift": pair.shift}
     for index, option in enumerate(both):
         if not option.uses_contexts:
             continue
@@ -190,9 +192,9 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
         seeds = [firsts[index], *second.get(option.name, [])]
         for how, members in (("seeds", seeds), ("kinds", [firsts[index], *_once(others)])):
             try:
-                found = daband.assess(members, source=pair.source_test, target=pair.target, rule="greedy")
+                found = daband.assess(members, **asked)
             except daband.InvalidInput:  # two seeds of a closed form may be one policy
-                found = daband.assess(members[0], source=pair.source_test, target=pair.target, rule="greedy")
+                found = daband.assess(members[0], **asked)
             unit = {key: (getattr(found, key) - low) / span for key in ("value", "low", "required", "source_value")}
             least = min(found.explanations.values())
             scores, _, _ = scores_of(
@@ -415,6 +417,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
+    parser.add_argument("--kinds", nargs="*", default=[], help="these kinds of data alone")
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--commit", default="")
@@ -427,6 +430,7 @@ def main() -> None:
         given.out.mkdir(parents=True, exist_ok=True)
         until = time.time() + given.seconds
         paths = sorted(given.pairs.glob("*.npz"), key=lambda path: -path.stat().st_size)
+        paths = [path for path in paths if not given.kinds or path.stem.split("__")[0] in given.kinds]
         jobs = [(path, seed, given.out, given.episodes, until) for seed in given.seeds for path in paths]
         with get_context("spawn").Pool(given.jobs) as pool:
             for line in pool.imap_unordered(_work, jobs):
