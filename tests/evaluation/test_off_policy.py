@@ -455,3 +455,35 @@ class TestBadInput:
         self.refused("sum to 1", policy=lambda x: np.tile([1.5, -0.5, 0.0], (len(x), 1)))
         self.refused(r"shape \(B, K\)", policy=lambda x: np.ones(len(x)))
         self.refused("one row per context", policy=lambda x: np.full((2, K), 1 / K))
+
+
+def test_support_that_is_lost_beside_an_unseen_arm_is_told():
+    """Arm 2 is never logged; and where x > 0 the log never plays arm 1, which the policy always takes there."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 1))
+    arm = np.where(x[:, 0] > 0, 0, rng.integers(0, 2, len(x)))
+    propensity = np.where(x[:, 0] > 0, 1.0, 0.5)
+    log = (x, arm, rng.normal(size=len(x)), propensity)
+
+    def policy(contexts):
+        return np.tile([0.0, 0.95, 0.05], (len(contexts), 1))
+
+    warnings = daband.evaluate_log(policy, log, estimator="snips").warnings
+    assert any("never pulled arm 2" in text for text in warnings)
+    assert any("instead of 0.95" in text and "where the log never does" in text for text in warnings)
+
+    even = (x, rng.integers(0, 2, len(x)), rng.normal(size=len(x)), np.full(len(x), 0.5))
+    warnings = daband.evaluate_log(policy, even, estimator="snips").warnings
+    assert not any("instead of" in text for text in warnings)  # the missing 5% are told once
+
+
+def test_propensities_that_make_weights_without_end_and_wrong_seeds_are_refused():
+    log = ([[0.0], [1.0]] * 20, [0, 1] * 20, [0.0, 1.0] * 20, [0.5] * 39 + [1e-310])
+
+    def policy(contexts):
+        return [[0.5, 0.5]] * len(contexts)
+
+    with pytest.raises(daband.InvalidInput, match=r"the propensity 1e-310 makes a weight of inf"):
+        daband.evaluate_log(policy, log)
+    with pytest.raises(daband.InvalidInput, match="seed must be a whole number >= 0, got -1"):
+        daband.evaluate_log(policy, log, seed=-1)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import daband
 from daband.cli.assess import assessed_line
 from daband.cli.main import app
 from daband.domains import About, from_arrays
@@ -96,3 +97,31 @@ def test_a_committee_that_cannot_be_assessed_costs_the_others_nothing(tmp_path):
     with pytest.warns(UserWarning, match="equal_arms, linucb cannot be assessed"):
         found = assess_runs(tmp_path)
     assert [run.spec.pair for run in found] == ["synthetic", "synthetic"]
+
+
+def test_the_folder_of_a_choice_is_a_finished_run(tmp_path):
+    from daband.domains.registry import pairs
+    from daband.experiments import RunSpec, continue_run, finish_choice, policy_folder
+    from daband.report import write_report
+    from daband.trust import Candidate
+
+    options = pairs.get("synthetic").resolved({"tiny": True})
+    pair = daband.domains.load("synthetic", **options)
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb")]
+    choice = daband.choose(pair, candidates=candidates, episodes=4, episode_length=16, directory=tmp_path)
+    spec = RunSpec(
+        pair="synthetic", pair_options=options, method="constant", variant="default", policy={}, components=64,
+        episodes=4, episode_length=16, seed=0, rule="ucb", selection="choose",
+    )  # fmt: skip
+    finish_choice(choice, pair, spec, tmp_path)
+    assert policy_folder(tmp_path).pair == "synthetic"
+    if choice.candidate == "linucb":
+        assert assess_runs(tmp_path)[0].spec.method == "linucb"
+    assert continue_run(tmp_path, rounds=32)["rounds"] == 32
+    assert write_report(tmp_path, formats=()).is_file()
+    number, path = policy_folder(tmp_path).next_version()
+    assert (number, path.name) == (1, "policy-1.safetensors")
+    path.parent.mkdir()
+    choice.policy.save(path)
+    assert policy_folder(tmp_path).policy_file == path
+    assert policy_folder(tmp_path).next_version()[0] == 2

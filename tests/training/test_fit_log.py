@@ -1,5 +1,6 @@
 """Policies fitted to logs in Parquet files: the same as by ``update``, however the log is cut, killed and continued."""
 
+import copy
 import importlib.util
 import json
 import os
@@ -340,3 +341,62 @@ def test_a_killed_fit_of_new_files_into_a_fitted_policy_goes_on(log, tmp_path):
     assert policy.rounds_learned == 1010
     assert daband.fit_log(policy, log, **state).rounds_learned == 1210
     assert daband.fit_log(linucb(), log, **state).rounds_learned == 1210  # a fresh one learns all of it
+
+
+def week(seed, rows=300):
+    return frame(rows, seed=seed).with_columns(event_id=pl.lit(f"{seed}-") + pl.int_range(rows).cast(pl.String))
+
+
+@pytest.mark.parametrize("kind", ["linear", "neural"])
+def test_learn_log_counts_every_round_of_the_target_once(tmp_path, kind):
+    recipe = {"base": "small", "learning": {"steps": 1, "batch": 8}}
+    policy = linucb() if kind == "linear" else daband.NeuralLinUCB(context_shape=(4,), n_arms=3, recipe=recipe)
+    x, arm, reward, _ = columns(frame(500, seed=50))
+    policy.update(x, arm, 1 - reward)
+    week(1).write_parquet(tmp_path / "week1.parquet")
+    assert daband.learn_log(policy, tmp_path / "week1.parquet", id="event_id").rounds_learned == 800
+    with pytest.warns(LogWarning, match="not counted again"):
+        assert daband.learn_log(policy, tmp_path / "week1.parquet", id="event_id").rounds_learned == 800
+    late = pl.concat([week(1).with_columns(reward=1.0), week(2)])  # the same rounds in a file of another content
+    late.write_csv(tmp_path / "late.csv")
+    policy.save(tmp_path / "p.safetensors")
+    policy = daband.load(tmp_path / "p.safetensors", device="cpu")
+    assert daband.learn_log(policy, tmp_path / "late.csv", id="event_id").rounds_learned == 1100
+    with pytest.raises(InvalidInput, match="prior_trust is fixed"):
+        daband.learn_log(policy, tmp_path / "late.csv", id="event_id", prior_trust=0.5)
+    with pytest.raises(InvalidInput, match=r"id names the column 'event'.*event_id"):
+        daband.learn_log(policy, tmp_path / "week1.parquet", id="event")
+
+
+def test_learn_log_corrects_what_the_source_taught(tmp_path):
+    x, arm, reward, _ = columns(frame(4000, seed=50))
+    wrong = daband.LinUCB(context_shape=(4,), n_arms=3)
+    wrong.update(x, arm, 1 - reward)  # in the source everything is the other way round
+    week(1, 1500).drop("event_id").write_parquet(tmp_path / "week1.parquet")
+    fixed = daband.learn_log(copy.deepcopy(wrong), tmp_path / "week1.parquet", prior_trust=1.0)
+    adaptive = daband.learn_log(wrong, tmp_path / "week1.parquet")
+    new, _, _, _ = columns(frame(500, seed=60))
+    best = new[:, :3].argmax(axis=1)
+    right = [(policy.decide(new, "target", rule="greedy").arm == best).mean() for policy in (fixed, adaptive)]
+    assert right[1] > right[0] + 0.2
+
+
+def test_the_command_learn_writes_versions(tmp_path):
+    run = [sys.executable, "-m", "daband"]
+    place = tmp_path / "policy.safetensors"
+    linucb().save(place)
+    week(1).write_csv(tmp_path / "week1.csv")
+    command = [*run, "learn", str(place), str(tmp_path / "week1.csv"), "--id", "event_id"]
+    for expected in ("Learned 300 rounds of the target", "Nothing new"):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+    assert daband.load(place).rounds_learned == 300
+
+
+def test_continue_on_target_takes_a_log(tmp_path):
+    week(1).drop("event_id").write_parquet(tmp_path / "week1.parquet")
+    log = daband.domains.ParquetLog(tmp_path / "week1.parquet", n_arms=3)
+    policy = linucb()
+    run = daband.continue_on_target(policy, target=log, rounds=200)
+    assert (run.rounds, policy.rounds_learned) == (200, 200)

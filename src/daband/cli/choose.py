@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Callable, Iterator
@@ -20,8 +19,8 @@ from daband.cli.options import Name, Overrides, stem
 from daband.cli.running import interrupted_exit, interruptible, say, warnings_on
 from daband.domains import load
 from daband.domains.registry import pairs
-from daband.experiments import CHOICE_FILE, load_experiment
-from daband.files import make_folder, write_text
+from daband.experiments import RunSpec, finish_choice, load_experiment
+from daband.files import make_folder
 from daband.training import CandidateProgress
 from daband.trust import Choice, choose
 
@@ -71,10 +70,20 @@ def choose_command(
                 )
         except KeyboardInterrupt as stopped:
             raise interrupted_exit(place, stopped) from None
-        choice.policy.save(place / "policy.safetensors")
-        about = {"pair": pair_name, "pair_options": options, "class_names": list(pair.class_names)}
-        write_text(place / "assessment.json", json.dumps(choice.assessment.as_dict(), indent=2) + "\n")
-        write_text(place / CHOICE_FILE, json.dumps({**about, **choice.as_dict()}, indent=2) + "\n")
+        spec = RunSpec(
+            pair=pair_name,
+            pair_options=options,
+            method="constant",
+            variant="default",
+            policy={},
+            components=experiment.components,
+            episodes=experiment.episodes,
+            episode_length=experiment.episode_length,
+            seed=seed,
+            rule="ucb",
+            selection="choose",
+        )
+        finish_choice(choice, pair, spec, place)
         console.print(_table(pair_name, choice))
         say(console, f"Chosen: {choice.candidate} ({choice.rule}).")
         say(console, choice.assessment.sentence)

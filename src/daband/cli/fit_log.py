@@ -1,7 +1,10 @@
-"""``daband fit-log``: a policy fitted to a log in Parquet files, of any size."""
+"""``daband fit-log`` and ``daband learn``: a policy fitted to a log of any size, or taught by a log of the target."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +18,12 @@ from daband.cli.running import say, warnings_on
 from daband.domains import Columns
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.errors import InvalidInput
+from daband.experiments import policy_folder
 from daband.experiments.methods import checked_method, policy_class
-from daband.files import check_writable
+from daband.files import check_writable, make_folder
 from daband.policies import Policy
 
-__all__ = ["fit_log_command"]
+__all__ = ["fit_log_command", "learn_command"]
 
 
 def fit_log_command(
@@ -46,6 +50,76 @@ def fit_log_command(
     with named_as_options():
         columns = log_columns(context)
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
+    with _progress(console, fitted.name) as show, named_as_options():
+        daband.fit_log(
+            fitted,
+            log,
+            columns=columns,
+            engine=engine,
+            ray_address=address,
+            workers=workers,
+            on_damaged=on_damaged,
+            directory=state,
+            progress=show,
+        )
+    fitted.save(out)
+    say(console, f"{fitted!r}\nPolicy: {out}")
+
+
+def learn_command(
+    policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")],
+    log: Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")],
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
+    ] = None,
+    prior_trust: Annotated[
+        str | None,
+        typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
+    ] = None,
+    skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
+) -> None:
+    """Learn from a log of the target that the exported policy wrote: every round once, then export again.
+
+    For example: daband learn runs/market-choice week1.parquet --id event_id
+    """
+    console = Console()
+    folder = policy_folder(policy) if policy.is_dir() else None
+    version, place = (0, out or policy) if folder is None else folder.next_version()
+    place = out or place
+    if folder is not None and out is None:
+        make_folder(place.parent)
+    check_writable(place)
+    learner = daband.load(policy if folder is None else folder.policy_file, device="cpu")
+    before = learner.rounds_learned
+    with _progress(console, learner.name) as show, named_as_options():
+        daband.learn_log(
+            learner,
+            log,
+            columns=log_columns(context),
+            id=id_column,
+            prior_trust=prior_trust if prior_trust in (None, "adaptive") else float(prior_trust or 1.0),
+            on_damaged="skip" if skip_damaged else "refuse",
+            progress=show,
+        )
+    learned = learner.rounds_learned - before
+    if not learned:
+        say(console, "Nothing new: the policy has learned every round of this log before. Nothing is written.")
+        return
+    learner.save(place)
+    say(console, f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
+    say(console, f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
+    if folder is not None and out is None:
+        say(console, f"For production: daband export {shlex.quote(str(policy))} FILE")
+
+
+@contextmanager
+def _progress(console: Console, name: str) -> Iterator[Callable[[dict[str, float]], None]]:
     parts = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -55,7 +129,7 @@ def fit_log_command(
         TimeElapsedColumn(),
     )
     with warnings_on(console), Progress(*parts, console=console, transient=True) as drawing:
-        task = drawing.add_task(fitted.name, rows="0", rate="-", left="-")
+        task = drawing.add_task(name, rows="0", rate="-", left="-")
 
         def show(record: dict[str, float]) -> None:
             drawing.update(
@@ -67,20 +141,7 @@ def fit_log_command(
                 left=f"{record['seconds_left']:,.0f} s",
             )
 
-        with named_as_options():
-            daband.fit_log(
-                fitted,
-                log,
-                columns=columns,
-                engine=engine,
-                ray_address=address,
-                workers=workers,
-                on_damaged=on_damaged,
-                directory=state,
-                progress=show,
-            )
-    fitted.save(out)
-    say(console, f"{fitted!r}\nPolicy: {out}")
+        yield show
 
 
 def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:

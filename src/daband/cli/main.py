@@ -23,8 +23,8 @@ from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
 from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
-from daband.cli.fit_log import fit_log_command
-from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, spans, stem, whole_numbers
+from daband.cli.fit_log import fit_log_command, learn_command
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
 from daband.cli.running import run_all, say, warnings_on
 from daband.cli.serve import export_events_command, serve_command
 from daband.cli.sweep import sweep
@@ -65,7 +65,10 @@ Committee = Annotated[
         help="Train so many seeds of each method, stacked on a GPU, and assess them in the target without a label.",
     ),
 ]
-Methods = Annotated[str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.")]
+Methods = Annotated[
+    str | None,
+    typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.", autocompletion=complete_methods),
+]
 
 
 def _version(asked: bool) -> None:
@@ -110,7 +113,7 @@ def demo(
 @app.command()
 def run(
     name: Name,
-    method: Annotated[str, typer.Option(help="The method to run.")] = "linucb",
+    method: Annotated[str, typer.Option(help="The method to run.", autocompletion=complete_methods)] = "linucb",
     seed: Annotated[int, typer.Option(min=0, help="The seed.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where the run's folder goes.")] = None,
     committee: Committee = None,
@@ -161,6 +164,7 @@ app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
+app.command("learn")(learn_command)
 app.command("serve")(serve_command)
 app.command("export-events")(export_events_command)
 
@@ -262,6 +266,33 @@ def _written(folder: Path, pair: str | None = None) -> Path:
 
     with console.status("Drawing the report ..."):
         return write_report(folder, pair=pair)
+
+
+_EXAMPLES = {
+    "demo": "daband demo --out runs/demo",
+    "run": "daband run market.toml --method daband --seed 1",
+    "bench": "daband bench market.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market",
+    "ablate": "daband ablate market.toml --seeds 0-4",
+    "sweep": "daband sweep market.toml --grid alpha=0.1,0.5 --method linucb",
+    "continue": "daband continue runs/market-choice --rounds 500",
+    "audit": "daband audit runs/market-choice --answers questions.csv",
+    "choose": "daband choose market.toml --out runs/market-choice",
+    "assess": "daband assess runs/market-choice --required 3.5",
+    "fit-log": "daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors",
+    "evaluate-log": "daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips",
+    "export": "daband export runs/market-choice market.daband",
+    "learn": "daband learn runs/market-choice week1.csv --id event_id",
+    "serve": "daband serve market.daband",
+    "export-events": "daband export-events sqlite:///events.db week1.parquet",
+    "report": "daband report runs/market",
+    "presets": "daband presets",
+    "methods": "daband methods",
+}
+"""What ends the help of a command."""
+for _command in app.registered_commands:
+    _name = _command.name or (_command.callback.__name__ if _command.callback else "")
+    if _name in _EXAMPLES:
+        _command.epilog = f"Example: {_EXAMPLES[_name]}"
 
 
 def main() -> None:

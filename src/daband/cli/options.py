@@ -12,11 +12,39 @@ import typer
 
 from daband.domains import Columns
 from daband.errors import DataError, InvalidInput
+from daband.experiments import method_names, preset_names
 
-__all__ = ["Jobs", "Name", "Out", "Overrides", "Ray", "Seeds", "log_columns", "named_as_options",
-           "spans", "stem", "whole_numbers"]  # fmt: skip
+__all__ = [
+    "Jobs",
+    "Name",
+    "Out",
+    "Overrides",
+    "Ray",
+    "Seeds",
+    "complete_methods",
+    "log_columns",
+    "named_as_options",
+    "spans",
+    "stem",
+    "whole_numbers",
+]  # fmt: skip
 
-Name = Annotated[str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.")]
+
+def complete_preset(incomplete: str) -> list[str]:
+    """The presets that a shell offers."""
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """The methods that a shell offers, behind those that stand there: ``random,lin`` gives ``random,linucb``."""
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in method_names() if name.startswith(begun)]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(help="A preset (see `daband presets`) or a TOML file.", autocompletion=complete_preset),
+]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
 Ray = Annotated[

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import finite
+from daband.arguments import finite, whole
 from daband.arrays import ArrayLike, FloatArray
 from daband.blas_threads import one_blas_thread
 from daband.domains import Columns, Contexts, TableTransform
@@ -173,6 +173,7 @@ def compare_estimators(
             raise InvalidInput(f"estimator must be one of {', '.join(map(repr, ESTIMATORS))}, got {name!r}")
     if not 0.0 < finite("confidence", confidence) < 1.0:
         raise InvalidInput(f"confidence must lie between 0 and 1, got {confidence!r}")
+    whole("seed", seed, least=0)
     if not (isinstance(policy, Policy) or callable(policy)):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
     files = LogFiles(columns, table, on_damaged, progress)

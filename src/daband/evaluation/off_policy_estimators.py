@@ -16,6 +16,7 @@ import math
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
+from daband.errors import InvalidInput
 from daband.evaluation.intervals import Estimate, mean_estimate
 
 __all__ = [
@@ -29,13 +30,23 @@ __all__ = [
     "switch_doubly_robust",
 ]
 
+_LARGEST_WEIGHT = 1e100
+"""Its square, and sums of them, are still finite."""
 THRESHOLDS: FloatArray = np.exp2(np.arange(-8, 41, dtype=np.float64) / 2)
 """Thresholds that ``switch_doubly_robust`` may have besides infinity: 1/16 to a million, by steps of the root of 2."""
 
 
 def importance_weights(probabilities: FloatArray, arms: IntArray, propensities: FloatArray) -> FloatArray:
     """Weights (n,) from the policy's probabilities (n, K), the logged arms and their propensities (n,)."""
-    weights: FloatArray = probabilities[np.arange(len(arms)), arms] / propensities
+    with np.errstate(over="ignore"):
+        weights: FloatArray = probabilities[np.arange(len(arms)), arms] / propensities
+    too_large = ~(weights < _LARGEST_WEIGHT)
+    if too_large.any():
+        row = int(np.argmax(too_large))
+        raise InvalidInput(
+            f"log: the propensity {propensities[row]:g} makes a weight of {weights[row]:.2g}, with which nothing can "
+            "be estimated; see whether propensities are probabilities of the logged arm, and drop such rounds"
+        )
     return weights
 
 

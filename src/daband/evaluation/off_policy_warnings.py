@@ -44,8 +44,8 @@ def log_warnings(
     found = []
     n = int(pulls.sum())
     unseen = np.flatnonzero((pulls == 0) & (shares > _NEGLIGIBLE))
+    share = float(shares[pulls == 0].sum())
     if len(unseen):
-        share = float(shares[pulls == 0].sum())
         names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
         found.append(
             f"support is missing: the log never pulled arm {names}, which the policy takes in {share:.1%} of rounds; "
@@ -65,10 +65,12 @@ def log_warnings(
         )
     if n > 1 and kept.total > 0 and kept.largest > _LARGEST_SHARE * kept.total:
         found.append(f"one round (row {kept.row}) carries {kept.largest / kept.total:.0%} of all weight")
-    if not len(unseen) and abs(average.value - 1.0) > _DEVIATIONS * average.error:
+    # Arms that the log never has take their share of the weight away; what is missing beyond that is no less lost.
+    if abs(average.value - (1.0 - share)) > _DEVIATIONS * average.error:
         found.append(
-            f"weights average {average.value:.3g} instead of 1: propensities are not those of the log, or the policy "
-            "takes arms in contexts where the log never does"
+            f"weights average {average.value:.3g} instead of {1.0 - share:.3g}: propensities are not those of the log, "
+            "or the policy takes arms in contexts where the log never does; of those nothing is known, and the "
+            "estimate leaves them out"
         )
     dropped = weights.total - kept.total
     if estimator == "switch-dr" and dropped > _ROUNDING * weights.total:

@@ -7,12 +7,14 @@ from daband.experiments.methods import build_policy, method_names
 from daband.experiments.records import read_results
 from daband.experiments.run import (
     AUDIT_FOLDER,
+    CANDIDATES_FOLDER,
     CHOICE_FILE,
     PolicyFolder,
     Profiled,
     begin_audit,
     continue_run,
     execute,
+    finish_choice,
     finished_runs,
     policy_folder,
     profile_run,
@@ -22,6 +24,7 @@ from daband.experiments.settings import Experiment, RunSpec, load_experiment, pr
 
 __all__ = [
     "AUDIT_FOLDER",
+    "CANDIDATES_FOLDER",
     "CHOICE_FILE",
     "AssessedRun",
     "BenchError",
@@ -40,6 +43,7 @@ __all__ = [
     "continue_bench",
     "continue_run",
     "execute",
+    "finish_choice",
     "finished_runs",
     "load_experiment",
     "method_names",

@@ -119,4 +119,4 @@ def _assessed(members: list[tuple[Path, RunSpec]], wanted: list[int], required: 
 
 def _siblings(run: Path) -> list[Path]:
     """Finished runs beside this one, and itself."""
-    return sorted(path.parent for path in run.resolve().parent.glob("*/done"))
+    return sorted({path.parent.resolve() for path in run.resolve().parent.glob("*/done")})  # a link is the same run

@@ -12,22 +12,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from daband.domains import Pair, load
+from daband.domains import LoggedDomain, Pair, load
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.evaluation import Evaluation, count_arms, evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
 from daband.experiments.methods import build_policy
 from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
-from daband.files import finish_folder, locked, read_json, write_text
-from daband.policies import Policy
+from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_text
+from daband.policies import Policy, read_notes
 from daband.policies import load as load_policy
 from daband.training import Profile, Run, Training, TrainSettings, continue_on_target
+from daband.training.folder import as_json
 from daband.training.loop import run_phase
-from daband.trust import Audit, audit, read_assessment
+from daband.trust import Audit, Choice, audit, read_assessment
 
 __all__ = [
     "AUDIT_FOLDER",
+    "CANDIDATES_FOLDER",
     "CHOICE_FILE",
     "CONTINUED_FOLDER",
     "PolicyFolder",
@@ -38,6 +40,7 @@ __all__ = [
     "continue_run",
     "continued_record",
     "execute",
+    "finish_choice",
     "finished_record",
     "finished_runs",
     "policy_folder",
@@ -52,7 +55,11 @@ _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "envir
 _CONTINUABLE = ("config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors")
 CHOICE_FILE = "choice.json"
 """What ``daband choose`` writes beside the policy: the table of candidates, and the pair."""
+CANDIDATES_FOLDER = "candidates"
+"""The subfolder of a choice in which its candidates are trained."""
 CONTINUED_FOLDER = "continued"
+LEARNED_FOLDER = "learned"
+"""The subfolder of a run or a choice with the policies that learned logs of the target."""
 AUDIT_FOLDER = "audit"
 """The subfolder of a run in which its audit is kept."""
 Progress = Callable[[dict[str, float]], None]
@@ -168,6 +175,7 @@ def conclude(prepared: Prepared, run: Run) -> Record:
         "target_contexts": sum(arm_counts),
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
+        "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - started,
         "selection": spec.selection,
@@ -335,6 +343,47 @@ def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prio
     return record
 
 
+def finish_choice(choice: Choice, pair: Pair, spec: RunSpec, folder: Path) -> None:
+    """Make the folder of a choice a finished run of the chosen candidate, so that every command takes it.
+
+    ``spec`` says how candidates were trained, in the subfolder ``candidates``; ``choice.json`` is written before
+    ``done``.
+    """
+    row = next(row for row in choice.table if row["chosen"])
+    components = int(row.get("components", spec.components))
+    spec = spec.model_copy(update={"method": row["method"], "policy": dict(row["settings"]), "components": components})
+    policy = choice.policy
+    policy.save(folder / "policy.safetensors")
+    choice.assessment.save(folder / "assessment.json")
+    about = {"pair": spec.pair, "pair_options": spec.pair_options, "class_names": list(pair.class_names)}
+    write_text(folder / CHOICE_FILE, json.dumps({**about, **choice.as_dict()}, indent=2) + "\n")
+    (folder / "done").unlink(missing_ok=True)  # a choice may be made again, with rewards
+    wanted = _trained_settings({**policy.settings(), "name": policy.name})
+    for path in sorted((folder / CANDIDATES_FOLDER).glob("*/config.json")):
+        config = read_json(path)
+        if _trained_settings(config.get("policy") or {}) == wanted:
+            run = _read_run(path.parent)
+            for name in ("rounds.npz", "episodes.jsonl"):
+                write_bytes(folder / name, read_bytes(path.parent / name))
+            config["run"] = spec.model_dump(mode="json")
+            write_text(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+            conclude(Prepared(spec, pair, policy, folder), run)
+            return
+
+
+def _trained_settings(settings: dict[str, Any]) -> Any:
+    """The settings of a policy but for how it explores, which may be changed after training."""
+    return as_json({name: value for name, value in settings.items() if name not in ("epsilon", "explore")})
+
+
+def _read_run(folder: Path) -> Run:
+    """What happened in a run, from its folder."""
+    columns = read_npz(folder / "rounds.npz")
+    episodes = [json.loads(line) for line in read_bytes(folder / "episodes.jsonl").decode().splitlines()]
+    seconds = float(read_notes(folder / "policy.safetensors")["seconds"])
+    return Run(columns["arm"], columns["reward"], columns["regret"], columns["propensity"], episodes, seconds)
+
+
 def finished_runs(folder: str | Path) -> list[Path]:
     """The finished runs in a folder: itself if it is one, those of its ``results.json``, or else all below it."""
     folder = Path(folder)
@@ -361,8 +410,23 @@ class PolicyFolder:
 
     @property
     def policy_file(self) -> Path:
-        """The saved policy."""
-        return self.path / "policy.safetensors"
+        """The saved policy: the latest version that ``daband learn`` wrote, else the one that was trained."""
+        versions = self.versions()
+        return versions[max(versions)] if versions else self.path / "policy.safetensors"
+
+    def versions(self) -> dict[int, Path]:
+        """The policies that learned logs of the target, by their numbers."""
+        found = {}
+        for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors"):
+            number = path.stem.removeprefix("policy-")
+            if number.isdigit():
+                found[int(number)] = path
+        return found
+
+    def next_version(self) -> tuple[int, Path]:
+        """The number and the file of the version that comes next; the trained policy is version 0."""
+        number = max(self.versions(), default=0) + 1
+        return number, self.path / LEARNED_FOLDER / f"policy-{number}.safetensors"
 
     def load_pair(self) -> Pair:
         """The pair, read anew."""

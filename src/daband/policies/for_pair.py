@@ -96,5 +96,8 @@ def default_transform(kind: type, pair: Any, *, components: int | None = None, s
     if network:
         wanted = wanted and len(pair.context_shape) == 1 and assumed is not None and not assumed.aligns
     if wanted and not images:
-        return Standardise(components=reduced)
+        own: list[int] = []
+        if assumed is not None:
+            own = np.flatnonzero(assumed.own_statistics(math.prod(pair.context_shape))).tolist()
+        return Standardise(components=reduced, own=own)
     return None if reduced is None else PCA(reduced)

@@ -524,7 +524,7 @@ class Policy(ABC, metaclass=_PolicyType):
                     "policy: reward_range='auto' has not seen enough rewards to know the range; update with more "
                     "rounds first"
                 )
-            step = None if self.transform is None else copy.deepcopy(frozen_step(self.transform))
+            step = None if self.transform is None else copy.deepcopy(frozen_step(self.transform, where))
             return FrozenPolicy(
                 policy=self.name,
                 domain=self.domains.names[where],

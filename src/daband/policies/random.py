@@ -11,6 +11,7 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision, Exploration
 from daband.linear.draws import draw_key
 from daband.linear.exploration import seeded_draws
+from daband.policies.input_checks import LARGEST_RAW_NORM
 from daband.policies.policy import Policy, policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
@@ -54,6 +55,7 @@ class Random(Policy):
             seed=seed,
         )
         self._key = draw_key(self.seed)
+        self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 
     def _decide(
         self,

@@ -20,8 +20,8 @@ from daband.report.tables import Cell, Table
 __all__ = ["policy_blocks"]
 
 _OLD = (
-    "These runs kept no artifacts (confusion, latents, wrong examples): they are of an older version. "
-    "Runs in a new folder have them."
+    "These runs kept no artifacts (confusion, latents, wrong examples), so there is nothing to show of what the policy "
+    "sees. Runs on a log, and runs of versions before 0.2, keep none."
 )
 _MOST_CLASSES = 60
 _LATENTS = ("latent_before", "latent_after", "latent_domain", "latent_arm")
@@ -34,7 +34,8 @@ def policy_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None, rival: 
     mine = [run for run in runs if run.key == best]
     if not any(run.artifacts("latent_domain", "confusion") for run in mine):
         shared = any(run.config().get("policy", {}).get("arms") == "shared" for run in mine)
-        return [] if shared else [Text(_OLD)]
+        made_now = any(run.environment() for run in mine)  # a linear policy without labels has nothing to show
+        return [] if shared or made_now else [Text(_OLD)]
     classes = class_names([run.record for run in mine])
     drawn = _maps(pair, runs, [key for key in (rival, best) if key is not None], classes)
     drawn += _confusion(pair, mine, best, classes)

@@ -1,7 +1,7 @@
 """The loop of one run: rounds, episodes, gradient steps, and the folder it is kept in."""
 
 from daband.training.candidates import CandidateProgress, train_candidates
-from daband.training.fit_log import LogWarning, fit_log
+from daband.training.fit_log import LogWarning, fit_log, learn_log
 from daband.training.folder import Folder
 from daband.training.loop import Training, continue_on_target, train, train_stacked
 from daband.training.profiling import Profile, Stopwatch
@@ -18,6 +18,7 @@ __all__ = [
     "Training",
     "continue_on_target",
     "fit_log",
+    "learn_log",
     "train",
     "train_candidates",
     "train_stacked",

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -30,22 +32,27 @@ import numpy as np
 from daband.arguments import whole
 from daband.arrays import AnyArray
 from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableTransform
+from daband.domains.readers.parquet_files import log_files, read_footer, read_frames, refuse_nulls, resolve_columns
 from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.errors import CheckpointError, DataError, InvalidInput
 from daband.files import read_npz, write_bytes
 from daband.policies import Policy, RidgePolicy, read_checkpoint
-from daband.policies.input_checks import check_domain
+from daband.policies.input_checks import check_domain, check_prior_trust
+from daband.suggestions import did_you_mean
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
 
-__all__ = ["LogWarning", "fit_log"]
+__all__ = ["LogWarning", "fit_log", "learn_log"]
 
 Progress = Callable[[dict[str, float]], None]
 
 _SAMPLE_ROWS = 65_536
 """Rounds that fix a transform and the range of rewards."""
 _DIGEST_SAMPLES, _DIGEST_BYTES = 16, 1 << 16
+_OF_TARGET = "target/"
+"""Before the digests of parts that were played in the target."""
+_TEXT = (".csv", ".tsv")
 _STREAM_PART_ROWS = 65_536
 """A policy that learns by gradients needs long for a part of the usual size; smaller ones are saved more often."""
 
@@ -102,14 +109,136 @@ def fit_log(
     >>> policy.rounds_learned
     40
     """
+    return _fit(
+        policy,
+        log,
+        _FitSettings(
+            domain=check_domain(domain),
+            engine=engine,
+            workers=workers,
+            ray_address=ray_address,
+            propensity_weighting=propensity_weighting,
+            on_damaged=on_damaged,
+            adapt_every=adapt_every,
+            progress=progress,
+        ),
+        columns=columns,
+        table=table,
+        target=target,
+        directory=directory,
+    )
+
+
+def learn_log(
+    policy: Policy,
+    log: str | Path | Sequence[str | Path] | ParquetLog,
+    *,
+    columns: Columns | None = None,
+    table: TableTransform | None = None,
+    id: str | None = None,  # noqa: A002 - the name of the role, as in Columns
+    prior_trust: float | str | None = None,
+    propensity_weighting: str | None = None,
+    on_damaged: str = "refuse",
+    adapt_every: int = 1024,
+    directory: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Policy:
+    """Learn from a log of the target, which the policy wrote after it was handed over, and return the policy.
+
+    The daily loop: decide with the exported file, log what it did and what came of it, learn the log, export again.
+    Every round counts once: files are known by their content, so the same file under another name, or a folder to
+    which files were added, teaches only what is new; with ``id`` each round is known by itself.
+
+    Args:
+        policy: the policy that was exported, or the one that learned the last log; changed in place.
+        log: Parquet or CSV files of any size: a folder, a glob such as ``"logs/*.parquet"``, a list, or a
+            ``ParquetLog``.
+        columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
+        table: turns the context columns into contexts; by default the policy's own.
+        id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is left out: so
+            a file may come again with rewards that were late.
+        prior_trust: how much a round of the source counts against one of the target, as in ``continue_on_target``. It
+            is fixed with the first log of the target.
+        propensity_weighting: as in ``update``.
+        on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, or "skip" it with a warning.
+        adapt_every: rounds between two calls of ``adapt``.
+        directory: keep there how far it has come, as ``fit_log`` does.
+        progress: as of ``fit_log``.
+
+    >>> import polars as pl
+    >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
+    >>> week = pl.DataFrame({"x": [0.0, 1.0] * 20, "arm": [0, 1] * 20, "reward": [0.0, 1.0] * 20, "n": range(40)})
+    >>> week.with_columns(propensity=0.5).write_parquet("week1.parquet")
+    >>> daband.learn_log(policy, "week1.parquet", id="n").rounds_learned
+    40
+    """
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
+    first = not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
+    if prior_trust is None:
+        prior_trust = "adaptive" if first and policy.rounds_learned and policy.can_discount else 1.0
+    elif not first:
+        raise InvalidInput("prior_trust is fixed with the first log of the target, which the policy has learned before")
+    check_prior_trust(prior_trust)
+    if prior_trust != 1.0:
+        policy.require_discounts()
+    settings = _FitSettings(
+        domain="target",
+        propensity_weighting=propensity_weighting,
+        on_damaged=on_damaged,
+        adapt_every=adapt_every,
+        progress=progress,
+        id=id,
+        prior_trust=prior_trust,
+    )
+    with TemporaryDirectory(prefix="daband-") as place:
+        files = log if isinstance(log, ParquetLog) else _as_parquet(log, Path(place))
+        return _fit(policy, files, settings, columns=columns, table=table, directory=directory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FitSettings:
+    """What ``fit_log`` and ``learn_log`` are told, besides the policy and the log."""
+
+    domain: str
+    engine: str = "local"
+    workers: int | None = None
+    ray_address: str = "local"
+    propensity_weighting: str | None = None
+    on_damaged: str = "refuse"
+    adapt_every: int = 1024
+    progress: Progress | None = None
+    id: str | None = None
+    prior_trust: float | str = 1.0
+
+    @property
+    def part_prefix(self) -> str:
+        """What stands before the digests of parts that were played in the target."""
+        return _OF_TARGET if self.domain == "target" else ""
+
+
+def _fit(
+    policy: Policy,
+    log: str | Path | Sequence[str | Path] | ParquetLog,
+    settings: _FitSettings,
+    *,
+    columns: Columns | None,
+    table: TableTransform | None,
+    target: Contexts | None = None,
+    directory: str | Path | None,
+) -> Policy:
+    if not isinstance(policy, Policy):
+        raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
+    engine = settings.engine
     if engine not in ("local", "ray"):
         raise InvalidInput(f"engine must be 'local' or 'ray', got {engine!r}")
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
         raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
-    adapt_every, where = whole("adapt_every", adapt_every, least=1), check_domain(domain)
-    workers = None if workers is None else whole("workers", workers, least=1)
+    whole("adapt_every", settings.adapt_every, least=1)
+    if settings.workers is not None:
+        whole("workers", settings.workers, least=1)
+    if columns is None and table is None and policy.table is None and settings.id is not None:
+        columns = _columns_without(log, settings.id)
     opened = opened_log(
         log,
         n_arms=policy.n_arms,
@@ -118,28 +247,35 @@ def fit_log(
         columns=columns,
         table=table,
         own_table=policy.table,
-        on_damaged=on_damaged,
+        on_damaged=settings.on_damaged,
     )
     config = {
         "policy": {**policy.settings(), "name": policy.name},
         "columns": asdict(opened.columns),
-        "domain": where,
-        "propensity_weighting": propensity_weighting,
-        "adapt_every": adapt_every if policy.learns_by_gradients else None,
+        "domain": settings.domain,
+        "propensity_weighting": settings.propensity_weighting,
+        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
     }
+    if settings.id is not None:
+        config["id"] = settings.id
+    by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
+    by_sums = (
+        by_sums and settings.prior_trust == 1.0 and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
+    )
     for path, reason in opened.damaged.items():
-        _warn(f"{reason}; {path} is left out", stacklevel=3)
-    run = _LogRun(policy, opened, propensity_weighting, on_damaged, progress, LogState(directory, config))
+        _warn(f"{reason}; {path} is left out", stacklevel=4)
+    run = _LogRun(policy, opened, settings, LogState(directory, config))
     try:
-        if isinstance(policy, RidgePolicy):
-            run.sum_parts(policy, engine, workers, ray_address)
+        if by_sums:
+            assert isinstance(policy, RidgePolicy)
+            run.sum_parts(policy)
         elif engine == "ray":
             raise InvalidInput(
                 f"engine='ray' adds up what parts of a log teach, and {policy.name} learns by steps, one after the "
                 "other; use engine='local'"
             )
         else:
-            run.stream(target, where, adapt_every)
+            run.stream(target)
     finally:
         run.state.release()
     return policy
@@ -152,19 +288,18 @@ class _LogRun:
         self,
         policy: Policy,
         log: ParquetLog,
-        weighting: str | None,
-        on_damaged: str,
-        progress: Progress | None,
+        settings: _FitSettings,
         state: LogState,
     ) -> None:
-        self.policy, self.log, self.weighting = policy, log, weighting
-        self.on_damaged, self.progress, self.state = on_damaged, progress, state
+        self.policy, self.log, self.settings, self.state = policy, log, settings, state
         self._started = time.perf_counter()
         self._rows = self._parts = 0
 
-    def sum_parts(self, policy: RidgePolicy, engine: str, workers: int | None, address: str) -> None:
+    def sum_parts(self, policy: RidgePolicy) -> None:
         """Add up the sums of all parts, and learn them in the end."""
-        policy.check_sum_weighting(self.weighting)
+        settings = self.settings
+        weighting = settings.propensity_weighting
+        policy.check_sum_weighting(weighting)
         blank = policy.without_rounds()
         parts = self.log.parts()
         learned = self._learned(parts)
@@ -183,10 +318,12 @@ class _LogRun:
         if before is not None:
             sums.restore(before)
         todo = self._start(parts)
-        if engine == "ray":
-            outcomes = sums_on_ray(blank, self.log, todo, self.weighting, address=address, workers=workers)
+        if settings.engine == "ray":
+            outcomes = sums_on_ray(
+                blank, self.log, todo, weighting, address=settings.ray_address, workers=settings.workers
+            )
         else:
-            outcomes = sums_in_turn(blank, self.log, todo, self.weighting)
+            outcomes = sums_in_turn(blank, self.log, todo, weighting)
 
         def save() -> None:
             begun = time.perf_counter()
@@ -206,10 +343,10 @@ class _LogRun:
                 request.obey(save)
         save()
         done = [part for part in parts if part_name(part) in self.state.done]
-        policy.learn_sums(sums, blank, [self._digests[part_name(part)] for part in done])
+        policy.learn_sums(sums, blank, self._keys(done))
         self.state.finish_sums()
 
-    def stream(self, target: Contexts | None, domain: str, adapt_every: int) -> None:
+    def stream(self, target: Contexts | None) -> None:
         """Update the policy with the log's rounds in their order, and let it adapt on the way."""
         policy = self.policy
         parts = self.log.parts(_STREAM_PART_ROWS)
@@ -223,6 +360,8 @@ class _LogRun:
             beside = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
             policy.prepare(self.log.sample(_SAMPLE_ROWS), *beside)
         todo = self._start(parts)
+        if saved is None and todo and self.settings.prior_trust != 1.0:
+            policy.trust_prior(self.settings.prior_trust)
 
         def save() -> None:
             begun = time.perf_counter()
@@ -238,8 +377,8 @@ class _LogRun:
                 except DataError as error:
                     self._refuse_or_skip(error, save)
                 else:
-                    self._learn(part, target, domain, adapt_every)
-                    policy.log_parts |= {self._digests[part_name(part)]}
+                    self._learn(part, target)
+                    policy.log_parts |= frozenset(self._keys([part]))
                     self.state.mark_done(self.log, part)
                 self._tell(part, parts)
                 if self.state.due():
@@ -247,17 +386,20 @@ class _LogRun:
                 request.obey(save)
         save()
 
-    def _learn(self, part: LogPart, target: Contexts | None, domain: str, adapt_every: int) -> None:
-        policy = self.policy
-        for batch in self.log.batches(part, adapt_every):
+    def _learn(self, part: LogPart, target: Contexts | None) -> None:
+        policy, settings = self.policy, self.settings
+        ids = _ids_of(part, settings.id)
+        for batch in self.log.batches(part, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(
                 batch.contexts,
                 batch.arms,
                 batch.rewards,
-                domain,
+                settings.domain,
+                ids=None if settings.id is None else list(itertools.islice(ids, len(batch))),
+                on_duplicate="skip",
                 propensity=batch.propensities,
-                propensity_weighting=self.weighting,
+                propensity_weighting=settings.propensity_weighting,
             )
             if target is not None:
                 first = learned % target.rounds_available
@@ -269,7 +411,8 @@ class _LogRun:
     def _learned(self, parts: list[LogPart], *, warn: bool = True) -> frozenset[str]:
         """The digests of those parts that the policy has learned in an earlier call."""
         self._digests = part_digests(parts)
-        learned = self.policy.log_parts & frozenset(self._digests.values())
+        before = frozenset(part.removeprefix(_OF_TARGET) for part in self.policy.log_parts)
+        learned = before & frozenset(self._digests.values())
         self._before = [part for part in parts if self._digests[part_name(part)] in learned]
         if self._before and warn and self.state.folder is None:
             rounds = sum(len(part) for part in self._before)
@@ -279,6 +422,9 @@ class _LogRun:
                 stacklevel=4,
             )
         return learned
+
+    def _keys(self, parts: Iterable[LogPart]) -> list[str]:
+        return [f"{self.settings.part_prefix}{self._digests[part_name(part)]}" for part in parts]
 
     def _start(self, parts: list[LogPart]) -> list[LogPart]:
         before = {part.label for part in self._before}
@@ -290,7 +436,7 @@ class _LogRun:
         return todo
 
     def _refuse_or_skip(self, error: DataError, save: Callable[[], None]) -> None:
-        if self.on_damaged == "refuse":
+        if self.settings.on_damaged == "refuse":
             save()
             kept = "" if self.state.folder is None else f"; what was learned before is kept in {self.state.folder.path}"
             raise DataError(f"{error}{kept}; on_damaged='skip' learns from the other parts") from None
@@ -299,10 +445,10 @@ class _LogRun:
     def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:
         self._rows += len(part)
         self._parts += 1
-        if self.progress is None:
+        if self.settings.progress is None:
             return
         rate = (self._rows - self._found) / max(time.perf_counter() - self._started, 1e-9)
-        self.progress(
+        self.settings.progress(
             {
                 "rows": self._rows,
                 "rows_total": len(self.log),
@@ -444,3 +590,49 @@ def part_digests(parts: Iterable[LogPart]) -> dict[str, str]:
 
 def _mark(log: ParquetLog, part: LogPart) -> str:
     return next(file.mark for file in log.files if file.path == part.path)
+
+
+def _ids_of(part: LogPart, column: str | None) -> Iterator[Any]:
+    """The ids of a part's rounds."""
+    if column is None:
+        return
+    at = part.start
+    for frame in read_frames(part, [column], _STREAM_PART_ROWS):
+        refuse_nulls(frame, [column], part.path, at)
+        yield from frame[column].to_list()
+        at += len(frame)
+
+
+def _columns_without(log: Any, column: str) -> Columns:
+    """The usual columns, where one of the others is no context but an id."""
+    path = Path(log.files[0].path) if isinstance(log, ParquetLog) else log_files(log)[0]
+    usual = resolve_columns(None, read_footer(path)[0], path)
+    if column not in usual.context:
+        raise InvalidInput(f"id names the column {column!r}, which {path} has not{did_you_mean(column, usual.context)}")
+    return replace(usual, context=tuple(name for name in usual.context if name != column))
+
+
+def _as_parquet(log: str | Path | Sequence[str | Path], place: Path) -> list[Path]:
+    """The files of a log, those in CSV as Parquet files in ``place``."""
+    if isinstance(log, str | Path) and Path(log).is_dir():
+        files = sorted(path for path in Path(log).iterdir() if path.suffix.lower() in (".parquet", *_TEXT))
+        if not files:
+            raise DataError(f"the folder {log} has no *.parquet and no *.csv file")
+    else:
+        files = log_files(log)
+    found = []
+    for number, path in enumerate(files):
+        if path.suffix.lower() not in _TEXT:
+            found.append(path)
+            continue
+        import polars as pl
+
+        try:
+            frame = pl.read_csv(
+                path, separator="\t" if path.suffix.lower() == ".tsv" else ",", infer_schema_length=None
+            )
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise DataError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}") from None
+        found.append(place / f"{number}-{path.name}.parquet")
+        frame.write_parquet(found[-1])
+    return found

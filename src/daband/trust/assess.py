@@ -328,6 +328,8 @@ def _checked_target(target: Contexts | ArrayLike, policy: Policy) -> Contexts:
             f"target must be contexts without rewards, e.g. pair.target, got {type(target).__name__}, which pays: an "
             "assessment that could see target rewards would be none"
         )
+    if target is None:
+        raise InvalidInput("target is None: give contexts of the target, pair.target or an array (N, *C)")
     if not isinstance(target, Contexts):
         target = ArrayContexts(target, per_arm=policy.arms == "shared", name="target")
     if tuple(target.context_shape) != tuple(policy.context_shape):
