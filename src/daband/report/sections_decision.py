@@ -38,15 +38,14 @@ def logger_value(records: Sequence[Record]) -> float | None:
 
 
 def decision_sections(runs: Sequence[RunFiles]) -> list[Section]:
-    """A section per pair whose rewards are numbers in a unit and whose target has labels."""
-    sections = []
-    for pair in dict.fromkeys(run.record["pair"] for run in runs):
-        here = [run for run in runs if run.record["pair"] == pair and role_of(run.record) == "comparison"]
-        records = labelled([run.record for run in here])
-        if records and metric_of(records) is TARGET_VALUE:
-            blocks = _blocks(pair, here, records)
-            sections.append(Section(f"What it is worth: {pair}", blocks, 2))
-    return sections
+    """One section, where rewards are numbers in a unit and the target has labels; several pairs have their own."""
+    here = [run for run in runs if role_of(run.record) == "comparison"]
+    records = labelled([run.record for run in here])
+    pairs = {run.record["pair"] for run in runs}
+    if not records or len(pairs) > 1 or metric_of(records) is not TARGET_VALUE:
+        return []
+    pair = pairs.pop()
+    return [Section(f"What it is worth: {pair}", _blocks(pair, here, records), 2)]
 
 
 def _blocks(pair: str, runs: Sequence[RunFiles], records: Sequence[Record]) -> list[Block]:
