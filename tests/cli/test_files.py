@@ -72,6 +72,19 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert "UserWarning" not in told
 
 
+def test_fit_log_takes_a_table(market):
+    import daband as library
+
+    told = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "fitted.safetensors", cwd=market)
+    assert "│ spent │ number │" in told
+    policy = library.load(market / "fitted.safetensors")
+    assert policy.rounds_learned == 240
+    rows = [{"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"} for spent in (40.0, 160.0)]
+    assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
+    told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
+    assert "both columns.arm and columns.reward" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import daband
+from daband.cli.files import table_as_log
 from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import say, warnings_on
 from daband.domains import Columns
@@ -27,8 +29,15 @@ __all__ = ["fit_log_command", "learn_command"]
 
 
 def fit_log_command(
-    log: Annotated[str, typer.Argument(help="A folder of Parquet files, or a glob in quotes: 'logs/*.parquet'.")],
+    log: Annotated[
+        str,
+        typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table."),
+    ],
     out: Annotated[Path, typer.Option(help="Where the fitted policy goes, e.g. policy.safetensors.")],
+    arm: Annotated[str | None, typer.Option(help="Of a CSV or Parquet file, the column that names the arm.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Its column of rewards, in any unit.")] = None,
+    propensity: Annotated[str | None, typer.Option(help="Its column of propensities; else they are estimated.")] = None,
+    id: Annotated[list[str] | None, typer.Option(help="A column that names a row; it is left out.")] = None,
     policy: Annotated[Path | None, typer.Option(help="A saved policy to go on with; else a new one is made.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
     arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
@@ -43,10 +52,18 @@ def fit_log_command(
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
     skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
 ) -> None:
-    """Fit a policy to a log that may be larger than memory."""
+    """Fit a policy to a log that may be larger than memory.
+
+    For example: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
+    """
     console = Console()
     check_writable(out)  # before the fit, which may take hours
     on_damaged = "skip" if skip_damaged else "refuse"
+    if arm is not None:
+        if policy is not None or context is not None:
+            raise InvalidInput("--arm makes a new policy of a table: leave --policy and --context out")
+        _fit_table(console, log, out, method, {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []})
+        return
     with named_as_options():
         columns = log_columns(context)
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
@@ -116,6 +133,19 @@ def learn_command(
     say(console, f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
         say(console, f"For production: daband export {shlex.quote(str(policy))} FILE")
+
+
+def _fit_table(console: Console, log: str, out: Path, method: str, named: dict[str, Any]) -> None:
+    """Fit a new policy to one table, whose columns are inferred and shown."""
+    checked_method(method)
+    with warnings_on(console), tempfile.TemporaryDirectory() as folder:
+        pair, columns = table_as_log(console, log, Path(folder) / "log.parquet", named)
+        settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
+        fitted = policy_class(method).for_pair(pair, seed=0, **settings)
+        with _progress(console, fitted.name) as show:
+            daband.fit_log(fitted, folder, columns=columns, table=pair.table, progress=show)
+    fitted.save(out)
+    say(console, f"{fitted!r}\nPolicy: {out}")
 
 
 @contextmanager
