@@ -172,7 +172,7 @@ def test_the_table_of_methods_pairs_runs_and_has_the_baselines():
     assert of_method(records, "random") == [0.25] * 4
     assert of_method(records, "nlinucb-p") == []
     text = methods(records)
-    assert "| made | 2 | .250 | .500 | .600 | .700 | .800 |" in text
+    assert "| made | 2 | .800 | .250 | .500 | .600 | .700 |" in text
     assert "| made | 4 | +.100 (-.030 to +.230) | +.100 (-.535 to +.735) |" in text  # four runs, two pairs
     assert "| 1.20 |" in text
 

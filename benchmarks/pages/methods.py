@@ -18,7 +18,8 @@ Record = Mapping[str, Any]
 def methods(records: Sequence[Record]) -> str:
     """The page as Markdown."""
     by_family = families(records)
-    shown = [method for method in NAMES if any(of_method(own, method) for own in by_family.values())]
+    first = ["daband", *(method for method in NAMES if method != "daband")]  # seen without scrolling
+    shown = [method for method in first if any(of_method(own, method) for own in by_family.values())]
     rows = []
     for family, own in by_family.items():
         cells = [number(float(np.mean(found))) if (found := of_method(own, one)) else "" for one in shown]

@@ -22,7 +22,7 @@ from daband.trust import Assessment, Audit, Choice, assess, audit, choose
 if TYPE_CHECKING:
     from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "PCA",

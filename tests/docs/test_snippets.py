@@ -25,7 +25,7 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
 OTHERS = ("import vowpalwabbit", "from obp")
 """What marks the other library's side of a comparison."""
 SMALLER = {
-    "README.md": {"daband.choose(pair)": "daband.choose(pair, episodes=1, candidates=few)"},
+    "README.md": {"budget=50": "budget=5, episodes=1, candidates=few"},
     "docs/guide/assess.md": {"episodes=300": "episodes=2"},
     "docs/guide/choose.md": {
         "passes=2": "tiny=True",
@@ -160,7 +160,7 @@ def prepare_obp(names):
 
 
 PREPARE = {
-    ("docs/guide/data.md", 1): prepare_data,
+    ("docs/guide/data.md", 0): prepare_data,
     ("docs/guide/handover.md", 0): prepare_handover,
     ("docs/guide/large-logs.md", 0): prepare_large_logs,
     ("docs/guide/large-logs.md", 1): prepare_named_columns,
@@ -190,6 +190,12 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
             code = code.replace(large, small)
         exec(compile(code, f"{page}, block {number}", "exec"), names)
     assert not unused, f"{page} no longer has {unused}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "/results/" not in page])
+def test_code_fits_beside_the_menu(page):
+    long = [line for text in blocks(page, "python") for line in text.splitlines() if len(line) > 88]
+    assert not long, long
 
 
 def commands(page):

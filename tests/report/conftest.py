@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from daband.experiments import Experiment, bench, continue_run
-from daband.experiments.run import RUN_FILES
+from daband.experiments.run import _FILES as RUN_FILES
 from daband.files import finish_folder
 
 

@@ -139,7 +139,7 @@ def test_markdown_and_latex_say_the_same(images, page):
 
 def test_the_comparison_is_offered_as_markdown(vectors):
     lines = markdown_table(summarise(read_records(vectors))).splitlines()
-    assert lines[0].startswith("| method | target value | target regret | accuracy |")
+    assert lines[0].startswith("| method | target value | target regret | source regret |")
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| Random", "| LinUCB", "| LinUCB-P"]
 
 
@@ -455,6 +455,32 @@ def test_real_rewards_are_shown_in_their_unit(vectors):
     table = re.search(r'id="table-synthetic-methods".*?</figure>', page, flags=re.DOTALL).group()
     assert "target regret" in table
     assert "1 - regret / N" not in table
+
+
+def test_a_report_says_what_a_policy_is_worth_and_what_was_there_without_it(vectors, tmp_path):
+    """Value in its unit, above the best constant arm and above the logger, with intervals; no accuracy."""
+    records = [copied(vectors, record, tmp_path, logger_value=0.25) for record in read_records(vectors)]
+    write_results(tmp_path, records)
+    page = write_report(tmp_path, formats=()).read_text()
+    table = re.search(r'id="table-synthetic-decision".*?</figure>', page, flags=re.DOTALL).group()
+    mine = [record for record in records if record["method"] == "linucb"]
+    gains = [record["target_value"] - record["target_constant_value"] for record in mine]
+    over_logger = [record["target_value"] - 0.25 for record in mine]
+    for values in (gains, over_logger):
+        assert f"{np.mean(values):+.4f}" in table
+    assert "The policy that wrote the log earned 0.2500 in the source" in table
+    assert "accuracy" not in table
+    assert page.index("What it is worth") < page.index("Value in the target")
+    assert page.count('id="figure-synthetic-value"') == 1
+
+
+def test_a_log_without_target_labels_shows_its_loggers_reward_once(vectors, tmp_path):
+    unknown = {**dict.fromkeys(TARGET), "logger_value": 0.375, "source_regret": None}
+    write_results(tmp_path, [copied(vectors, record, tmp_path, **unknown) for record in read_records(vectors)])
+    page = write_report(tmp_path, formats=()).read_text()
+    table = re.search(r'id="table-synthetic-methods".*?</figure>', page, flags=re.DOTALL).group()
+    assert "source reward" not in table
+    assert "earned 0.375 a round" in table
 
 
 TARGET = (

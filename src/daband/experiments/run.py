@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from daband.domains import Pair, load
+from daband.domains import LoggedDomain, Pair, load
 from daband.errors import DataError, FolderInUse, InvalidInput
 from daband.evaluation import Evaluation, count_arms, evaluate
 from daband.experiments.artifacts import ArtifactRecorder, gather
@@ -175,6 +175,7 @@ def conclude(prepared: Prepared, run: Run) -> Record:
         "target_contexts": sum(arm_counts),
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
+        "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
         "rounds": run.rounds,
         "wall_seconds": run.seconds + time.perf_counter() - started,
         "selection": spec.selection,

@@ -70,9 +70,10 @@ def _of_comparison(family: str, found: Verdict, records: Sequence[Record]) -> An
         between = f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
         gain = f"{paired.difference:+,.{digits}f}"
         if math.isnan(paired.low):
-            headline = f"{winner} is ahead on {family} with a {what} of {score}, on a single seed."
+            shared = "on a single seed" if found.seeds == 1 else "but shares only one seed with its rival"
+            headline = f"{winner} is ahead on {family} with a {what} of {score}, {shared}."
             detail = f"It is {ahead}. One seed says nothing of how sure that is; more seeds would."
-            tiles.append(Tile(gain, f"over {name}; one seed, so no interval"))
+            tiles.append(Tile(gain, f"over {name}; one seed in common, so no interval"))
         else:
             tiles.append(Tile(gain, f"over {name}; 95% interval {between}, p = {paired.p_value:.2g}"))
             if abs(paired.difference) < 0.5 * 10.0**-digits:
@@ -104,6 +105,7 @@ def _reference_tiles(records: Sequence[Record]) -> list[Tile]:
     for name, text in (
         ("target_best_value", "value of the best arm of every context: no policy has more"),
         ("target_constant_value", "value of the best constant arm: what needs no policy"),
+        ("logger_value", "what the policy that wrote the log earned in the source"),
     ):
         mean = Mean.of([record.get(name) for record in records])
         if mean.value is not None:

@@ -14,6 +14,7 @@ from daband.report.document import Block, Document, Folded, Section, Text
 from daband.report.reference import paper_accuracy
 from daband.report.runs import RunFiles, load_runs
 from daband.report.sections_assessment import assessment_sections
+from daband.report.sections_decision import decision_sections
 from daband.report.sections_learning import continued_blocks, learning_blocks
 from daband.report.sections_policy import policy_blocks
 from daband.report.sections_results import by_class_blocks, comparison_blocks, pairs_blocks, side_by_side
@@ -46,7 +47,7 @@ def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
         family: answer_of([run.record for run in runs if pair_family(run.record["pair"]) == family])
         for family in families
     }
-    sections = assessment_sections(runs)
+    sections = [*decision_sections(runs), *assessment_sections(runs)]
     messages = warnings_of(runs)
     for family in families:
         mine = [run for run in runs if pair_family(run.record["pair"]) == family]

@@ -20,8 +20,8 @@ from daband.report.tables import Cell, Table
 __all__ = ["policy_blocks"]
 
 _OLD = (
-    "These runs kept no artifacts (confusion, latents, wrong examples): they are of an older version. "
-    "Runs in a new folder have them."
+    "These runs kept no artifacts (confusion, latents, wrong examples), so there is nothing to show of what the policy "
+    "sees. Runs on a log, and runs of versions before 0.2, keep none."
 )
 _MOST_CLASSES = 60
 _LATENTS = ("latent_before", "latent_after", "latent_domain", "latent_arm")

@@ -47,13 +47,13 @@ def comparison_table(
 ) -> Table:
     """Methods on one pair: their score in the target, its gain over Neural-LinUCB, the paper's, and the source's.
 
-    The score is the accuracy where exactly one arm pays 1, else the value in the rewards' unit; then regret and
-    accuracy stand beside it.
+    The score is the accuracy where exactly one arm pays 1, else the value in the rewards' unit with the regret
+    beside it.
     """
     metric = rows[0].metric
     paper = paper_accuracy(rows[0].pair)
     baseline = score_by_seed(records, _BASELINE, metric)
-    headings = ["method", metric.name, *(["by class"] if metric is TARGET_ACCURACY else ["target regret", "accuracy"])]
+    headings = ["method", metric.name, *(["by class"] if metric is TARGET_ACCURACY else ["target regret"])]
     headings += ["over NLinUCB", "95% interval"] if baseline else []
     headings += ["paper"] if paper else []
     table = Table(name, caption, [*headings, "source regret", "rounds", "seeds", "s a run"])
@@ -68,7 +68,7 @@ def comparison_table(
         if metric is TARGET_ACCURACY:
             cells.append(mean_cell(row.accuracy_macro, 4, spread=False))
         else:
-            cells += [mean_cell(row.regret, regret_digits), mean_cell(row.accuracy, 3)]
+            cells.append(mean_cell(row.regret, regret_digits))
         if baseline:
             paired = None
             if (row.method, row.variant) != _BASELINE:
@@ -108,11 +108,10 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
         )
         caption += (
             "Target value is the mean expected reward of the chosen arm over target contexts that no method saw, in "
-            f"the rewards' unit; {told}. Regret is the sum over contexts, in the same unit; accuracy is the share of "
-            f"contexts whose chosen arm is a best one. {spread}"
+            f"the rewards' unit; {told}. Regret is the sum over contexts, in the same unit. {spread}"
         )
     blocks: list[Block] = []
-    if with_figure:
+    if with_figure and metric is TARGET_ACCURACY:  # values in a unit have their chart where they are decided on
         groups = []
         paper = paper_accuracy(pair)
         for row in rows:
@@ -124,7 +123,7 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
         blocks.append(
             Drawing(
                 f"{slug(pair)}-{metric.field.removeprefix('target_')}",
-                score_figure(groups, metric, references=references),
+                score_figure(groups, metric),
                 f"{pair}: {metric.name}, zero-shot.",
                 f"{metric.name.capitalize()} by method: {told}.",
             )
@@ -135,17 +134,24 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
 
 def _unlabelled_blocks(pair: str, rows: Sequence[MethodSummary], classes: Sequence[str]) -> list[Block]:
     """What is known of methods where the target has no labels: the source, and which arms are chosen in the target."""
-    table = Table(
-        f"{slug(pair)}-methods",
-        f"{pair}: every method learned from source rewards. The target has no labels, so accuracy, value and regret "
-        "there are not known. Reward is the mean of a source round while learning; ± over seeds.",
-        ["method", "source reward", "source regret", "rounds", "seeds", "s a run"],
-    )
     digits = decimals(*(row.source_reward.value for row in rows))
+    logged = [row.logger_value.value for row in rows if row.logger_value.value is not None]
+    caption = (
+        f"{pair}: every method learned from source rewards. The target has no labels, so accuracy, value and regret "
+        "there are not known. "
+    )
+    # A log has the rewards of its logger, whichever method learns from it: they say nothing of a method.
+    caption += (
+        f"The policy that wrote the log earned {logged[0]:,.{digits}f} a round."
+        if logged
+        else "Reward is the mean of a source round while learning; ± over seeds."
+    )
+    own = [] if logged else ["source reward", "source regret"]
+    table = Table(f"{slug(pair)}-methods", caption, ["method", *own, "rounds", "seeds", "s a run"])
     for row in rows:
+        learned = [mean_cell(row.source_reward, digits), mean_cell(row.source_regret, _source_digits(rows))]
         table.add(
-            label(row.method, row.variant), mean_cell(row.source_reward, digits),
-            mean_cell(row.source_regret, _source_digits(rows)), f"{row.rounds:,}", str(len(row.seeds)),
+            label(row.method, row.variant), *([] if logged else learned), f"{row.rounds:,}", str(len(row.seeds)),
             f"{row.seconds:,.1f}",
         )  # fmt: skip
     chosen = Table(
@@ -164,8 +170,8 @@ def _unlabelled_blocks(pair: str, rows: Sequence[MethodSummary], classes: Sequen
 def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
     """Accuracy by class beside the paper's, and the gain of DABand over Neural-LinUCB (or the best over its rival)."""
     classes = class_names(records)
-    if not classes or not labelled(records):
-        return []
+    if not classes or not labelled(records) or metric_of(records) is not TARGET_ACCURACY:
+        return []  # without a right arm there is no class that a context belongs to
     paper = paper_accuracy(pair)
     rows = summarise(records)
     shares = {(row.method, row.variant): _per_class(records, (row.method, row.variant), len(classes)) for row in rows}

@@ -55,6 +55,8 @@ class MethodSummary:
     constant_value: float | None
     source_regret: Mean
     source_reward: Mean
+    logger_value: Mean
+    """What the policy that wrote the source's log earned; unknown where the source is no log."""
     rounds: int
     seconds: float
     arm_shares: tuple[float, ...]
@@ -101,6 +103,7 @@ def summarise(records: Sequence[Record]) -> list[MethodSummary]:
                 constant_value=constant.value,
                 source_regret=Mean.of([record["source_regret"] for record in group]),
                 source_reward=Mean.of([record.get("source_reward") for record in group]),
+                logger_value=Mean.of([record.get("logger_value") for record in group]),
                 rounds=group[0]["rounds"],
                 seconds=float(np.mean([record.get("wall_seconds", np.nan) for record in group])),
                 arm_shares=_shares(group),
