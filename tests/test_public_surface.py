@@ -1,5 +1,6 @@
 """The names other people's code relies on, and what importing them costs."""
 
+import ast
 import importlib
 import pkgutil
 import subprocess
@@ -114,3 +115,51 @@ def test_linear_policies_do_not_import_torch():
     script = "import sys, daband; daband.LinUCB(context_shape=(2,), n_arms=2); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_typing_and_running_know_the_same_names():
+    """Checkers read the imports below TYPE_CHECKING, programs the table of rooms."""
+    tree = ast.parse(Path(daband.__file__).read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        (
+            ".".join(statement.module.split(".")[:2]),
+            name.name,
+        )
+        for statement in checked.body
+        if isinstance(statement, ast.ImportFrom)
+        for name in statement.names
+    }
+    assert typed == {("daband", "domains"), *((f"daband.{room}", name) for name, room in daband._ROOM_OF.items())}
+    assert {name for _, name in typed} == set(daband.__all__)
+    assert set(daband.__all__) <= set(dir(daband))
+    with pytest.raises(AttributeError, match="no attribute 'sing'"):
+        _ = daband.sing
+
+
+def test_serving_loads_numpy_and_safetensors_alone(tmp_path):
+    """A serving image has nothing else, and a process that serves starts within moments."""
+    policy = daband.LinUCB(context_shape=(2,), n_arms=3, explore="thompson", epsilon=0.1)
+    daband.export(policy, tmp_path / "p.daband")
+    script = f"""
+import sys, time
+import numpy, safetensors.numpy
+before, started = set(sys.modules), time.process_time()
+import daband
+imported = time.process_time() - started
+deployed = daband.load_deployed({str(tmp_path / "p.daband")!r})
+deployed.decide([0.0, 1.0])
+allowed = {{"daband", "numpy", "safetensors", "cython_runtime"}} | set(sys.stdlib_module_names)
+new = {{name.partition(".")[0] for name in set(sys.modules) - before}} - allowed
+tops = {{name for name in new if not name.startswith("_cython")}}  # of numpy's random numbers
+rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("daband.")}}
+print(sorted(tops), sorted(rooms), imported, time.process_time() - started)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    told = done.stdout.strip()
+    assert told.startswith("[] "), told
+    assert "policies" not in told
+    assert "domains" not in told
+    imported, decided = (float(number) for number in told.split()[-2:])
+    assert imported < 0.1, told
+    assert decided < 0.6, told  # CPU seconds; a busy machine makes no difference

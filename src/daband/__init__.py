@@ -7,20 +7,33 @@
 >>> accuracy = daband.evaluate(policy, pair.target_test).accuracy
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband import domains
-from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
-from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
-from daband.linear import PCA, Standardise
-from daband.policies import Constant, Decision, LinUCB, Policy, Random, load
-from daband.serving import export, load_deployed
-from daband.shift import Shift
-from daband.training import Run, continue_on_target, fit_log, learn_log, train
-from daband.trust import Assessment, Audit, Choice, assess, audit, choose
-
 if TYPE_CHECKING:
-    from daband.policies import DABand, NeuralLinUCB, Recipe, recipe_for
+    from daband import domains
+    from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
+    from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
+    from daband.linear import PCA, Decision, Standardise
+    from daband.policies import (
+        Constant,
+        DABand,
+        LinUCB,
+        NeuralLinUCB,
+        Policy,
+        Random,
+        Recipe,
+        load,
+        recipe_for,
+    )
+    from daband.serving import export, load_deployed
+    from daband.shift import Shift
+    from daband.training import Run, continue_on_target, train
+    from daband.training.fit_log import fit_log, learn_log
+    from daband.trust import Assessment, Audit, Choice
+    from daband.trust.assess import assess
+    from daband.trust.audit import audit
+    from daband.trust.choose import choose
 
 __version__ = "0.3.0"
 
@@ -65,10 +78,39 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # What needs torch is imported when it is first asked for.
-    if name in ("DABand", "NeuralLinUCB", "Recipe", "recipe_for"):
-        from daband import policies
+_NAMES_OF = {
+    "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
+    "evaluation": "Evaluation LogEstimate evaluate evaluate_log",
+    "linear": "PCA Decision Standardise",
+    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Recipe load recipe_for",
+    "serving": "export load_deployed",
+    "shift": "Shift",
+    "training": "Run continue_on_target fit_log learn_log train",
+    "trust": "Assessment Audit Choice assess audit choose",
+}
+"""The names that each room offers here."""
+_ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
+_ROOMS = {"checks", "cli", "domains", "encoders", "experiments", "learning", "objectives", "report", *_NAMES_OF}
 
-        return getattr(policies, name)
+
+def __getattr__(name: str) -> Any:
+    """A name, from its room: nothing is imported before it is asked for, so that serving needs numpy alone."""
+    room = _ROOM_OF.get(name, name)
+    if room in _ROOMS:
+        try:
+            module = importlib.import_module(f"daband.{room}")
+        except ModuleNotFoundError as error:
+            if error.name != f"daband.{room}":
+                raise
+            text = f"daband.{name} is no part of daband-serving; install all of it: pip install daband"
+            raise ImportError(text) from None
+        if name not in _ROOM_OF:
+            return module
+        value = getattr(module, name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

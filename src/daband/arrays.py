@@ -70,6 +70,8 @@ def as_numpy(value: ArrayLike, name: str) -> AnyArray:
 
 
 def _from_torch(torch: Any, value: Any, name: str) -> AnyArray:
+    if value.device.type == "meta":
+        raise InvalidInput(f"{name} is a meta tensor, which holds no numbers")
     tensor = value.detach().cpu()
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise InvalidInput(f"{name} is a sparse or quantised tensor; make it dense first: tensor.to_dense()")

@@ -89,3 +89,28 @@ def test_principal_components_of_what_is_standardised():
 def test_what_cannot_be_fitted(batches, message):
     with pytest.raises(InvalidInput, match=message):
         Standardise().fit(*batches)
+
+
+def test_numbers_with_own_statistics_are_standardised_by_domain_and_others_together():
+    draw = np.random.default_rng(0)
+    source, target = draw.normal(size=(500, 3)), draw.normal(1.0, 1.0, size=(400, 3))
+    target[:, 1] *= 4.3  # another currency
+    transform = Standardise(own=[1]).fit(source, target)
+    pooled = Standardise().fit(source, target)
+    for domain, contexts in enumerate((source, target)):
+        features = transform(contexts, domain)
+        alone = Standardise().fit(contexts)(contexts)
+        np.testing.assert_allclose(features[:, [0, 2, 3]], pooled(contexts)[:, [0, 2, 3]])
+        np.testing.assert_allclose(features[:, 1], alone[:, 1])
+    again = Standardise(**transform.settings())
+    again.restore(transform.state())
+    np.testing.assert_array_equal(again(target, 1), transform(target, 1))
+    assert Standardise(own=[1], components=2).fit(source, target)(target, 1).shape == (400, 3)
+
+
+def test_a_domain_without_contexts_has_the_statistics_of_the_others():
+    source = np.random.default_rng(0).normal(size=(50, 2))
+    transform = Standardise(own=[0, 1]).fit(source)
+    np.testing.assert_array_equal(transform(source, 1), transform(source, 0))
+    with pytest.raises(InvalidInput, match="own names number 2"):
+        Standardise(own=[2]).fit(source)

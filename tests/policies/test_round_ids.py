@@ -1,6 +1,9 @@
 """Round ids: each counts once, within a bounded window."""
 
+import signal
+
 import numpy as np
+import pytest
 
 import daband
 from daband.policies.round_ids import RoundIds
@@ -30,3 +33,37 @@ def test_a_long_lived_policy_keeps_a_bounded_number(monkeypatch):
         policy.update(np.ones((100, 2)), np.zeros(100, int), np.ones(100), ids=np.arange(start, start + 100))
     assert len(policy._ids) == 50
     assert policy.update(np.ones((2, 2)), [0, 0], [1, 1], ids=[499, 1000], on_duplicate="skip") == [499]
+
+
+@pytest.mark.parametrize("kind", [daband.LinUCB, daband.DABand])
+def test_a_signal_inside_an_update_and_a_retry_count_a_round_once(kind):
+    """An exception of a signal handler, at any moment, then the same call again, as services retry."""
+    settings = {"recipe": "small", "device": "cpu"} if kind is daband.DABand else {}
+    policy = kind(context_shape=(3,), n_arms=2, **settings)
+    policy.update(np.ones((1, 3)), [0], [1.0])  # compiles
+    rounds = 400 if kind is daband.LinUCB else 60
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        for name in range(rounds):
+            done = False
+            while not done:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + name * 37 % 400))
+                    policy.update(np.ones((1, 3)), [name % 2], [1.0], ids=[name], on_duplicate="skip")
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    done = True
+                except Interrupted:
+                    interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert interrupted > 0
+    assert policy.rounds_learned == policy.counts.sum() == rounds + 1

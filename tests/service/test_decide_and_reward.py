@@ -1,5 +1,7 @@
 """Decisions, rewards and activations over HTTP, on SQLite and on Postgres."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -117,6 +119,27 @@ def test_contexts_can_be_left_out_of_the_log(exported, sqlite_log, tmp_path, con
         assert again.status_code == (409 if contexts == "hash" else 200)  # without a hash nobody can tell
     for file in tmp_path.glob("events.db*"):
         assert b"0.123456" not in file.read_bytes()
+
+
+def test_two_services_on_one_log_decide_an_event_once(exported, log):
+    """Both are asked for the same events at the same time; whoever comes second gives the first one's answer."""
+    with served(exported, log) as first, served(exported, log) as second:
+
+        def ask(number):
+            body = {"event_id": f"e{number}", "context": [0.1 * number] * DIM}
+            with ThreadPoolExecutor(2) as both:
+                asked = [both.submit(client.post, "/decide", json=body) for client in (first, second)]
+                answers = [one.result().json() for one in asked]
+                paid = [
+                    both.submit(one.post, f"/events/e{number}/reward", json={"reward": 1}) for one in (first, second)
+                ]
+                assert {one.result().json()["version"] for one in paid} == {1}
+            assert sorted(one.pop("repeated") for one in answers) == [False, True]
+            assert answers[0] == answers[1]
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, range(40)))
+    assert count(log) == (40, 40)
 
 
 def count(log):

@@ -1,16 +1,18 @@
 """The worker: models as a function of the log, default rewards, and clocks that jump."""
 
+import os
 from itertools import islice
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from daband.errors import InvalidInput
 from daband.service import Client, Clock, Settings, Store
 from daband.service.app import publish_file
 from daband.service.learner import replay
 from daband.service.store import Event, Reward
-from daband.service.worker import Worker
+from daband.service.worker import Worker, work
 from tests.service.conftest import DIM, rewards_of, served, write_policy
 
 
@@ -187,6 +189,34 @@ def test_one_worker_at_a_time_works_on_a_log(log):
         assert now
     first.close()
     second.close()
+
+
+def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatch, caplog):
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    made, ticks, parent = [], [], os.getppid()
+
+    class Failing(Worker):
+        def tick(self):
+            ticks.append(1)
+            if len(ticks) == 1:
+                raise ValueError("0.98765")
+            if len(ticks) == 2:
+                raise sa.exc.OperationalError("", None, Exception("disk is full"))
+            monkeypatch.setattr(os, "getppid", lambda: parent + 1)  # the service has ended
+            return False
+
+    def make():
+        made.append(Failing(store, Settings()))
+        return made[-1]
+
+    work(store, make, parent)
+    assert len(made) == 3
+    assert "the worker failed: ValueError" in caplog.text
+    assert "disk is full" in caplog.text
+    assert "0.98765" not in caplog.text
+    assert store.note("snapshot") is not None
+    store.close()
 
 
 def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log):

@@ -38,6 +38,9 @@ def fresh_draws(n_rounds: int, n_slots: int) -> FloatArray:
     return numbers
 
 
+_LARGEST_ALPHA = 1e100
+
+
 @dataclass(frozen=True)
 class Exploration:
     """How arms are chosen from predicted means and widths.
@@ -56,6 +59,8 @@ class Exploration:
             raise InvalidInput(f"explore must be 'ucb', 'greedy' or 'thompson', got {self.rule!r}")
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
+        if self.alpha > _LARGEST_ALPHA:
+            raise InvalidInput(f"alpha must be at most {_LARGEST_ALPHA:g}, got {self.alpha:g}: scores would overflow")
         if not 0 <= self.epsilon <= 1:
             raise InvalidInput(f"epsilon must lie in [0, 1], got {self.epsilon}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +38,10 @@ class Standardise:
     dimension. A number that never changes becomes 0. With ``components``, only so many leading principal components of
     the standardised numbers are kept, besides the constant.
 
+    Means and deviations are those of all contexts together, so that a number means the same in every domain. The
+    numbers in the places ``own`` are standardised by each domain's own statistics instead: they are measured in other
+    units there (``daband.Shift``).
+
     Means and deviations are robust. The 0.1% smallest and largest values of each number, at least one on each side,
     count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
     a row is clipped like any other, with an ``OutlierWarning``.
@@ -48,24 +54,34 @@ class Standardise:
     (3,)
     """
 
-    def __init__(self, *, components: int | None = None) -> None:
+    takes_domain = True
+    """``policy.transform(contexts, domain)``: what it does may depend on the index of the domain."""
+
+    def __init__(self, *, components: int | None = None, own: Sequence[int] | None = None) -> None:
         self.components = None if components is None else whole("components", components, least=1)
-        self._step: StandardiseStep | None = None
+        self.own = () if own is None else tuple(sorted({whole("own", place, least=0) for place in own}))
+        self._steps: tuple[StandardiseStep, ...] = ()
 
     def __repr__(self) -> str:
-        return "Standardise()" if self.components is None else f"Standardise(components={self.components})"
+        given = [] if self.components is None else [f"components={self.components}"]
+        if self.own:
+            given.append(f"own=({len(self.own)} numbers)")
+        return f"Standardise({', '.join(given)})"
 
     @property
     def fitted(self) -> bool:
         """Whether ``fit`` has been called."""
-        return self._step is not None
+        return bool(self._steps)
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """One more than a context has numbers, or than there are components: the constant."""
         return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
-        """Fit on batches of contexts (n_i, *C), all together."""
+        """Fit on batches of contexts (n_i, *C), all together; batch i is of domain i where numbers have own statistics.
+
+        A domain without contexts has the statistics of all others.
+        """
         batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
         if any(batch.ndim < 2 for batch in batches):
             raise InvalidInput("contexts must have shape (n, *C)")
@@ -83,25 +99,34 @@ class Standardise:
             if not np.isfinite(columns).all():
                 raise InvalidInput("contexts have a NaN or infinite value")
             mean[part], deviation[part] = _robust_moments(columns)
+        if self.own and max(self.own) >= dim:
+            raise InvalidInput(f"own names number {max(self.own)}, and contexts have {dim}, from 0 on")
+        moments = [(mean.copy(), deviation.copy()) for _ in batches] if self.own else [(mean, deviation)]
+        places = list(self.own)
+        for (domain_mean, domain_deviation), batch in zip(moments, batches, strict=False):
+            if self.own and len(batch):
+                columns = unit_scale(batch.reshape(len(batch), -1)[:, places])
+                domain_mean[places], domain_deviation[places] = _robust_moments(columns)
         axes = None
         if self.components is not None:
-            step = _step(mean, deviation)
-            axes = PCA(self.components).fit(*[step(unit_scale(batch))[:, :-1] for batch in flat]).axes
-        self._step = _step(mean, deviation, axes)
+            by_domain = zip(batches, moments, strict=True) if self.own else ((batch, moments[0]) for batch in flat)
+            parts = [(batch.reshape(len(batch), -1), _step(*moment)) for batch, moment in by_domain if len(batch)]
+            axes = PCA(self.components).fit(*[step(unit_scale(rows))[:, :-1] for rows, step in parts]).axes
+        self._steps = tuple(_step(*moment, axes) for moment in moments)
         return self
 
-    def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Features (n, d + 1) of contexts (n, *C)."""
-        step = self.frozen()
+    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
+        """Features (n, d + 1) of contexts (n, *C) of a domain."""
+        step = self.frozen(domain)
         return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=self._warn_of_outlier)
 
-    def frozen(self) -> StandardiseStep:
-        """What it does to contexts, as fitted."""
-        if self._step is None:
+    def frozen(self, domain: int = 0) -> StandardiseStep:
+        """What it does to contexts of a domain, as fitted."""
+        if not self._steps:
             raise NotFitted(
                 f"{self!r} is not fitted: train the policy, or give unlabelled contexts to policy.prepare(...)"
             )
-        return self._step
+        return self._steps[min(domain, len(self._steps) - 1)]
 
     def _warn_of_outlier(self, rows: FloatArray, deviations: FloatArray) -> None:
         if max(deviations.max(), -deviations.min()) <= _OUTLIER:
@@ -115,13 +140,19 @@ class Standardise:
             stacklevel=6,
         )
 
-    def settings(self) -> dict[str, int | None]:
+    def settings(self) -> dict[str, Any]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
-        return {"components": self.components}
+        return {"components": self.components, **({"own": list(self.own)} if self.own else {})}
 
     def state(self) -> dict[str, AnyArray]:
         """The fitted arrays; empty before ``fit``."""
-        return {} if self._step is None else self._step.arrays()
+        if len(self._steps) < 2:
+            return self._steps[0].arrays() if self._steps else {}
+        by_domain = {
+            "means": np.stack([step.mean for step in self._steps]),
+            "deviations": np.stack([step.deviation for step in self._steps]),
+        }
+        return {**self._steps[0].arrays(), **by_domain}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
@@ -131,7 +162,11 @@ class Standardise:
             axes = None
             if self.components is not None:
                 axes = restored_array(state, "axes", np.zeros((self.components, len(mean))))
-            self._step = _step(mean, deviation, axes)
+            means, deviations = mean[None], deviation[None]
+            if "means" in state:
+                means = restored_array(state, "means", np.zeros((len(state["means"]), len(mean))))
+                deviations = restored_array(state, "deviations", np.zeros(means.shape))
+            self._steps = tuple(_step(*moments, axes) for moments in zip(means, deviations, strict=True))
 
 
 def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:

@@ -196,14 +196,14 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     return {"kind": kind, "class": _class_name(transform), "settings": transform.settings()}  # a subclass of ours
 
 
-def frozen_step(transform: Transform) -> TransformStep:
-    """What a fitted transform of ours does to contexts, as arrays."""
+def frozen_step(transform: Transform, domain: int = 0) -> TransformStep:
+    """What a fitted transform of ours does to contexts of a domain, as arrays."""
     if not isinstance(transform, PCA | Standardise):
         raise InvalidInput(
             f"transform: {transform!r} is an object of another library, which a file cannot hold; use daband.PCA or "
             "daband.Standardise, or apply it to the data before daband sees them"
         )
-    return transform.frozen()
+    return transform.frozen(domain) if isinstance(transform, Standardise) else transform.frozen()
 
 
 def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from daband.errors import InvalidInput
 from daband.linear import PCA, Standardise
+from daband.shift import ShiftLike, as_shift
 from daband.suggestions import did_you_mean
 
 __all__ = ["default_transform", "policy_for_pair", "setting_defaults", "standardised_alpha"]
@@ -38,10 +39,12 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         hint = did_you_mean(unknown, free)
         raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(free)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
+    arguments["shift"] = getattr(pair, "shift", None)
     if "transform" not in settings:
-        arguments["transform"] = default_transform(kind, pair)
+        arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"))
     arguments |= settings
-    if "alpha" not in settings and isinstance(arguments["transform"], Standardise):
+    linear = getattr(kind, "scale_matters", False) and not getattr(kind, "learns_by_gradients", False)
+    if linear and "alpha" not in settings and isinstance(arguments["transform"], Standardise):
         arguments["alpha"] = standardised_alpha(arguments["transform"].n_features(tuple(pair.context_shape)))
     policy = kind(**{name: value for name, value in arguments.items() if name in offered})
     table = getattr(pair, "table", None)
@@ -77,15 +80,24 @@ def standardised_alpha(n_features: int) -> float:
     return min(_LARGEST_ALPHA, max(_SMALLEST_ALPHA, 16 * _LARGEST_ALPHA / n_features))
 
 
-def default_transform(kind: type, pair: Any, *, components: int | None = None) -> Any:
+def default_transform(kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
     """What stands in front of a policy unless the caller says otherwise.
 
     A linear policy takes contexts as they are, and its widths grow with their scale: it gets ``Standardise``, unless
-    contexts are images (``uint8``), whose scale is known. A network normalises its input itself. With ``components``
-    contexts are reduced to so many principal components, or as many as there are.
+    contexts are images (``uint8``), whose scale is known. A network gets it for vectors, unless their style differs:
+    then it normalises its input itself, each domain by its own statistics. With ``components`` contexts are reduced to
+    so many principal components, or as many as there are. ``shift`` is that of the pair, unless another is given.
     """
     reduced = None if components is None else min(components, math.prod(pair.context_shape))
     images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
-    if getattr(kind, "scale_matters", False) and not images:
-        return Standardise(components=reduced)
+    assumed = getattr(pair, "shift", None) if shift is None else as_shift(shift, context_shape=pair.context_shape)
+    network = getattr(kind, "learns_by_gradients", False)
+    wanted = getattr(kind, "scale_matters", False)
+    if network:
+        wanted = wanted and len(pair.context_shape) == 1 and assumed is not None and not assumed.aligns
+    if wanted and not images:
+        own: list[int] = []
+        if assumed is not None:
+            own = np.flatnonzero(assumed.own_statistics(math.prod(pair.context_shape))).tolist()
+        return Standardise(components=reduced, own=own)
     return None if reduced is None else PCA(reduced)

@@ -6,10 +6,10 @@ objective adds the terms of the target-regret bound to the source regret; with a
 Neural-LinUCB, to the bit.
 
 On vectors the network does not act alone. It is one of several *experts*, each of which predicts every arm's reward:
-the network with a ridge regression on its latent, and a ridge regression on the standardised contexts. A network
-overfits a small table, and extrapolates badly where contexts are far from those it was trained on; ridge regression on
-the contexts does neither, but misses what is not linear. What an expert counts is decided by how well it predicted
-rounds before it learned them (``linear/aggregation.py``).
+the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, one on
+their 64 leading principal components, and every arm's mean. A network overfits a small table, and extrapolates badly
+where contexts are far from those it was trained on; ridge regression does neither, but misses what is not linear. What
+an expert counts is decided by how well it predicted rounds before it learned them (``linear/aggregation.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
 from daband.encoders.frozen import freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
@@ -46,6 +46,7 @@ from daband.policies.policy import Policy, below, exploration_setting, join_deci
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
+from daband.shift import ShiftLike
 
 __all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
 
@@ -58,25 +59,57 @@ _STREAK_THAT_STOPS = 3
 _MOST_CONTEXTS = 2048
 """Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
 _MOST_DISTINCT = 1 << 16
+_COMPONENTS, _MOST_ROWS = 64, 4096
+"""Principal components of the expert of that name, and the contexts of a domain that they are fitted to."""
 
 
-class StandardisedContexts:
-    """The features of the ridge expert: standardised contexts of this shape."""
+class ContextFeatures:
+    """The features of a ridge expert: contexts of this shape behind ``transform``, as they are without one, or a 1."""
 
-    def __init__(self, context_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, context_shape: tuple[int, ...], transform: Standardise | None = None, *, constant: bool = False
+    ) -> None:
         self.context_shape = context_shape
-        self.transform = Standardise()
+        self.transform = transform
+        self.constant = constant
+
+    @property
+    def dimension(self) -> int:
+        """How many features there are."""
+        if self.constant:
+            return 1
+        if self.transform is None:
+            return math.prod(self.context_shape)
+        return self.transform.n_features(self.context_shape)
 
     def encode(self, contexts: AnyArray) -> FloatArray:
         """(B, d), or (B, K, d) with shared arms."""
+        if self.constant:
+            return np.ones((len(contexts), 1))
         lead = contexts.shape[: -len(self.context_shape)]
+        if self.transform is None:
+            return unit_scale(contexts).reshape(*lead, -1)
         return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
 
     def fit(self, *contexts: AnyArray) -> None:
-        """Fit the standardisation to contexts of both domains, where there are any."""
+        """Fit the transform to contexts of all domains, where there are enough."""
+        if self.transform is None:
+            return
         batches = [batch.reshape(-1, *self.context_shape) for batch in contexts if len(batch)]
-        if batches:
+        if self.transform.components is not None:  # principal components of more rows take long and change little
+            batches = [batch[:: max(1, len(batch) // _MOST_ROWS)] for batch in batches]
+        if sum(map(len, batches)) >= (self.transform.components or 1):
             self.transform.fit(*batches)
+
+    def state(self) -> dict[str, AnyArray]:
+        """What was fitted."""
+        return {} if self.transform is None else self.transform.state()
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore what ``state`` returned."""
+        if self.transform is not None:
+            self.transform = Standardise(**self.transform.settings())  # one that was not fitted has no state
+            self.transform.restore(state)
 
 
 class DistinctContexts:
@@ -109,13 +142,18 @@ class DistinctContexts:
 class Expert:
     """One member of the ensemble: features of contexts, and a ridge head on them."""
 
-    features: InferenceEncoder | StandardisedContexts
+    name: str
+    features: InferenceEncoder | ContextFeatures
     head: RidgeHead
+    prior: float
+    """Its share before the first round."""
 
     @property
     def ready(self) -> bool:
-        """Whether there are features: a standardisation has to be fitted first."""
-        return isinstance(self.features, InferenceEncoder) or self.features.transform.fitted
+        """Whether there are features: a transform has to be fitted first."""
+        if isinstance(self.features, InferenceEncoder) or self.features.transform is None:
+            return True
+        return self.features.transform.fitted
 
 
 @dataclass(frozen=True)
@@ -153,6 +191,8 @@ class NeuralLinUCB(Policy):
         epsilon: the probability with which an arm is drawn evenly instead.
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
+        shift: what may differ between the domains (``daband.Shift``). On vectors, where no "style" differs, the name of
+            a recipe then means that recipe with nothing aligned. None leaves that to the recipe.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
 
@@ -166,6 +206,7 @@ class NeuralLinUCB(Policy):
     source_terms_only: ClassVar[bool] = True
     """Whether the name of a recipe means that recipe without the target's terms."""
     learns_by_gradients = True
+    scale_matters = True
     locks_state = False  # encoding takes long; the state lock is held for what the heads do
     alpha = exploration_setting("alpha")
     epsilon = exploration_setting("epsilon")
@@ -186,6 +227,7 @@ class NeuralLinUCB(Policy):
         epsilon: float = 0.0,
         reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
+        shift: ShiftLike = None,
         device: str = "auto",
         seed: int = 0,
     ) -> None:
@@ -195,13 +237,20 @@ class NeuralLinUCB(Policy):
             arms=arms,
             reward_range=reward_range,
             transform=transform,
+            shift=shift,
             seed=seed,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
         self.feedback = feedback
         self.device_setting = device
-        chosen = resolve_recipe(recipe, context_shape=self.feature_shape, source_terms_only=self.source_terms_only)
+        chosen = resolve_recipe(
+            recipe,
+            context_shape=self.feature_shape,
+            source_terms_only=self.source_terms_only,
+            shift=self.shift,
+            standardised=isinstance(self.transform, Standardise),
+        )
         self.recipe = with_encoder(chosen, encoder)
         # Networks of daband's own take images with the channels first; any other gets contexts as they are.
         of_ours = self.recipe.encoder.name in ("auto", "conv", "pretrained")
@@ -226,7 +275,7 @@ class NeuralLinUCB(Policy):
         )
         ridge = checked_number("ridge", ridge)
         self._experts = self._make_experts(arms, ridge, exploration)
-        self._shares = ExpertShares([1.0 / len(self._experts)] * len(self._experts))
+        self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._distinct = DistinctContexts()
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
@@ -249,13 +298,24 @@ class NeuralLinUCB(Policy):
                 form=form,
             )
 
-        network = Expert(self._learner.acting_copy(), head(self._learner.encoder.dimension, exploration, "primal"))
+        latent = self._learner.encoder.dimension
+        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal"), 1.0)
         if not (self.recipe.learning.linear_weight > 0 and math.prod(self.feature_shape) <= _LARGEST_INPUT):
             return (network,)
-        contexts = StandardisedContexts(self._encoded_shape)
-        dim = contexts.transform.n_features(self._encoded_shape)
-        narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(dim)))
-        return network, Expert(contexts, head(dim, narrower, "auto"))
+        shape, dim = self._encoded_shape, math.prod(self._encoded_shape)
+        # Behind a Standardise contexts are features already.
+        every = ContextFeatures(shape, None if isinstance(self.transform, Standardise) else Standardise())
+        features = {"ridge": every}
+        if dim > _COMPONENTS:
+            features["components"] = ContextFeatures(shape, Standardise(components=_COMPONENTS))
+        if arms == "disjoint":
+            features["constant"] = ContextFeatures(shape, constant=True)
+        narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(every.dimension)))
+        priors = {"ridge": 1 / 3 if dim > _COMPONENTS else 2 / 3, "components": 1 / 3, "constant": 0.0}
+        others = [
+            Expert(name, part, head(part.dimension, narrower, "auto"), priors[name]) for name, part in features.items()
+        ]
+        return replace(network, prior=1 / 3), *others
 
     # What a policy offers.
 
@@ -274,9 +334,14 @@ class NeuralLinUCB(Policy):
         with self._locks.write, self._locks.state:
             for expert in self._experts:
                 alpha = exploration.alpha
-                if isinstance(expert.features, StandardisedContexts):
-                    alpha = min(alpha, standardised_alpha(expert.head.dim))
+                if isinstance(expert.features, ContextFeatures):
+                    alpha = min(alpha, standardised_alpha(self._experts[1].head.dim))
                 expert.head.exploration = replace(exploration, alpha=alpha)
+
+    @property
+    def alignment(self) -> str:
+        terms = [name for name in self._learner.objective.weights if not name.startswith("source_")]
+        return f"the target is aligned with the source by {', '.join(terms)}" if terms else super().alignment
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the network's head works on: (B, d), or (B, K, d) with shared arms."""
@@ -318,9 +383,21 @@ class NeuralLinUCB(Policy):
         return self._target_alone
 
     @property
-    def expert_shares(self) -> tuple[float, ...]:
-        """What each expert counts in predictions, the network first; (1.0,) where it acts alone."""
-        return self._acting.shares
+    def expert_shares(self) -> dict[str, float]:
+        """What each expert counts in predictions, by name: network, ridge, components, constant; some may be absent."""
+        acting = self._acting
+        return {expert.name: share for expert, share in zip(acting.experts, acting.shares, strict=True)}
+
+    def expert_means(self, contexts: AnyArray, domain: str | None = None) -> dict[str, FloatArray]:
+        """The rewards that each expert predicts, by its name, (B, K) in the user's units."""
+        checked, where, _ = self._check_request(contexts, domain, None)
+        transformed, means = self._transform_contexts(checked, where), {}
+        for expert in self._acting.experts:
+            features = self._encode(expert, transformed, where)
+            with self._locks.state:
+                mean, variance = expert.head.score(features)
+            means[expert.name] = self._scale.predictions(mean, variance)[0]
+        return means
 
     # Deciding and learning.
 
@@ -330,9 +407,13 @@ class NeuralLinUCB(Policy):
 
     def _publish(self) -> None:
         """Let decisions rest on the present experts and shares; one that has begun keeps those it began with."""
-        ready = tuple(expert for expert in self._experts if expert.ready)
-        shares = tuple(self._shares.shares.tolist()) if len(ready) == len(self._experts) else (1.0,)
-        self._acting = Acting(ready, shares)
+        ready = np.array([expert.ready for expert in self._experts])
+        shares = np.where(ready, self._shares.shares, 0.0)
+        if not shares[0] and not all(ready):  # until all are ready nothing is known of them: the network is never out
+            shares[0] = self._experts[0].prior
+        shares = shares / shares.sum()
+        experts = tuple(expert for expert in self._experts if expert.ready)
+        self._acting = Acting(experts, tuple(shares[ready].tolist()))
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
         transformed = super()._transform_contexts(contexts, domain)
@@ -376,14 +457,18 @@ class NeuralLinUCB(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
         for expert, share, width in zip(acting.experts, acting.shares, acting.mixture.width_shares, strict=True):
+            if share == 0.0:
+                continue
             theta, inverse = expert.head.frozen()
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
                 network = freeze_encoder(encoder, name=settings.name, options=settings.options, domain=domain)
                 members.append(replace(member, network=network))
-            else:
+            elif expert.features.transform is not None:
                 members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen())))
+            else:
+                members.append(replace(member, constant=expert.features.constant))
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
             buffer = self._buffers.target if self.domains.is_target(domain) else self._buffers.source
@@ -411,7 +496,7 @@ class NeuralLinUCB(Policy):
     ) -> None:
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
-        new = self._distinct.add(contexts) if len(experts) > 1 else None
+        new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights)
@@ -446,7 +531,7 @@ class NeuralLinUCB(Policy):
             with self._locks.state:
                 decision = experts[0].head.play(features[0], rewards, first_round=first_round, available=available)
         else:
-            new = self._distinct.add(contexts)
+            new = self._distinct.add(contexts) if len(experts) == len(self._experts) else None
             parts = []
             for row in range(len(contexts)):
                 one = slice(row, row + 1)
@@ -454,7 +539,7 @@ class NeuralLinUCB(Policy):
                 mask = None if available is None else available[one]
                 parts.append(self._decide_by_heads(self._acting, own, mask, first_round + row, None))
                 arm = parts[-1].arm
-                self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], None, new[one])
+                self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], None, None if new is None else new[one])
             decision = join_decisions(parts)
         self._remember(contexts, decision.arm, rewards[np.arange(len(contexts)), decision.arm], domain, None)
         return decision
@@ -482,7 +567,7 @@ class NeuralLinUCB(Policy):
 
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         for expert in self._experts:
-            if isinstance(expert.features, StandardisedContexts):
+            if isinstance(expert.features, ContextFeatures):
                 expert.features.fit(*contexts)
         self._publish()
 
@@ -629,14 +714,16 @@ class NeuralLinUCB(Policy):
         return statistics
 
     def _start_expert(self, expert: Expert) -> Expert:
-        """Fit the standardisation to the stored rounds where nobody called ``prepare`` before the first of them."""
-        if expert.ready or not isinstance(expert.features, StandardisedContexts):
+        """Fit the transform to the stored rounds where nobody called ``prepare`` before the first of them."""
+        if expert.ready or not isinstance(expert.features, ContextFeatures):
             return expert
         filled = [buffer for buffer in self._buffers.rounds if len(buffer)]
         stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
         contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
         target = self._buffers.target
         expert.features.fit(contexts, target.contexts[: len(target)].cpu().numpy())
+        if not expert.ready:
+            return expert
         head = copy.copy(expert.head)
         head.statistics = head.refitted(expert.features.encode(contexts), arms, rewards, weights)
         return replace(expert, head=head)
@@ -672,10 +759,10 @@ class NeuralLinUCB(Policy):
         buffers = self._buffers if replay else self._make_buffers(self.n_arms)
         arrays.update({f"replay.{name}": array for name, array in buffers.state().items()})
         for expert in self._experts[1:]:
-            if isinstance(expert.features, StandardisedContexts):
-                transform, head = expert.features.transform.state(), expert.head.state(rounds=replay)
-                arrays.update({f"linear.transform.{name}": array for name, array in transform.items()})
-                arrays.update({f"linear.head.{name}": array for name, array in head.items()})
+            assert isinstance(expert.features, ContextFeatures)
+            fitted, head = expert.features.state(), expert.head.state(rounds=replay)
+            arrays.update({f"{expert.name}.transform.{name}": array for name, array in fitted.items()})
+            arrays.update({f"{expert.name}.head.{name}": array for name, array in head.items()})
         if len(self._experts) > 1:
             arrays.update({f"shares.{name}": array for name, array in self._shares.state().items()})
             arrays["distinct"] = self._distinct.state(rounds=replay)
@@ -695,26 +782,21 @@ class NeuralLinUCB(Policy):
         return n_seen if self._refitted_at <= n_seen else self._refitted_at + n_seen
 
     def _restore(self, state: dict[str, AnyArray]) -> None:
-        if "linear.transform.axes" in state:
+        if len(self._experts) > 1 and "distinct" not in state:
             raise InvalidInput(
-                "an older version of daband wrote the file, whose linear part had some components of the contexts; it "
-                "has all of them now: train the policy anew"
+                "an older version of daband wrote the file: it averaged a network and one linear part, where several "
+                "experts have shares by their predictions now; train the policy anew"
             )
         self._head.restore(below("head.", state))
         self._learner.restore(below("learner.", state))
         self._experts = (replace(self._experts[0], features=self._learner.acting_copy()), *self._experts[1:])
         for expert in self._experts[1:]:
-            if isinstance(expert.features, StandardisedContexts):
-                expert.features.transform = Standardise()  # one that was not fitted has no state
-                expert.features.transform.restore(below("linear.transform.", state))
-                expert.head.restore(below("linear.head.", state))
+            assert isinstance(expert.features, ContextFeatures)
+            expert.features.restore(below(f"{expert.name}.transform.", state))
+            expert.head.restore(below(f"{expert.name}.head.", state))
         if len(self._experts) > 1:
-            if "distinct" in state:
-                self._shares.restore(below("shares.", state))
-                self._distinct.restore(state["distinct"])
-            else:  # a file of an older version, which had one share by how many contexts there were
-                weight = float(state["linear.weight"][0])
-                self._shares.shares = np.array([1.0 - weight, weight])
+            self._shares.restore(below("shares.", state))
+            self._distinct.restore(state["distinct"])
         self._publish()
         self._buffers.restore(below("replay.", state))
         self._rate = float(state["rate"][0])

@@ -67,6 +67,7 @@ from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
+from daband.shift import Shift, ShiftLike, as_shift
 from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
 
@@ -108,9 +109,17 @@ def exploration_setting(field: str) -> property:
 
 
 class _PolicyType(ABCMeta):
-    """Notes when a policy is constructed: from then on, attributes that would do nothing are refused."""
+    """Refuses unknown settings by the name of the class; notes when a policy is constructed.
+
+    From then on, attributes that would do nothing are refused.
+    """
 
     def __call__(cls, *arguments: Any, **settings: Any) -> Any:
+        offered: dict[str, Any] = setting_defaults(cls)
+        unknown = next((name for name in settings if name not in offered), None)
+        if unknown is not None and offered:
+            hint = "; it is called 'feedback' now" if unknown == "reveal" else did_you_mean(unknown, offered)
+            raise TypeError(f"{cls.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(offered)})")
         policy = super().__call__(*arguments, **settings)
         policy.__dict__["_constructed"] = True
         return policy
@@ -150,6 +159,7 @@ class Policy(ABC, metaclass=_PolicyType):
         reward_range: RewardRange,
         transform: Any,
         seed: int,
+        shift: ShiftLike = None,
     ) -> None:
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
@@ -164,6 +174,8 @@ class Policy(ABC, metaclass=_PolicyType):
         self._set_round_shape()
         self._scale = RewardScale(reward_range)
         self.transform: Transform | None = as_transform(transform)  # a copy, fitted for this policy alone
+        self.shift: Shift | None = None if shift is None else as_shift(shift, context_shape=self.context_shape)
+        """What may differ between the domains; None where nobody said."""
         self.seed = check_seed(seed)
         self.domains = DomainNames()
         """The names of the domains; hooks get a domain's index in them."""
@@ -517,7 +529,7 @@ class Policy(ABC, metaclass=_PolicyType):
                     "policy: reward_range='auto' has not seen enough rewards to know the range; update with more "
                     "rounds first"
                 )
-            step = None if self.transform is None else copy.deepcopy(frozen_step(self.transform))
+            step = None if self.transform is None else copy.deepcopy(frozen_step(self.transform, where))
             return FrozenPolicy(
                 policy=self.name,
                 domain=self.domains.names[where],
@@ -550,7 +562,9 @@ class Policy(ABC, metaclass=_PolicyType):
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""
+        shift = {} if self.shift is None else {"shift": self.shift.state()}
         return {
+            **shift,
             "context_shape": list(self.context_shape),
             "n_arms": self.n_arms,
             "arms": self.arms,
@@ -573,6 +587,13 @@ class Policy(ABC, metaclass=_PolicyType):
     def feature_shape(self) -> tuple[int, ...]:
         """The shape of a context behind the transform."""
         return self.context_shape if self.transform is None else (self.transform.n_features(self.context_shape),)
+
+    @property
+    def alignment(self) -> str:
+        """In one line, what the policy does about differences between the domains."""
+        if self.shift is not None and any(self.shift.own_statistics(self._dimensions)):
+            return f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
+        return "nothing is aligned: a number means the same in every domain"
 
     @property
     def largest_norm(self) -> float:
@@ -832,11 +853,13 @@ class Policy(ABC, metaclass=_PolicyType):
         mean, width = self._scale.predictions(decision.mean, decision.width)
         return Decision(decision.arm, decision.propensity, mean, width)
 
-    def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:  # noqa: ARG002
+    def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
         if self.transform is None:
             return contexts
         lead = contexts.shape[: -len(self.context_shape)]
-        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
+        rows = contexts.reshape(-1, *self.context_shape)
+        by_domain = getattr(self.transform, "takes_domain", False)
+        return (self.transform(rows, domain) if by_domain else self.transform(rows)).reshape(*lead, -1)  # type: ignore[call-arg]
 
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
         usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape

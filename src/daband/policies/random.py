@@ -11,10 +11,12 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision, Exploration
 from daband.linear.draws import draw_key
 from daband.linear.exploration import seeded_draws
+from daband.policies.input_checks import LARGEST_RAW_NORM
 from daband.policies.policy import Policy, policies
 from daband.policies.propensities import WEIGHTINGS
 from daband.policies.reward_scale import RewardRange
 from daband.serving import FrozenParts, Member
+from daband.shift import ShiftLike
 
 __all__ = ["Random"]
 
@@ -40,6 +42,7 @@ class Random(Policy):
         arms: str = "disjoint",
         reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
+        shift: ShiftLike = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -48,9 +51,11 @@ class Random(Policy):
             arms=arms,
             reward_range=reward_range,
             transform=transform,
+            shift=shift,
             seed=seed,
         )
         self._key = draw_key(self.seed)
+        self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 
     def _decide(
         self,

@@ -24,6 +24,7 @@ from daband.encoders.augmentation import Augmentation
 from daband.errors import InvalidInput
 from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.objectives import Weight
+from daband.shift import Shift
 
 __all__ = [
     "Augmentation",
@@ -46,11 +47,16 @@ def resolve_recipe(
     *,
     context_shape: tuple[int, ...],
     source_terms_only: bool = False,
+    shift: Shift | None = None,
+    standardised: bool = False,
 ) -> Recipe:
     """The recipe that is meant: a name, a ``Recipe``, what ``Recipe.settings`` returned, or a change of a named one.
 
     A mapping with every group of a recipe is that recipe. Any other is a change (``Recipe.changed``) of the recipe that
     it names under ``base``, which is "default" unless given; so is None.
+
+    Where a ``shift`` is stated that is no difference of style, a name and the ``base`` of a change mean, for vectors,
+    that recipe with nothing aligned: one map for all domains. ``standardised`` contexts are not normalised again.
 
     With ``source_terms_only`` a name, and the ``base`` of a change, mean that recipe without the target's terms. A
     recipe that is given in full is used as it is.
@@ -62,6 +68,8 @@ def resolve_recipe(
     elif recipe is None or isinstance(recipe, str | Mapping):
         changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": "default" if recipe is None else recipe}
         base = recipe_for(str(changes.pop("base", "default")), context_shape=context_shape)
+        if shift is not None and not shift.aligns and base.encoder.name == "mlp" and base.learning.linear_weight > 0:
+            base = _unaligned(base, standardised=standardised)
         full = (base.source_alone() if source_terms_only else base).changed(changes)
     else:
         raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
@@ -134,6 +142,13 @@ def _default_vector() -> Recipe:
         encoder=EncoderSettings(name="mlp", options={"statistics": "gated"}),
         learning=LearningSettings(steps=32, gate_exponent=8.0, linear_weight=0.5),
     )
+
+
+def _unaligned(recipe: Recipe, *, standardised: bool) -> Recipe:
+    """The same for vectors of which a number means the same in every domain: no batch norm of a domain's own."""
+    options = {"normalise_input": not standardised, "normalise_hidden": False, "statistics": "source"}
+    encoder = replace(recipe.encoder, options={**recipe.encoder.options, **options})
+    return replace(recipe.source_alone(), encoder=encoder)
 
 
 def _small_image() -> Recipe:

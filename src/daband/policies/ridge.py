@@ -28,6 +28,7 @@ from daband.policies.propensities import WEIGHTINGS, resolve_weighting, round_we
 from daband.policies.reward_scale import RewardRange
 from daband.policies.round_ids import RoundIds
 from daband.serving import FrozenParts, Member
+from daband.shift import ShiftLike
 
 __all__ = ["Constant", "LinUCB", "RidgePolicy"]
 
@@ -237,6 +238,7 @@ class LinUCB(RidgePolicy):
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         transform: put in front of the regression: a ``daband.Standardise()``, a ``daband.PCA(64)``, or anything with
             ``fit`` and ``transform``; fitted by ``prepare``.
+        shift: what may differ between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises accordingly.
         form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
         seed: decides ties and draws. Every whole number is a seed, 0 too.
 
@@ -267,6 +269,7 @@ class LinUCB(RidgePolicy):
         epsilon: float = 0.0,
         reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
+        shift: ShiftLike = None,
         form: Literal["auto", "primal", "dual"] = "auto",
         seed: int = 0,
     ) -> None:
@@ -276,6 +279,7 @@ class LinUCB(RidgePolicy):
             arms=arms,
             reward_range=reward_range,
             transform=transform,
+            shift=shift,
             seed=seed,
         )
         ridge = checked_number("ridge", ridge)
@@ -318,6 +322,7 @@ class Constant(RidgePolicy):
         alpha: how much of the width is added to the mean reward of an arm.
         arms: "disjoint" or "shared": how contexts arrive.
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
+        shift: what may differ between the domains, which makes no difference here.
         seed: decides ties.
 
     >>> policy = daband.Constant(context_shape=(1,), n_arms=2, alpha=0.0)
@@ -337,10 +342,17 @@ class Constant(RidgePolicy):
         alpha: float = Exploration.alpha,
         arms: str = "disjoint",
         reward_range: RewardRange = (0.0, 1.0),
+        shift: ShiftLike = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=None, seed=seed
+            context_shape=context_shape,
+            n_arms=n_arms,
+            arms=arms,
+            reward_range=reward_range,
+            transform=None,
+            shift=shift,
+            seed=seed,
         )
         self._head = RidgeHead(
             n_arms=self.n_arms,

@@ -120,7 +120,7 @@ class Decider:
     ) -> tuple[list[tuple[int, float] | None], list[tuple[Any, ...]]]:
         if len(asked) == 1:
             one = asked[0]
-            decision = deployed.decide(_as_row(one.context), one.eligible)
+            decision = deployed.decide(_as_row(one.context), among=one.eligible)
             return [(int(decision.arm), float(decision.propensity))], [decision.warnings]
         rows = [_as_row(one.context) for one in asked]
         kinds = {type(row) for row in rows}

@@ -26,6 +26,8 @@ _BLOCKS = 80
 """Points of the curve of rewards, at most; where they are more, two become one."""
 _FIRST_BLOCK = 100
 _CONFIDENCE = 0.95
+_MOST_WATCHED, _WATCHED_AT_ONCE = 500, 25
+"""Contexts of one portion of the log that the monitor sees: all where traffic is slow, every fourth of 2,000."""
 
 
 class ValueSums:
@@ -120,11 +122,13 @@ class Watch:
         self._block_size = _FIRST_BLOCK
         self._order: deque[int] = deque()
         self._arrived: dict[int, float] = {}
+        self._drift_at: int | None = None
 
     def see_events(self, rows: Sequence[tuple[int, Event]]) -> None:
         """The next events of the log with their numbers."""
-        watched = []
-        for seq, event in rows:
+        watched: list[tuple[int, str]] = []
+        every = -(-len(rows) // _MOST_WATCHED)
+        for place, (seq, event) in enumerate(rows):
             self._events += 1
             self._minute(event.time)[0] += 1
             self._arms[event.arm] += 1
@@ -138,11 +142,18 @@ class Watch:
                 self._deferred += 1
             elif self._promise is not None and self.settings.wait is not None:
                 self._order.append(seq)
-            if self._monitor is not None and event.context is not None:
-                watched.append(event.context)
-        if watched and self._monitor is not None:
-            contexts = orjson.loads("[" + ",".join(watched) + "]")
-            self._monitor.see(contexts if isinstance(contexts[0], dict) else np.asarray(contexts, np.float64))
+            if place % every == 0 and event.context is not None:
+                watched.append((self._events, event.context))
+        for start in range(0, len(watched) if self._monitor is not None else 0, _WATCHED_AT_ONCE):
+            self._watch_contexts(watched[start : start + _WATCHED_AT_ONCE])
+
+    def _watch_contexts(self, watched: Sequence[tuple[int, str]]) -> None:
+        """Show some contexts to the monitor, each with the number of its event."""
+        assert self._monitor is not None
+        contexts = orjson.loads("[" + ",".join(text for _, text in watched) + "]")
+        self._monitor.see(contexts if isinstance(contexts[0], dict) else np.asarray(contexts, np.float64))
+        if self._monitor.alarm and self._drift_at is None:
+            self._drift_at = watched[-1][0]
 
     def see_rewards(self, rows: Sequence[LoggedReward]) -> None:
         """The next rewards of the log."""
@@ -208,7 +219,7 @@ class Watch:
                 "rounds": report.rounds,
                 "contexts_left": report.contexts_left,
                 "arms_left": report.arms_left,
-                "told_at_event": min((score.since for score in report.scores if score.since), default=None),
+                "told_at_event": self._drift_at,
                 "scores": [
                     {"name": score.name, "left": score.left, "since": score.since, "evidence": score.evidence}
                     for score in sorted(report.scores, key=lambda one: (not one.left, -one.evidence))[:8]

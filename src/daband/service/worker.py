@@ -16,6 +16,7 @@ from pathlib import Path
 import orjson
 import sqlalchemy as sa
 
+from daband.errors import DabandError
 from daband.service.learner import Learner, first_deployed
 from daband.service.settings import Clock, Limits, Settings, Tokens
 from daband.service.store import Reward, Store
@@ -124,20 +125,22 @@ class Worker:
 
 
 def work(store: Store, make: Callable[[], Worker], parent: int) -> None:
-    """Work whenever no other process does, until the parent process is gone."""
+    """Work whenever no other process does, until the parent process is gone; what goes wrong is tried again later."""
     while os.getppid() == parent:
-        with store.leading() as mine:
-            if mine:
-                worker = make()
-                while os.getppid() == parent:
-                    try:
-                        more = worker.tick()
-                        worker.show()
-                    except sa.exc.OperationalError as error:  # a full disk, a lost connection: later
-                        _log.warning("the log is not available: %s", error.orig)
-                        more = False
+        try:
+            with store.leading() as mine:
+                worker = make() if mine else None
+                while worker is not None and os.getppid() == parent:
+                    more = worker.tick()
+                    worker.show()
                     if not more:
                         time.sleep(_PAUSE)
+        except sa.exc.OperationalError as error:  # a full disk, a lost connection
+            _log.warning("the log is not available: %s", error.orig)
+        except DabandError as error:
+            _log.error("the worker cannot go on: %s", error)
+        except Exception as error:  # its text might hold parts of a context
+            _log.error("the worker failed: %s", type(error).__name__)
         time.sleep(_PAUSE)
 
 

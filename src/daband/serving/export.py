@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import platform
 import sys
@@ -278,6 +277,8 @@ def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "numpy": np.__version__}
     if "torch" in sys.modules:
         versions["torch"] = str(sys.modules["torch"].__version__)
+    import importlib.metadata  # a tenth of a second
+
     try:
         versions["daband"] = importlib.metadata.version("daband")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout

@@ -1,0 +1,65 @@
+"""``daband-serving``: the files that its wheel takes decide on numpy and safetensors alone."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import daband
+from tests.serving.make_files import FILES
+
+FOLDER = Path(__file__).parents[2] / "packaging" / "serving"
+SCRIPT = """
+import sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        allowed = {"numpy", "safetensors", "daband"} | sys.stdlib_module_names
+        if top not in allowed and not top.startswith(("_", "cython")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Nothing())
+import numpy as np
+import daband
+assert daband.__file__.startswith(sys.argv[1]), daband.__file__
+for path in sys.argv[2:]:
+    deployed = daband.load_deployed(path)
+    deployed.decide(np.zeros(deployed.reader.shape))
+try:
+    daband.train
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def project():
+    return tomllib.loads((FOLDER / "pyproject.toml").read_text())
+
+
+def test_its_files_decide_alone(project, tmp_path):
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    for source, place in included.items():
+        copy = shutil.copytree if (FOLDER / source).is_dir() else shutil.copy
+        (tmp_path / place).parent.mkdir(exist_ok=True, parents=True)
+        copy(FOLDER / source, tmp_path / place)
+    kept = [str(path) for path in sorted(FILES.glob("*.v3.daband"))]
+    assert len(kept) == 11
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), *kept],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "daband.train is no part of daband-serving" in done.stdout
+
+
+def test_it_has_the_version_of_daband_and_asks_for_no_more(project):
+    whole = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["project"]["version"] == daband.__version__
+    assert set(project["project"]["dependencies"]) < set(whole["dependencies"])
+    assert {need.split(">")[0] for need in project["project"]["dependencies"]} == {"numpy", "safetensors"}
