@@ -144,6 +144,20 @@ def resident_mb(pid: int) -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of a process, all its threads."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(port: int, seconds: float, processes: dict[str, int]) -> dict[str, Any]:
+    """``load``, with the CPU time of each process for one request, in microseconds."""
+    before = {name: cpu_seconds(pid) for name, pid in processes.items()}
+    found = load(port, seconds)
+    used = {name: cpu_seconds(pid) - before[name] for name, pid in processes.items()}
+    return {**found, "cpu_us": {name: 1e6 * seconds / found["requests"] for name, seconds in used.items()}}
+
+
 def children(pid: int) -> list[int]:
     """The processes that a process started."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
@@ -207,9 +221,11 @@ def compare(seconds: float, turns: int) -> dict[str, Any]:
             found: dict[str, list[dict[str, Any]]] = {"service": [], "bare": []}
             load(port, 2.0)
             load(server.port, 2.0)
+            assert server.process is not None
+            processes = {"service": server.process.pid, "worker": children(server.process.pid)[0]}
             for _ in range(turns):
-                found["bare"].append(load(port, seconds))
-                found["service"].append(load(server.port, seconds))
+                found["bare"].append(measured(port, seconds, {"bare": bare.pid}))
+                found["service"].append(measured(server.port, seconds, processes))
                 print({name: round(runs[-1]["rate"]) for name, runs in found.items()}, flush=True)
         finally:
             bare.kill()
@@ -220,6 +236,10 @@ def compare(seconds: float, turns: int) -> dict[str, Any]:
         "turns": found,
         "rate": rates,
         "ratio": rates["service"] / rates["bare"],
+        "cpu_us": {
+            name: float(np.median([one["cpu_us"][name] for one in found[side]]))
+            for side, name in (("service", "service"), ("service", "worker"), ("bare", "bare"))
+        },
         "median_ms": float(np.median([one["median_ms"] for one in found["service"]])),
         "p99_ms": float(np.median([one["p99_ms"] for one in found["service"]])),
         "soak": None,

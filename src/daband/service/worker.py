@@ -26,14 +26,15 @@ __all__ = ["Worker", "main"]
 
 _log = logging.getLogger("daband.service")
 _PAUSE = 0.5
-_ROWS = 2000
+_ROWS = 500
 """Rows that are read at a time."""
 _LINEAR_SECONDS, _GRADIENT_SECONDS = 5.0, 60.0
 """Between two models, at least."""
 _LONGEST_GRACE = 60.0
 """After a start no default reward is set for this long, or for one wait: callers may have waited for the service."""
 _CLOCKS_APART = 60.0
-_HEARTBEAT = 10.0
+_HEARTBEAT, _SHOWN_EVERY = 10.0, 1.0
+"""Between two writings of the page's numbers: at most, and at least."""
 
 
 class Worker:
@@ -47,6 +48,7 @@ class Worker:
         learn: str | Path | None = None,
         learn_every: int = 100,
         publish_seconds: float | None = None,
+        show_seconds: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
         self.store, self.settings = store, settings
@@ -58,7 +60,7 @@ class Worker:
         if publish_seconds is None:
             gradients = self._learner is not None and self._learner.policy.learns_by_gradients
             publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS
-        self._publish_seconds = publish_seconds
+        self._publish_seconds, self._show_seconds = publish_seconds, show_seconds
         self._published = -publish_seconds
         self._begun = self._clock.now()
         self._defaulted_until = 0.0
@@ -81,6 +83,8 @@ class Worker:
 
     def show(self) -> None:
         """Write the numbers of the page where they have changed, and now and then as a sign of life."""
+        if self._clock.now() - self._shown_at < self._show_seconds:
+            return
         snapshot = self._watch.snapshot(0.0)
         snapshot["learning"] = self._learner is not None
         text = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
@@ -153,7 +157,7 @@ def main() -> None:
     store = Store(task["log"])
 
     def make() -> Worker:
-        return Worker(store, settings, learn=task["learn"], learn_every=task["learn_every"])
+        return Worker(store, settings, learn=task["learn"], learn_every=task["learn_every"], show_seconds=_SHOWN_EVERY)
 
     with contextlib.suppress(KeyboardInterrupt):  # the terminal stops both processes
         work(store, make, task["parent"])
