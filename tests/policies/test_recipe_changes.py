@@ -148,9 +148,9 @@ PLAIN = {"normalise_input": True, "normalise_hidden": False}
         ("covariate", set(), {"statistics": "source"}, "uniform"),
         ("units", set(), {"statistics": "source", "own_columns": (0, 1, 2, 3)}, "uniform"),
         (Shift.of("units", units=(2,)), set(), {"statistics": "source", "own_columns": (2,)}, "uniform"),
-        ("style", {"adversarial"}, {"statistics": "own"}, "uniform"),
+        ("style", {"adversarial"}, {}, "uniform"),
         ("labels", set(), {"statistics": "source"}, "estimated"),
-        ("style,labels", {"adversarial"}, {"statistics": "own"}, "estimated"),
+        ("style,labels", {"adversarial"}, {}, "estimated"),
     ],
 )
 def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, prior, tmp_path):
@@ -186,6 +186,7 @@ def test_the_default_for_images_is_the_recipe_that_was_measured():
         "pseudo_labels": 0.5,
     }
     assert policy.recipe.learning.gate_exponent == 8.0
+    assert policy.recipe.fingerprint() == recipe_for("default", context_shape=(3, 28, 28)).fingerprint()
     policy.plan(300)
     full = {name: weight.full_at(policy.learner.run_steps) for name, weight in policy.recipe.weights.items()}
     assert policy.learner.run_steps == 19_200

@@ -168,10 +168,10 @@ class Recipe:
         kept = {*keep, "target_diversity"} if shift.moves_labels else {*keep}
         weights = {name: w for name, w in self.weights.items() if name.startswith("source_") or name in kept}
         options = dict(self.encoder.options)
-        if self.encoder.name in ("mlp", "conv", "auto"):
-            options["statistics"] = "own" if shift.aligns else "source"
+        if self.encoder.name in ("mlp", "conv", "auto") and not shift.aligns:
+            options["statistics"] = "source"
             own = shift.own_statistics(math.prod(context_shape))
-            if self.encoder.name == "mlp" and any(own) and not shift.aligns:
+            if self.encoder.name == "mlp" and any(own):
                 options["own_columns"] = tuple(place for place, differs in enumerate(own) if differs)
         prior = "estimated" if shift.moves_labels else self.learning.prior
         return replace(
