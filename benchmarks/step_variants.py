@@ -58,18 +58,11 @@ def autocast(dtype: torch.dtype) -> Iterator[None]:
         with torch.autocast(self.stack.device.type, dtype=dtype, cache_enabled=False):
             return losses(self, *arguments)
 
-    GradientStep._losses = cast  # type: ignore[method-assign]
+    GradientStep._losses = cast  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         GradientStep._losses = losses  # type: ignore[method-assign]
-
-
-PRECISIONS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
-    "cuDNN chooses by timing": cudnn_benchmark,
-    "bfloat16": lambda: autocast(torch.bfloat16),
-    "bfloat16, cuDNN chooses by timing": lambda: _both(cudnn_benchmark(), autocast(torch.bfloat16)),
-}
 
 
 @contextlib.contextmanager
@@ -78,6 +71,13 @@ def _both(*managers: contextlib.AbstractContextManager[None]) -> Iterator[None]:
         for manager in managers:
             stack.enter_context(manager)
         yield
+
+
+PRECISIONS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+    "cuDNN chooses by timing": cudnn_benchmark,
+    "bfloat16": lambda: autocast(torch.bfloat16),
+    "bfloat16, cuDNN chooses by timing": lambda: _both(cudnn_benchmark(), autocast(torch.bfloat16)),
+}
 
 
 def step_cost(changes: Mapping[str, Any], *, runs: int, steps: int, device: str) -> dict[str, float]:
