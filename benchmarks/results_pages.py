@@ -27,6 +27,7 @@ from pages.methods import methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
 from pages.prior_trust import prior_trust_page
+from pages.service import service_page
 from pages.text import shown_in_front
 from pages.trust import trust_figure, trust_page
 
@@ -49,6 +50,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
+    "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "small-tables": (choice.small_tables, ("small-tables",)),
     "trust": (trust_page, ("trust", "assess-cost")),
