@@ -14,6 +14,8 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
     spread = load["p99_ms"] / load["median_ms"]
     machine, cpu = load["machine"], load["cpu_us"]
     of_bare = {name: median(turn[name] for turn in load["turns"]["bare"]) for name in ("median_ms", "p99_ms")}
+    cpu_of_start = kill["logs"]["sqlite"].get("start_cpu_seconds")
+    started = [] if cpu_of_start is None else [f"A start takes {cpu_of_start:.1f} s of CPU time."]
     lines = [
         "# The service under load, and killed",
         "",
@@ -76,9 +78,9 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "A start is counted from the new process to its first answer (goal: 5 s). It takes",
-        f"{kill['logs']['sqlite']['start_cpu_seconds']:.1f} s of CPU time; the machine had a load of",
-        f"{kill['machine']['load']:.1f} on {kill['machine']['cores']} cores from other work meanwhile.",
+        "A start is counted from the new process to its first answer (goal: 5 s); the machine had a load of",
+        f"{kill['machine']['load']:.1f} on {kill['machine']['cores']} cores meanwhile, most of it other work.",
+        *started,
         "",
         f"Python {machine['python']}; commits {load['commit']} (load), {kill['commit']} (kills)"
         + (f" and {soak['commit']} (memory)." if soak is not None else "."),
