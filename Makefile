@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PEERS := mabwiser contextualbandits river vowpalwabbit "obp>=0.4.1,<0.5"
 
-.PHONY: setup demo test test-portable check bench docs docs-serve dist clean
+.PHONY: setup demo test test-portable check bench docs docs-serve dist clean mutants
 
 setup: $(READY)
 
@@ -43,6 +43,10 @@ variant-%: $(READY)
 
 test-portable: $(READY)
 	$(MAKE) --keep-going $(addprefix variant-,$(VARIANTS))
+
+# Nightly: the lines that matter most are changed one by one, and tests must notice.
+mutants: $(READY)
+	$(BIN)/python benchmarks/mutants.py
 
 check: $(READY)
 	$(BIN)/ruff check .

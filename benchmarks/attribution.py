@@ -245,7 +245,7 @@ def _ablated_paper(letters: str, *, own_choice: bool = False) -> dict[str, Any]:
     """The paper's recipe with some terms; P on the source round's arm, or on the arm that the policy would choose."""
     weights = {term: 0.0 for letter, term in PAPERS_LETTERS.items() if letter not in letters}
     if own_choice:
-        weights |= {"predicted_reward": 0.0, "predicted_reward_own_choice": 1.0}
+        weights |= {"predicted_reward": 0.0, "predicted_reward_target_choice": 1.0}
     return {"base": "paper", "weights": weights}
 
 

@@ -4,9 +4,8 @@
     python benchmarks/training.py --device cpu --encoders conv-plain --eager
     python benchmarks/training.py --device cuda --encoders conv-plain,conv-plain,conv --episodes 298  # DIGIT
     python benchmarks/training.py --device cuda --encoders conv-plain,conv --episodes 298 --stacked 5
-    python benchmarks/training.py --visda                  # decoding and training of VisDA17's shape
 
-Numpy, torch and safetensors are enough (torchvision for the encoder ``pretrained``, Pillow for ``--visda``); what
+Numpy, torch and safetensors are enough (torchvision for the encoder ``pretrained``); what
 cannot run here is named and left out. Contexts are random images: what they show does not matter for time. The first
 two episodes warm up, which rates and shares leave out and the seconds of a run count; the first run of a process loads
 what later ones find loaded, so that an encoder may be named twice.
@@ -28,7 +27,6 @@ from typing import Any
 import numpy as np
 import peaks
 import torch
-import visda
 from plain_step import PlainStep
 
 import daband
@@ -293,11 +291,6 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="compare with the same work the slow way")
     parser.add_argument("--stacked", type=int, default=0, help="also time so many stacked runs of each encoder")
     parser.add_argument("--repeats", type=int, default=9, help="turns of the comparison on the CPU")
-    parser.add_argument("--visda", action="store_true", help="measure work of VisDA17's shape instead")
-    parser.add_argument("--backbone", help="for --visda: efficientnet_lite0, a torchvision model, conv or none")
-    parser.add_argument("--frozen", action="store_true", help="for --visda: hold the backbone fixed")
-    parser.add_argument("--steps", type=int, default=64, help="for --visda: gradient steps an episode")
-    parser.add_argument("--batch", type=int, default=64, help="for --visda: source rounds, and target contexts, a step")
     parser.add_argument("--json", type=Path, help="where every number goes")
     arguments = parser.parse_args()
     facts = peaks.machine()
@@ -310,17 +303,6 @@ def main() -> None:
         print(
             f"{device.type}: " + ", ".join(f"{name} {rate / 1e9:,.0f} G/s" for name, rate in rates.items()), flush=True
         )
-        if arguments.visda:
-            document["visda"] = visda.measure(
-                device=device,
-                episodes=arguments.episodes or 3,
-                steps=arguments.steps,
-                batch=arguments.batch,
-                backbone=arguments.backbone,
-                trainable=not arguments.frozen,
-            )
-            print(json.dumps(document["visda"], indent=1))
-            break
         chosen = arguments.encoders.split(",") if arguments.encoders else ENCODERS[: 4 if device.type == "cuda" else 3]
         episodes = arguments.episodes or (20 if device.type == "cuda" else 2)
         for encoder in chosen:

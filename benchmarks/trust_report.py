@@ -8,7 +8,7 @@
 Choices are made on the development half. The report half is run once, and its record (``trust.json``) has the commit.
 For each data set and seed: every candidate of ``choose`` and the simple methods are trained with the library's
 defaults, and their true values in the target are looked up afterwards. Each method that looks at contexts is assessed
-twice: with its own second seed alone ("seeds": what a user has who trained one method twice), and with all candidates
+twice: alone or with a second seed ("seeds": what a user has who trained one method twice), and with all candidates
 ("kinds": what ``choose`` does). Then rewards are bought, 0 to 200, as ``choose`` does and evenly, ten draws each.
 """
 
@@ -30,8 +30,10 @@ import numpy as np
 BUDGETS = (0, 10, 25, 50, 100, 200)
 DRAWS = 10
 SEEDS = (0, 1, 2)
+TWICE = ("linucb", "linucb-p", "daband")
+"""Methods of which a second seed is trained, for what ``assess`` says of two seeds."""
 SIMPLE = ("constant", "linucb", "linucb-p", "nlinucb")
-_MOST_IMAGES = 6000
+_MOST_IMAGES, _MOST_TESTED = 3000, 1500
 
 
 def data_sets(half: str) -> Iterator[tuple[str, str]]:
@@ -94,7 +96,7 @@ def _arrays(pair: Any) -> dict[str, Any]:
         found["rewards"] = pair.source.read_rewards(rows)[0]
         n = len(pair.source_test)
         found |= {"xv": pair.source_test.read(0, n), "rv": pair.source_test.read_expected(0, n)}
-    n = min(len(pair.target_test), 2000)
+    n = min(len(pair.target_test), _MOST_TESTED)
     found |= {"xs": x, "xt": pair.target.read(some(len(pair.target), _MOST_IMAGES))}
     found |= {"xe": pair.target_test.read(0, n), "re": pair.target_test.read_expected(0, n)}
     for key in ("xs", "xv", "xt", "xe"):
@@ -144,7 +146,7 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
     from daband.evaluation.scores import scores_of
     from daband.training import train_candidates
     from daband.trust import Candidate, default_candidates
-    from daband.trust.choose import _without_rewards
+    from daband.trust.choose import _without_rewards, training_budget
     from daband.trust.estimate import estimate_target
     from daband.trust.explanations import explanations_of
 
@@ -152,9 +154,20 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
     pair = pair_of(path)
     options = list(default_candidates(pair))
     names = {option.name for option in options}
-    extra = [Candidate(method, method) for method in SIMPLE if method not in names]
+    image = len(pair.context_shape) > 1  # on the GPU where there is one; LinUCB on pixels would take longer than all
+    extra = [] if image else [Candidate(method, method) for method in SIMPLE if method not in names]
     both = [*options, *extra]
-    trained = train_candidates(pair, both, seeds=[seed, seed + 1000], episodes=episodes, device="cpu")
+    shown, episodes, length = training_budget(pair, episodes, 64)
+    common: dict[str, Any] = {"episodes": episodes, "episode_length": length, "device": "auto" if image else "cpu"}
+    trained = train_candidates(shown, both, seeds=[seed], **common)
+    twice = [option for option in both if option.name in TWICE]
+    second = dict(
+        zip(
+            (option.name for option in twice),
+            train_candidates(shown, twice, seeds=[seed + 1000], **common),
+            strict=True,
+        )
+    )
     seconds = time.time() - start
     firsts = [row[0] for row in trained]
     data = np.load(path)
@@ -171,15 +184,17 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
         "train_seconds": seconds,
     }  # fmt: skip
     assessed = []
+    asked = {"source": pair.source_test, "target": pair.target, "rule": "greedy", "shift": pair.shift}
     for index, option in enumerate(both):
         if not option.uses_contexts:
             continue
         others = [p for i, p in enumerate(firsts) if i != index and both[i].uses_contexts and p is not firsts[index]]
-        for how, members in (("seeds", trained[index]), ("kinds", [firsts[index], *_once(others)])):
+        seeds = [firsts[index], *second.get(option.name, [])]
+        for how, members in (("seeds", seeds), ("kinds", [firsts[index], *_once(others)])):
             try:
-                found = daband.assess(members, source=pair.source_test, target=pair.target, rule="greedy")
+                found = daband.assess(members, **asked)
             except daband.InvalidInput:  # two seeds of a closed form may be one policy
-                found = daband.assess(members[0], source=pair.source_test, target=pair.target, rule="greedy")
+                found = daband.assess(members[0], **asked)
             unit = {key: (getattr(found, key) - low) / span for key in ("value", "low", "required", "source_value")}
             least = min(found.explanations.values())
             scores, _, _ = scores_of(
@@ -402,6 +417,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
+    parser.add_argument("--kinds", nargs="*", default=[], help="these kinds of data alone")
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--commit", default="")
@@ -414,6 +430,7 @@ def main() -> None:
         given.out.mkdir(parents=True, exist_ok=True)
         until = time.time() + given.seconds
         paths = sorted(given.pairs.glob("*.npz"), key=lambda path: -path.stat().st_size)
+        paths = [path for path in paths if not given.kinds or path.stem.split("__")[0] in given.kinds]
         jobs = [(path, seed, given.out, given.episodes, until) for seed in given.seeds for path in paths]
         with get_context("spawn").Pool(given.jobs) as pool:
             for line in pool.imap_unordered(_work, jobs):

@@ -11,9 +11,9 @@ Two files. For the women of a diabetes study we know how the disease went in the
 plans suits each of them. For the men we have the measurements of the first day. At the end stands one file that takes a
 raw row and returns a plan.
 
-The table is scikit-learn's (442 patients, Efron et al. 2004), as it comes. It is an everyday case, not a showcase: small,
-noisy, and the two groups do not differ much. It shows the work, and what an honest answer looks like; it is not medical
-advice.
+The table is scikit-learn's (442 patients, Efron et al. 2004), as it comes. It is an everyday case, not a showcase:
+small, noisy, and the two groups do not differ much. It shows the work, and what an honest answer looks like; it is not
+medical advice.
 """
 
 # %%
@@ -82,8 +82,8 @@ for row in choice.table:
 print(choice.assessment)
 
 # %%
-# The page above says how far the estimate may be off, and whether to hand over, to ask for some rewards first, or not to.
-# With rewards for a few men, ``choose(pair, ask=..., budget=50)`` decides by them: :doc:`trust` does that.
+# The page above says how far the estimate may be off, and whether to hand over, to ask for some rewards first, or not
+# to. With rewards for a few men, ``choose(pair, ask=..., budget=50)`` decides by them: :doc:`trust` does that.
 
 # %%
 # Deploy

@@ -115,18 +115,6 @@ def test_neural_peers_run(tmp_path: Path) -> None:
     assert results["daband NeuralLinUCB"][0]["reward"] > 0.25
 
 
-def test_training_of_visda_shape_runs_and_says_how_busy_the_machine_is(tmp_path: Path) -> None:
-    path = tmp_path / "visda.json"
-    run(
-        "training.py", "--visda", "--device", "cpu", "--episodes", "1", "--steps", "1", "--batch", "2", "--backbone",
-        "none", "--json", str(path),
-    )  # fmt: skip
-    found = json.loads(path.read_text())["visda"]
-    assert found["decoded_images_per_second_at_best"] > 0
-    assert set(found["shares"]) >= {"step"}
-    assert all(0 <= share < 1 for share in found["shares"].values())
-
-
 def test_simulated_audits_record_coverage_and_width(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     predicted = generator.random(300)

@@ -17,6 +17,7 @@ TITLES = {
     "trust": "Trust", "serving": "Serving", "service": "Service", "learning": "Learning settings",
     "objectives": "Terms of the objective", "encoders": "Encoders", "linear": "Linear core",
     "experiments": "Experiments", "report": "Reports", "checks": "Checks", "errors": "Errors",
+    "shift": "What may differ", "domain_names": "Names of domains",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ __all__ = ["DomainNames"]
 class DomainNames:
     """The names of a problem's domains. One source and one target, so named, is the usual case.
 
-    >>> names = DomainNames(sources=("de", "fr"), targets=("pl",))
+    >>> names = daband.domain_names.DomainNames(sources=("de", "fr"), targets=("pl",))
     >>> names.names, names.index("pl"), names.is_target(2)
     (('de', 'fr', 'pl'), 2, True)
     """

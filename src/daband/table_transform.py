@@ -14,9 +14,10 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -31,13 +32,17 @@ if TYPE_CHECKING:
 __all__ = [
     "FAR",
     "CategoricalColumn",
+    "DateColumn",
     "NumericColumn",
     "RowWarning",
     "TableRows",
     "TableTransform",
+    "as_moment",
     "category_text",
     "category_texts",
+    "moments",
     "numbers",
+    "parses_as_dates",
 ]
 
 _MISSING = "(missing)"
@@ -103,21 +108,74 @@ class CategoricalColumn:
 
 
 @dataclass(frozen=True)
+class DateColumn:
+    """A column of dates: the year, and month, weekday and time of day as points on a circle.
+
+    So December is near January. Where no date had a time of day when the transform was fitted, there is none. A missing
+    date is the mean year and the centre of the circles, and a flag says so if any was missing.
+    """
+
+    name: str
+    mean: float
+    deviation: float
+    has_times: bool
+    flags_missing: bool
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the numbers this column becomes."""
+        circles = ["month", "weekday", *(["time"] if self.has_times else [])]
+        parts = ["year", *(f"{circle} {axis}" for circle in circles for axis in ("sine", "cosine"))]
+        return [f"{self.name} {part}" for part in (*parts, *([_MISSING] if self.flags_missing else []))]
+
+    def apply(self, values: Sequence[datetime | None]) -> FloatArray:
+        """Numbers (n, number of features)."""
+        return np.array([self.one(value) for value in values]).reshape(len(values), len(self.features))
+
+    def one(self, value: datetime | None) -> list[float]:
+        """The numbers of one date."""
+        if value is None:
+            return [0.0] * (len(self.features) - self.flags_missing) + [1.0] * self.flags_missing
+        shares = [(value.month - 1 + (value.day - 1) / 31) / 12, value.weekday() / 7]
+        if self.has_times:
+            shares.append((value.hour + value.minute / 60) / 24)
+        angles = [2 * math.pi * share for share in shares]
+        circles = [number for angle in angles for number in (math.sin(angle), math.cos(angle))]
+        return [(value.year - self.mean) / self.deviation, *circles, *([0.0] if self.flags_missing else [])]
+
+
+AnyColumn: TypeAlias = NumericColumn | CategoricalColumn | DateColumn
+
+
+@dataclass(frozen=True)
 class TableTransform:
     """What each context column becomes, in order."""
 
-    columns: tuple[NumericColumn | CategoricalColumn, ...]
+    columns: tuple[AnyColumn, ...]
 
     @classmethod
-    def fit(cls, frame: pl.DataFrame, *, context: Sequence[str], categorical: Sequence[str] = ()) -> TableTransform:
-        """Fit on the context columns of a frame; those in ``categorical`` are one-hot, the others must be numeric."""
-        fitted: list[NumericColumn | CategoricalColumn] = []
+    def fit(
+        cls,
+        frame: pl.DataFrame,
+        *,
+        context: Sequence[str],
+        categorical: Sequence[str] = (),
+        dates: Sequence[str] = (),
+    ) -> TableTransform:
+        """Fit on the context columns of a frame.
+
+        Those in ``categorical`` are one-hot, those in ``dates`` become parts of a date, the others must be numeric.
+        """
+        fitted: list[AnyColumn] = []
         for name in context:
             if name in categorical:
                 seen = category_texts(frame, name)
                 known = sorted({value for value in seen if value is not None})
                 _warn_of_many(name, known, len(seen))
                 fitted.append(CategoricalColumn(name, (*known, *([_MISSING] if None in seen else []))))
+                continue
+            if name in dates:
+                fitted.append(_fitted_dates(name, moments(frame, name)))
                 continue
             values = numbers(frame, name)
             there = values[~np.isnan(values)]
@@ -142,6 +200,8 @@ class TableTransform:
         for column in self.columns:
             if isinstance(column, NumericColumn):
                 parts.append(column.apply(numbers(frame, column.name)))
+            elif isinstance(column, DateColumn):
+                parts.append(column.apply(moments(frame, column.name)))
             else:
                 parts.append(column.apply(category_texts(frame, column.name)))
         return np.concatenate(parts, axis=1)
@@ -173,7 +233,7 @@ class TableTransform:
 
     def state(self) -> dict[str, Any]:
         """Everything that was fitted, as JSON can hold it; ``from_state`` makes the same transform of it."""
-        kinds = {NumericColumn: "numeric", CategoricalColumn: "categorical"}
+        kinds = {NumericColumn: "numeric", CategoricalColumn: "categorical", DateColumn: "date"}
         columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
         return {"format": _FORMAT, "version": 1, "columns": columns}
 
@@ -183,7 +243,7 @@ class TableTransform:
         try:
             if state["format"] != _FORMAT or state["version"] != 1:
                 raise KeyError("format")
-            columns: list[NumericColumn | CategoricalColumn] = []
+            columns: list[AnyColumn] = []
             for column in state["columns"]:
                 name = str(column["name"])
                 if column["kind"] == "numeric":
@@ -191,6 +251,12 @@ class TableTransform:
                     if not (math.isfinite(median) and math.isfinite(mean) and 0 < deviation < math.inf):
                         raise ValueError(f"the numbers of column {name!r} are not finite, or its deviation is not > 0")
                     columns.append(NumericColumn(name, median, mean, deviation, bool(column["flags_missing"])))
+                elif column["kind"] == "date":
+                    mean, deviation = float(column["mean"]), float(column["deviation"])
+                    if not (math.isfinite(mean) and 0 < deviation < math.inf):
+                        raise ValueError(f"the numbers of column {name!r} are not finite, or its deviation is not > 0")
+                    flags = bool(column["has_times"]), bool(column["flags_missing"])
+                    columns.append(DateColumn(name, mean, deviation, *flags))
                 elif column["kind"] == "categorical":
                     columns.append(CategoricalColumn(name, tuple(str(value) for value in column["categories"])))
                 else:
@@ -235,12 +301,14 @@ class TableRows:
         self._dimension = len(transform.feature_names)
         self._numeric: list[tuple[str, NumericColumn, int]] = []
         self._categorical: list[tuple[str, dict[str, int], str]] = []
+        self._dates: list[tuple[str, DateColumn, slice]] = []
         place = 0
         for column in transform.columns:
             if isinstance(column, NumericColumn):
                 self._numeric.append((column.name, column, place))
+            elif isinstance(column, DateColumn):
+                self._dates.append((column.name, column, slice(place, place + len(column.features))))
             else:
-                assert isinstance(column, CategoricalColumn)
                 at = {category: place + index for index, category in enumerate(column.categories)}
                 more = ", ..." if len(column.categories) > _MOST_NAMED else ""
                 self._categorical.append((column.name, at, ", ".join(column.categories[:_MOST_NAMED]) + more))
@@ -292,6 +360,13 @@ class TableRows:
                     odd.append(_unseen(name, category, known))
                     continue
             context[at] = 1.0
+        for name, dates, places in self._dates:
+            if name not in row:
+                raise self._lacks(row, name)
+            moment = as_moment(row[name], name)
+            if moment is None and not dates.flags_missing:
+                odd.append(_missing(name, f"the year {dates.mean:.0f} and no month stand in"))
+            context[places] = dates.one(moment)
         if values:
             try:
                 with np.errstate(over="ignore"):  # what overflows is far outside
@@ -401,7 +476,7 @@ def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool
         place = f" of the {where} table" if where else ""
         remedy = "list it in `categorical`, or clean it" if is_context else "it must hold a number in every row"
         if is_context and _holds_dates(column, example):
-            remedy = "make numbers of dates (days since a fixed one, the month, the weekday), or leave it out"
+            remedy = "list it in `dates` (in ISO's form, 2024-05-31), or leave it out"
         raise InvalidInput(
             f"column {name!r}{place} is not numeric: it is of type {column.dtype}, e.g. {str(example)!r}; {remedy}"
         )
@@ -424,6 +499,45 @@ def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[s
         return [None if value is None or math.isnan(value) else category_text(value) for value in column.to_list()]
     texts: list[str | None] = column.cast(_polars().String).to_list()
     return texts
+
+
+def moments(frame: pl.DataFrame, name: str, *, where: str = "") -> list[datetime | None]:
+    """A column of dates (n,), None where missing; text must be in ISO's form, 2024-05-31 or 2024-05-31 18:30."""
+    return [as_moment(value, name) for value in _column(frame, name, where).to_list()]
+
+
+def as_moment(value: Any, name: str) -> datetime | None:
+    """A date of a row, None where it is missing."""
+    if value is None or type(value).__name__ in _KINDS_OF_MISSING or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)
+    try:
+        return datetime.fromisoformat(value.strip())
+    except (AttributeError, ValueError):
+        raise InvalidInput(f"{name!r} must be a date such as 2024-05-31 or 2024-05-31 18:30, got {value!r}") from None
+
+
+def parses_as_dates(column: pl.Series) -> bool:
+    """Whether every value of a column of text is a date in ISO's form."""
+    values = column.drop_nulls()
+    if column.dtype != _polars().String or not len(values):
+        return False
+    try:
+        return all(len(value) >= 8 and as_moment(value, column.name) is not None for value in values)
+    except InvalidInput:
+        return False
+
+
+def _fitted_dates(name: str, values: Sequence[datetime | None]) -> DateColumn:
+    there = [value for value in values if value is not None]
+    if not there:
+        raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
+    years = np.array([value.year for value in there], np.float64)
+    has_times = any((value.hour, value.minute) != (0, 0) for value in there)
+    return DateColumn(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(there) < len(values))
 
 
 def _holds_dates(column: pl.Series, example: Any) -> bool:

@@ -130,14 +130,14 @@ def _parsed(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], s
     try:
         entries = json.loads(raw)
         metadata = entries.get("__metadata__") or {}
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
     if not isinstance(metadata, dict) or kind.name not in metadata:
         raise CheckpointError(f"{path} is a safetensors file, but not {kind.what}")
     try:
         header: dict[str, Any] = json.loads(metadata[kind.name])
         version = int(header["version"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # one nested too deeply, too
         raise CheckpointError(f"{path} has a damaged header: {error}") from error
     reads = f"version {kind.version}" if kind.oldest == kind.version else f"versions {kind.oldest} to {kind.version}"
     if version > kind.version:

@@ -11,11 +11,13 @@ def test_every_pair_is_listed_and_says_what_it_needs():
     records = {record.name: record for record in catalogue.listing()}
     assert list(records) == pairs.names()
     made = {name for name in records if name.partition("/")[0] == "market"}
-    assert {"digit", "synthetic"} | made == {name for name, record in records.items() if record.state == "ready"}
+    assert {"digit", "files", "synthetic"} | made == {
+        name for name, record in records.items() if record.state == "ready"
+    }
     for record in records.values():
         assert record.summary
         assert record.licence
-        assert record.name == "synthetic" or record.citation
+        assert record.name in ("files", "synthetic") or record.citation
 
 
 def test_what_a_pair_needs_is_in_the_catalogue():

@@ -21,7 +21,7 @@ def test_other_kinds_of_the_synthetic_pair_conform(options):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in pairs if name.partition("/")[0] not in ("synthetic", "visda17", "s2rda49")]
+    "name", [name for name in pairs if name.partition("/")[0] not in ("files", "synthetic", "visda17", "s2rda49")]
 )
 def test_the_real_pairs_conform(shared_data, name):
     check_pair(load(name))

@@ -177,3 +177,16 @@ def test_sources_without_a_batch_do_not_count():
     for _ in range(200):
         norm.train()(5 + torch.randn(32, 2), domain_rows=(0, 32))
     assert norm.eval()(5 + torch.zeros(1, 2), domain_rows=(0, 0, 1)).abs().max() < 0.5
+
+
+def test_channels_with_statistics_of_their_own_beside_those_of_the_source():
+    torch.manual_seed(0)
+    norm = DomainNorm(channels=3, statistics="source", own_channels=(1,), momentum=1.0)
+    own, source = DomainNorm(channels=3, momentum=1.0), DomainNorm(channels=3, statistics="source", momentum=1.0)
+    features = torch.cat([torch.randn(64, 3), 5 + 3 * torch.randn(64, 3)])
+    for mode, rows in ((True, (64, 64)), (False, (64, 64))):
+        found, by_own, by_source = (each.train(mode)(features, domain_rows=rows) for each in (norm, own, source))
+        torch.testing.assert_close(found[:, 1], by_own[:, 1])
+        torch.testing.assert_close(found[:, [0, 2]], by_source[:, [0, 2]])
+    with pytest.raises(InvalidInput, match="own_channels"):
+        DomainNorm(channels=3, own_channels=(0,))

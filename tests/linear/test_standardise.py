@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput, NotFitted
-from daband.linear import OutlierWarning, Standardise
+from daband.linear import PCA, OutlierWarning, Standardise
+from daband.linear.transforms import shift_transform
+from daband.shift import Shift
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(2000, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0] + [0.0, 3.0, -1.0, 0.0, 0.0]
@@ -91,26 +93,59 @@ def test_what_cannot_be_fitted(batches, message):
         Standardise().fit(*batches)
 
 
-def test_numbers_with_own_statistics_are_standardised_by_domain_and_others_together():
-    draw = np.random.default_rng(0)
-    source, target = draw.normal(size=(500, 3)), draw.normal(1.0, 1.0, size=(400, 3))
-    target[:, 1] *= 4.3  # another currency
-    transform = Standardise(own=[1]).fit(source, target)
+def test_each_domain_by_itself_undoes_other_units():
+    source, target = X[:1000], X[1000:] * [4.3, 4.3, 1.0, 4.3, 4.3] + [0.0, 100.0, 0.0, 0.0, 0.0]
+    own = Standardise(by_domain=True).fit(source, target)
+    plain = Standardise().fit(X[1000:])(X[1000:])
+    np.testing.assert_allclose(own(target, 1), plain, atol=1e-6)
+    np.testing.assert_array_equal(own(source), own(source, 0))
+    some = Standardise(by_domain=[1]).fit(source, target)
+    np.testing.assert_allclose(some(target, 1)[:, 1], plain[:, 1], atol=1e-6)
     pooled = Standardise().fit(source, target)
-    for domain, contexts in enumerate((source, target)):
-        features = transform(contexts, domain)
-        alone = Standardise().fit(contexts)(contexts)
-        np.testing.assert_allclose(features[:, [0, 2, 3]], pooled(contexts)[:, [0, 2, 3]])
-        np.testing.assert_allclose(features[:, 1], alone[:, 1])
-    again = Standardise(**transform.settings())
-    again.restore(transform.state())
-    np.testing.assert_array_equal(again(target, 1), transform(target, 1))
-    assert Standardise(own=[1], components=2).fit(source, target)(target, 1).shape == (400, 3)
+    rest = [0, 2, 3, 4, 5]
+    np.testing.assert_array_equal(some(target, 1)[:, rest], pooled(target)[:, rest])
+    np.testing.assert_array_equal(pooled(target, 1), pooled(target, 0))
 
 
-def test_a_domain_without_contexts_has_the_statistics_of_the_others():
-    source = np.random.default_rng(0).normal(size=(50, 2))
-    transform = Standardise(own=[0, 1]).fit(source)
-    np.testing.assert_array_equal(transform(source, 1), transform(source, 0))
-    with pytest.raises(InvalidInput, match="own names number 2"):
-        Standardise(own=[2]).fit(source)
+@pytest.mark.parametrize("made", [Standardise(by_domain=True), Standardise(by_domain=[0, 2], components=3)])
+def test_statistics_of_several_domains_survive_a_file(made):
+    made.fit(X[:500], np.empty((0, 5)), 7 * X[500:])
+    other = Standardise(**made.settings())
+    other.restore(made.state())
+    for domain in (0, 1, 2):
+        np.testing.assert_array_equal(other(X, domain), made(X, domain))
+    np.testing.assert_array_equal(made(X, 1), made(X, 0))  # a domain without contexts borrows
+    assert not np.allclose(made(X, 2), made(X, 0))
+
+
+def test_places_that_a_context_does_not_have_are_refused():
+    with pytest.raises(InvalidInput, match="by_domain has 5"):
+        Standardise(by_domain=[5]).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("shift", "by_domain"),
+    [
+        (Shift.of("covariate"), False),
+        (Shift.of("labels"), False),
+        (Shift.of("units"), True),
+        (Shift.of("style", "labels"), True),
+        (Shift.of("units", units=(1, 4)), (1, 4)),
+    ],
+)
+def test_a_shift_says_which_numbers_are_standardised_by_domain(shift, by_domain):
+    assert shift_transform(Standardise(components=2), shift, 5).by_domain == by_domain
+    assert shift_transform(PCA(2), shift, 5).by_domain == bool(by_domain)
+    assert shift_transform(None, shift, 5) is None
+    fitted = Standardise().fit(X)
+    assert shift_transform(fitted, shift, 5) is fitted
+
+
+def test_principal_components_by_domain_lose_each_domains_mean():
+    moved = X + 50.0
+    own, common = PCA(2, by_domain=True).fit(X, moved), PCA(2).fit(X, moved)
+    np.testing.assert_allclose(own(moved, 1), own(X, 0), atol=1e-8)
+    assert np.abs(common(moved) - common(X)).max() > 10
+    other = PCA(**own.settings())
+    other.restore(own.state())
+    np.testing.assert_array_equal(other(moved, 1), own(moved, 1))

@@ -94,7 +94,7 @@ def test_regression_error_by_hand():
     ("name", "in_target"),
     [
         ("predicted_reward", (0.2 + 0.6) / 2),  # the arms that were pulled in the source: 1, then 0
-        ("predicted_reward_own_choice", (0.2 + 0.6) / 2),  # the bonus makes them arms 1 and 0
+        ("predicted_reward_target_choice", (0.2 + 0.6) / 2),  # the bonus makes them arms 1 and 0
     ],
 )
 def test_predicted_reward_by_hand(name, in_target):
@@ -115,9 +115,11 @@ def test_predicted_reward_by_hand(name, in_target):
 def test_predicted_reward_looks_at_the_sources_arm_in_the_target():
     batch = make_batch(arm=torch.zeros(B, dtype=torch.int64), target_width=torch.zeros(T, K))
     raised = replace(batch, target_predicted=batch.target_predicted + torch.tensor([0.0, *[5.0] * (K - 1)]))
-    by_formula, own_choice = (terms.get(name)(shape()) for name in ("predicted_reward", "predicted_reward_own_choice"))
+    by_formula, target_choice = (
+        terms.get(name)(shape()) for name in ("predicted_reward", "predicted_reward_target_choice")
+    )
     assert float(by_formula(raised)) == float(by_formula(batch))
-    assert float(own_choice(raised)) > float(own_choice(batch)) + 3
+    assert float(target_choice(raised)) > float(target_choice(batch)) + 3
 
 
 def test_coral_against_numpy():
@@ -228,10 +230,10 @@ def test_misspelt_terms_and_settings_are_refused():
             shape(**wrong)
 
 
-def test_what_is_earned_weighs_terms_on_the_target_and_the_regression_error():
+def test_the_gate_weighs_terms_on_the_target_and_the_regression_error():
     weights = {name: Weight(2.0) for name in ("source_cross_entropy", "regression_error", "adversarial")}
     objective = Objective(weights=weights, shape=shape())
-    over = dict(zip(objective.weights, objective.weights_over(range(3), gate=0.25), strict=True))
+    over = dict(zip(objective.weights, objective.weights_over(range(3), run_steps=3, gate=0.25), strict=True))
     assert over == {"source_cross_entropy": [2.0] * 3, "regression_error": [0.5] * 3, "adversarial": [0.5] * 3}
     assert objective.weights_at(1) == [2.0, 2.0, 2.0]
 
@@ -245,7 +247,9 @@ def test_nonsense_weights_are_refused(wrong):
 
 
 def test_schedules():
-    at = Weight.at
+    def at(weight, step):
+        return weight.at(step, run_steps=200)
+
     assert at(Weight(2.0), 0) == 2.0
     late = Weight(2.0, shape="step", start=10)
     assert [at(late, step) for step in (9, 10)] == [0.0, 2.0]
@@ -253,6 +257,9 @@ def test_schedules():
     assert [at(ramp, step) for step in (0, 10, 15, 20, 99)] == pytest.approx([0, 0, 1, 2, 2])
     ganin = Weight(1.0, shape="sigmoid", steps=100)
     assert at(ganin, 50) == pytest.approx(2 / (1 + math.exp(-5)) - 1)
+    share = Weight(1.0, shape="linear", start=0.25, steps=0.5)
+    assert [at(share, step) for step in (50, 100, 150)] == pytest.approx([0, 0.5, 1])
+    assert (share.full_at(200), late.full_at(200), Weight(1.0).full_at(200)) == (150, 10, 0)
     assert not Weight(0.0)
     assert Weight(0.1)
 

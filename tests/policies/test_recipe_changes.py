@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from daband.encoders import Features, encoders
 from daband.errors import InvalidInput
 from daband.objectives import Weight
 from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names, resolve_recipe
+from daband.shift import Shift
 
 SHAPE = (3, 28, 28)
 
@@ -22,7 +24,7 @@ def changed(**changes):
 def test_a_number_keeps_the_schedule_and_a_table_changes_it():
     before = recipe_for("default-rpd", context_shape=SHAPE)
     after = changed(weights={"adversarial": 5, "pseudo_labels": {"start": 10}})
-    assert after.weights["adversarial"] == Weight(5, shape="sigmoid", steps=6000)
+    assert after.weights["adversarial"] == Weight(5, shape="sigmoid", steps=0.3125)
     assert after.weights["pseudo_labels"] == Weight(0.5, shape="step", start=10)
     untouched = {"adversarial", "pseudo_labels"} ^ set(before.weights)
     assert all(after.weights[name] == before.weights[name] for name in untouched)
@@ -61,9 +63,9 @@ def test_weight_zero_removes_the_term():
 @pytest.mark.parametrize("name", recipe_names())
 @pytest.mark.parametrize("given", [str, lambda name: {"base": name, "learning": {"steps": 3}}])
 def test_a_name_given_to_neural_linucb_means_the_recipe_without_the_targets_terms(name, given):
-    policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu")
+    policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style")
     assert all(term.startswith("source_") for term in policy.recipe.weights)
-    theirs = DABand(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu").recipe
+    theirs = DABand(context_shape=(4,), n_arms=2, recipe=given(name), device="cpu", shift="style").recipe
     assert set(theirs.weights) > set(policy.recipe.weights)
     assert theirs.source_alone() == policy.recipe
 
@@ -77,9 +79,10 @@ def test_a_recipe_in_full_is_used_as_it_is_also_from_a_file(tmp_path):
 
 
 def test_a_change_without_a_base_changes_the_default():
-    default = recipe_for("default", context_shape=(4,))
+    style = Shift.of("style")
+    default = recipe_for("default", context_shape=(4,)).for_shift(style, context_shape=(4,))
     for changes in ({"weights": {"adversarial": 3}}, {"learning": {"steps": 3}}, {}):
-        policy = DABand(context_shape=(4,), n_arms=2, recipe=changes, device="cpu")
+        policy = DABand(context_shape=(4,), n_arms=2, recipe=changes, device="cpu", shift=style)
         assert policy.recipe == default.changed(changes)
     alone = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe={"learning": {"steps": 3}}, device="cpu").recipe
     assert (set(alone.weights), alone.learning.steps) == ({"source_cross_entropy"}, 3)
@@ -126,9 +129,78 @@ def test_another_network_begins_without_the_options_of_the_one_before():
         policy = daband.DABand(context_shape=(6,), n_arms=2, recipe=wide, seed=0)
         assert policy.select([[0.0] * 6]).arm.shape == (1,)
     same = resolve_recipe({"base": "default", "encoder": {"name": "mlp"}}, context_shape=(6,))
-    assert same.encoder.options == recipe_for("default", context_shape=(6,)).encoder.options
+    assert same.encoder.options == {"statistics": "source", **PLAIN}
 
 
 def test_a_setting_of_the_network_in_the_wrong_place_is_sent_to_its_options():
     with pytest.raises(InvalidInput, match=r"no setting 'encoder.widths'; .* encoder\.options"):
         resolve_recipe({"encoder": {"widths": [8]}}, context_shape=(6,))
+
+
+PLAIN = {"normalise_input": True, "normalise_hidden": False}
+"""The network for vectors where nothing is aligned."""
+
+
+@pytest.mark.parametrize(
+    ("shift", "terms", "options", "prior"),
+    [
+        (None, set(), {"statistics": "source"}, "uniform"),
+        ("covariate", set(), {"statistics": "source"}, "uniform"),
+        ("units", set(), {"statistics": "source", "own_columns": (0, 1, 2, 3)}, "uniform"),
+        (Shift.of("units", units=(2,)), set(), {"statistics": "source", "own_columns": (2,)}, "uniform"),
+        ("style", {"adversarial"}, {}, "uniform"),
+        ("labels", set(), {"statistics": "source"}, "estimated"),
+        ("style,labels", {"adversarial"}, {}, "estimated"),
+    ],
+)
+def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, prior, tmp_path):
+    policy = DABand(context_shape=(4,), n_arms=2, device="cpu", shift=shift)
+    assert set(policy.recipe.weights) == {"source_cross_entropy", *terms}
+    plain = {} if terms else PLAIN
+    assert (policy.recipe.encoder.options, policy.recipe.learning.prior) == ({**options, **plain}, prior)
+    assert policy.alignment.startswith("aligned by adversarial" if terms else "nothing is aligned")
+    policy.save(tmp_path / "policy.safetensors")
+    loaded = load(tmp_path / "policy.safetensors")
+    assert (loaded.shift, loaded.recipe) == (policy.shift, policy.recipe)
+
+
+def test_a_term_that_is_asked_for_by_name_is_there_whatever_may_differ():
+    policy = DABand(context_shape=(4,), n_arms=2, recipe={"weights": {"adversarial": 3}}, device="cpu")
+    assert policy.recipe.weights["adversarial"] == replace(_default_ramp(), value=3)
+    for name in ("paper", "default-rpd"):
+        assert "adversarial" in DABand(context_shape=(4,), n_arms=2, recipe=name, device="cpu").recipe.weights
+
+
+def _default_ramp():
+    return recipe_for("default", context_shape=(4,)).weights["adversarial"]
+
+
+def test_the_default_for_images_is_the_recipe_that_was_measured():
+    policy = DABand(context_shape=(3, 28, 28), n_arms=10, device="cpu")
+    weights = {name: weight.value for name, weight in policy.recipe.weights.items()}
+    assert weights == {
+        "source_cross_entropy": 1.0,
+        "adversarial": 0.3,
+        "target_entropy": 0.1,
+        "target_diversity": 0.1,
+        "pseudo_labels": 0.5,
+    }
+    assert policy.recipe.learning.gate_exponent == 8.0
+    assert policy.recipe.fingerprint() == recipe_for("default", context_shape=(3, 28, 28)).fingerprint()
+    policy.plan(300)
+    full = {name: weight.full_at(policy.learner.run_steps) for name, weight in policy.recipe.weights.items()}
+    assert policy.learner.run_steps == 19_200
+    assert (full["adversarial"], full["pseudo_labels"]) == (6000, 6000)
+
+
+def test_the_papers_recipe_has_its_two_readings_and_its_pixels():
+    paper, other = (recipe_for(name, context_shape=(3, 28, 28)) for name in ("paper", "paper-target-choice"))
+    assert paper.encoder.options["pixels"] == other.encoder.options["pixels"] == "symmetric"
+    assert {name: weight.value for name, weight in paper.weights.items()} == {
+        "source_squared": 1.0,
+        "regression_error": 2.0,
+        "predicted_reward": 1.0,
+        "adversarial": 1.0,
+    }
+    assert set(other.weights) - set(paper.weights) == {"predicted_reward_target_choice"}
+    assert replace(other, weights=paper.weights) == paper

@@ -334,3 +334,12 @@ def test_export_beside_add_arm_in_another_thread(tmp_path):
         stop.set()
         thread.join()
     assert not failed
+
+
+def test_a_tensor_without_numbers_is_refused(tmp_path):
+    policy = daband.LinUCB(context_shape=(2,), n_arms=2)
+    daband.export(policy, tmp_path / "p")
+    empty = torch.zeros(3, 2, device="meta")
+    for ask in (policy.select, daband.load_deployed(tmp_path / "p").decide):
+        with pytest.raises(daband.InvalidInput, match="meta tensor"):
+            ask(empty)

@@ -122,6 +122,83 @@ def test_a_file_that_does_not_hold_what_it_promises(name, value, exported, tmp_p
         daband.load_deployed(path)
 
 
+def written(path, header, arrays):
+    """A file with a valid digest, whoever wrote it."""
+    header = {key: own for key, own in header.items() if key not in ("digest", "version")}
+    write_tensor_file(path, FORMAT, header, arrays)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"exploration": {"rule": "ucb", "alpha": 0.1, "epsilon": 7}},
+        {"exploration": {"rule": "ucb", "alpha": 0.1, "epsilon": -0.5}},
+        {"exploration": {"rule": "ucb", "alpha": 1e400, "epsilon": 0}},
+        {"exploration": {"rule": "best", "alpha": 0.1, "epsilon": 0}},
+        {"context_shape": [5]},
+        {"context_shape": [2**40]},
+        {"context_shape": []},
+        {"n_arms": 4},
+        {"arms": "shared"},
+        {"arm_names": ["a", "a", "b"]},
+        {"reward_range": [1, 0]},
+        {"reward_range": [0, 1e400]},
+        {"largest_norm": -1},
+        {"members": []},
+        {"members": [{"share": -1, "width_share": 1, "constant": False, "transform": None, "network": None}]},
+        {"transform": {"kind": "standardise", "clip": 0, "scale": 1}},
+        {"transform": {"kind": "unknown"}},
+        {"images": {"layout": "channels_first", "resize": 60000, "crop": 16}},
+        {"images": {"layout": "spiral"}},
+        {"layout": "grey"},
+        {"seed": -1},
+        {"assessment": json.loads("[" * 400 + "]" * 400), "members": 3},
+    ],
+    ids=str,
+)
+def test_a_crafted_header_is_refused_when_it_is_loaded(change, exported, tmp_path, monkeypatch):
+    """An epsilon of 7 gave a propensity of 2.33; everything is checked at once, nothing is left to ``decide``."""
+    path = tmp_path / "p.daband"
+    path.write_bytes(exported)
+    header, arrays = read_tensor_file(path, FORMAT)
+    plain = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda value, **options: plain(value, **{**options, "allow_nan": True}))
+    written(path, {**header, **change}, arrays)
+    with pytest.raises(daband.CheckpointError, match=r"p\.daband"):
+        daband.load_deployed(path)
+
+
+def test_a_header_nested_too_deeply_is_refused(exported, tmp_path):
+    path = tmp_path / "p.daband"
+    path.write_bytes(exported)
+    header, arrays = read_tensor_file(path, FORMAT)
+    written(path, {**header, "assessment": "DEEP"}, arrays)
+    content = path.read_bytes()
+    deep = b"[" * 100_000 + b"]" * 100_000
+    length = int.from_bytes(content[:8], "little") + len(deep) - len(b'\\"DEEP\\"')
+    path.write_bytes(length.to_bytes(8, "little") + content[8:].replace(b'\\"DEEP\\"', deep))
+    with pytest.raises(daband.CheckpointError, match=r"p\.daband"):
+        daband.load_deployed(path)
+
+
+def test_a_network_larger_than_its_file_is_refused_before_it_is_built(tmp_path):
+    """Of 235 KiB a network of 4 GiB was made, before anybody compared its sizes with those in the file."""
+    import torch
+
+    class Small(torch.nn.Module):
+        def forward(self, contexts):
+            return contexts
+
+    policy = daband.NeuralLinUCB(context_shape=(4,), n_arms=2, recipe="small", encoder=Small())
+    daband.export(policy, tmp_path / "p", domain="source")
+    header, arrays = read_tensor_file(tmp_path / "p", FORMAT)
+    network = header["members"][0]["network"]
+    network |= {"name": "mlp", "module": None, "options": {"widths": [2**20, 2**20]}}
+    written(tmp_path / "p", header, arrays)
+    with pytest.raises(daband.CheckpointError, match="should have shape"):
+        daband.load_deployed(tmp_path / "p")
+
+
 def test_equal_policies_give_equal_files(tmp_path):
     for name in "ab":
         daband.export(trained("linucb-pca")[0], tmp_path / name)

@@ -100,6 +100,14 @@ class TestKinds:
         np.testing.assert_array_equal(pair.table.contexts(rows), expected)
         np.testing.assert_array_equal([pair.table.rows.read(row)[0] for row in rows], expected)
 
+    def test_a_missing_value_of_pandas_is_missing_everywhere(self, on_tables):
+        """``policy.table.contexts`` read it as the category "<NA>"."""
+        deployed, pair, _ = on_tables
+        told = {"age": 41, "income": pd.NA, "city": pd.NA, "member": pd.NA}
+        nothing = {"age": 41, "income": None, "city": None, "member": None}
+        np.testing.assert_array_equal(pair.table.contexts(told), pair.table.contexts(nothing))
+        assert deployed.decide(told).mean.tolist() == deployed.decide(nothing).mean.tolist()
+
     def test_images(self, on_images, tmp_path):
         resized, same = on_images
         content, pixels = image_bytes(16, 16)

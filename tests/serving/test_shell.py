@@ -151,3 +151,15 @@ class TestExport:
         done = CliRunner().invoke(app, ["export", str(runs), str(tmp_path / "p")])
         assert isinstance(done.exception, daband.InvalidInput)
         assert "2 finished runs" in str(done.exception)
+
+
+def test_numbers_may_be_texts(monkeypatch, capsys):
+    """As tools that turn CSV into JSON write them; an empty text is a missing value."""
+    rows = [{"age": 41, "income": None, "city": "Oslo", "member": "true"}]
+    texts = [{"age": "41", "income": "", "city": "Oslo", "member": "true"}]
+    (code, typed), (again, found) = (decided(monkeypatch, capsys, given) for given in (rows, texts))
+    assert code == again == 0
+    assert typed == found
+    code, found = decided(monkeypatch, capsys, [{**texts[0], "age": "old"}])
+    assert code == 1
+    assert "'age' must be a number" in found[0]["error"]

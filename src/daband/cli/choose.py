@@ -53,7 +53,8 @@ def choose_command(
         # Before the training: a folder that cannot be made should not cost it.
         place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
         options = pairs.get(pair_name).resolved(experiment.pair_options)
-        pair = load(pair_name, **options)
+        with warnings_on(console):
+            pair = load(pair_name, **options)
         whole = max(1, pair.source.rounds_available // experiment.episode_length)
         episodes = {"auto": None, "all": whole}.get(str(experiment.episodes), experiment.episodes)
         try:

@@ -23,6 +23,7 @@ from daband.cli.choose import choose_command
 from daband.cli.continued import continue_command
 from daband.cli.evaluate_log import evaluate_log_command
 from daband.cli.export import export_command
+from daband.cli.files import takes_files
 from daband.cli.fit_log import fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
 from daband.cli.running import run_all, say, warnings_on
@@ -111,6 +112,7 @@ def demo(
 
 
 @app.command()
+@takes_files
 def run(
     name: Name,
     method: Annotated[str, typer.Option(help="The method to run.", autocompletion=complete_methods)] = "linucb",
@@ -138,6 +140,7 @@ def run(
 
 
 @app.command("bench")
+@takes_files
 def bench_command(
     name: Name,
     methods: Methods = None,
@@ -159,7 +162,7 @@ app.command()(ablate)
 app.command()(sweep)
 app.command("continue")(continue_command)
 app.command("audit")(audit_command)
-app.command("choose")(choose_command)
+app.command("choose")(takes_files(choose_command))
 app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
@@ -257,7 +260,8 @@ def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
 def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
-    told = [f"{key} = {own}" for spec in specs[:1] for key, own in spec.pair_options.items() if given.get(key) != own]
+    options = {key: own for spec in specs[:1] for key, own in spec.pair_options.items() if key != "digest"}
+    told = [f"{key} = {own}" for key, own in options.items() if given.get(key) != own]
     return f" ({', '.join(told)})" if told else ""
 
 

@@ -48,7 +48,8 @@ def build_encoder(
         if "domains" in inspect.signature(kind).parameters:
             options["domains"] = domains
         features = kind(context_shape=context_shape, **options)
-    return Encoder(features=features, latent=latent, domains=domains)
+    statistics = str(options.get("statistics", "own"))
+    return Encoder(features=features, latent=latent, domains=domains, statistics=statistics)
 
 
 class CustomFeatures(Features):

@@ -65,7 +65,7 @@ class LatentSettings:
     dimension: int = 64
     hidden: int = 100
     normalise_hidden: bool = False
-    """Whether the hidden layer is batch-normalised, each domain by its own statistics."""
+    """Whether the hidden layer is batch-normalised, by the statistics that the network's norms go by."""
     alignment: str = "features"
     """What alignment sees: "features" (before the dense layers) or "latent" (the paper)."""
 
@@ -80,12 +80,23 @@ class LatentSettings:
 class Encoder(nn.Module):
     """A network, two dense layers, and a latent of unit norm."""
 
-    def __init__(self, *, features: Features, latent: LatentSettings, domains: DomainNames | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        features: Features,
+        latent: LatentSettings,
+        domains: DomainNames | None = None,
+        statistics: str = "own",
+    ) -> None:
         super().__init__()
         self.features = features
         self.latent = latent
         self.first = nn.Linear(features.width, latent.hidden)
-        self.normalise = DomainNorm(channels=latent.hidden, domains=domains) if latent.normalise_hidden else None
+        self.normalise = (
+            DomainNorm(channels=latent.hidden, domains=domains, statistics=statistics)
+            if latent.normalise_hidden
+            else None
+        )
         self.second = nn.Linear(latent.hidden, latent.dimension)
 
     @property

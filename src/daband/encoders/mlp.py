@@ -23,7 +23,8 @@ class MlpFeatures(Features):
     """Dense layers over the flattened context, each batch-normalised.
 
     ``normalise_input`` standardises every input feature, which is what raw columns of different units need.
-    ``statistics`` says by whose mean and standard deviation a domain is normalised, see ``DomainNorm``.
+    ``statistics`` says by whose mean and standard deviation a domain is normalised, see ``DomainNorm``; with "source",
+    ``own_columns`` are the numbers of a context that are standardised by each domain's own nevertheless.
     """
 
     stackable = True
@@ -36,6 +37,7 @@ class MlpFeatures(Features):
         normalise_input: bool = True,
         normalise_hidden: bool = True,
         statistics: str = "own",
+        own_columns: tuple[int, ...] = (),
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__()
@@ -48,11 +50,10 @@ class MlpFeatures(Features):
         # Parameters in single precision: the network's, their moving average, the gradient, and what Adam keeps of it.
         check_memory(4.0 * 5 * inputs * widths[0], f"encoder 'mlp' of {widths[0]} units on {inputs} inputs")
         self.width = widths[-1]
-        self.normalise_input = (
-            DomainNorm(channels=inputs, domains=domains, affine=False, statistics=statistics)
-            if normalise_input
-            else None
+        norm = DomainNorm(
+            channels=inputs, domains=domains, affine=False, statistics=statistics, own_channels=own_columns
         )
+        self.normalise_input = norm if normalise_input else None
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
         for width in widths:

@@ -38,7 +38,8 @@ class DomainNorm(nn.Module):
     ``statistics`` says by what a domain is normalised: "own"; "source", by those of all sources, which keeps a
     difference between the domains that means something (where one domain's patients need more, taking the mean out
     takes that out as well); or "gated", which moves from the sources' to its own as ``gate``, a buffer that training
-    sets, goes from 0 to 1.
+    sets, goes from 0 to 1. With "source", the channels in ``own_channels`` (prices in another currency) are
+    normalised by a domain's own statistics nevertheless.
 
     Stacked runs are normalised at once: given parameters and buffers for ``runs * channels`` channels (by
     ``torch.func.functional_call``), with one ``gate`` and one column of ``batches_seen`` a run, each run's channels
@@ -49,6 +50,7 @@ class DomainNorm(nn.Module):
     running_variance: torch.Tensor
     batches_seen: torch.Tensor
     gate: torch.Tensor
+    own: torch.Tensor
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class DomainNorm(nn.Module):
         domains: DomainNames | None = None,
         affine: bool = True,
         statistics: str = "own",
+        own_channels: Sequence[int] = (),
         momentum: float = 0.1,
         epsilon: float = 1e-5,
     ) -> None:
@@ -67,6 +70,10 @@ class DomainNorm(nn.Module):
             raise InvalidInput(f"momentum must lie in (0, 1], got {momentum}")
         if statistics not in STATISTICS:
             raise InvalidInput(f"statistics must be one of {', '.join(STATISTICS)}, got {statistics!r}")
+        if own_channels and (statistics != "source" or not 0 <= min(own_channels) <= max(own_channels) < channels):
+            raise InvalidInput(
+                f"own_channels must lie in 0..{channels - 1} and go with statistics='source', got {tuple(own_channels)}"
+            )
         domains = DomainNames() if domains is None else domains
         self.channels = channels
         self.n_sources = domains.first_target
@@ -79,6 +86,9 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(len(domains), channels))
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
         self.register_buffer("gate", torch.ones(()) if statistics == "own" else torch.zeros(()))
+        self.by_channel = bool(own_channels)
+        own = torch.tensor([float(channel in set(own_channels)) for channel in range(channels if own_channels else 0)])
+        self.register_buffer("own", own, persistent=False)
 
     def forward(self, features: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
         """Normalise the first ``domain_rows[0]`` rows as the first domain, and so on; same shape out as in."""
@@ -118,7 +128,7 @@ class DomainNorm(nn.Module):
         # Chosen by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.
         seen = (self.batches_seen > 0).to(self.gate.dtype)
         only_source = domain == 0 and self.n_sources == 1
-        own = self._per_channel(seen[domain] if only_source else seen[domain] * self.gate)
+        own = self._per_channel(seen[domain]) if only_source else self._own_share(seen[domain])
         mean, variance = self._running_sources(seen[: self.n_sources])
         mean_here = torch.lerp(mean, self.running_mean[domain], own)
         return mean_here, torch.lerp(variance, self.running_variance[domain], own)
@@ -133,6 +143,13 @@ class DomainNorm(nn.Module):
         mean = (shares * means).sum(dim=0)
         variance = (shares * (variances + (means - mean).square())).sum(dim=0)
         return mean, variance + self._per_channel((total == 0).to(seen.dtype))  # 1 before the first batch
+
+    def _own_share(self, seen: torch.Tensor | float) -> torch.Tensor:
+        """How much of a domain's own statistics counts, per channel; ``seen`` is 0 where it has none."""
+        if not self.by_channel:
+            return self._per_channel(seen * self.gate)
+        own = self.own if self.gate.numel() == 1 else self.own.repeat(self.gate.numel())
+        return own * (self._per_channel(seen) if isinstance(seen, torch.Tensor) else seen)
 
     def _per_channel(self, value: torch.Tensor) -> torch.Tensor:
         """A value a run, repeated for each of the run's channels; one run's value is left as it is."""
@@ -162,7 +179,7 @@ class DomainNorm(nn.Module):
         else:
             source_mean, source_variance = self._running_sources((self.batches_seen[: self.n_sources] > 0).to(mean))
         shape = (1, -1, *[1] * (part.ndim - 2))
-        gate = self._per_channel(self.gate)
+        gate = self._own_share(1.0)
         mean = torch.lerp(source_mean, mean, gate).view(shape)
         inverse_deviation = torch.rsqrt(torch.lerp(source_variance, variance, gate) + self.epsilon).view(shape)
         out = (part - mean) * inverse_deviation

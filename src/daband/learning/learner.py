@@ -21,6 +21,7 @@ from daband.domain_names import DomainNames
 from daband.encoders import DomainNorm, Encoder, build_encoder
 from daband.errors import InvalidInput
 from daband.learning.flat_parameters import FlatParameters, fresh_moments
+from daband.learning.gate import SkillGate
 from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.settings import CUSTOM, Recipe
 from daband.learning.torch_settings import single_precision, worth_threads
@@ -111,8 +112,12 @@ class Learner:
             "prior": torch.full((n_arms,), 1.0 / n_arms, device=device),
         }
         """What losses take from the head: coefficients, A^-1, how much of the width P adds, the arms' frequencies."""
+        self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
         self.gate = 0.0
+        """What the weights of gated terms are multiplied with."""
         self.step_number = 0
+        self.run_steps = recipe.learning.run_steps
+        """How many steps the run has, of which schedules are shares."""
         self.faults = torch.zeros(3, device=device)
         """Steps skipped in this ``adapt``, the present streak of skipped ones, and the longest of this ``adapt``."""
         rows = 2 * recipe.learning.batch * self.contexts_per_round
@@ -137,8 +142,47 @@ class Learner:
     def uses_target(self) -> bool:
         """Whether steps look at unlabelled target contexts: for a term, or for the statistics of norms."""
         norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
-        wanted = self.recipe.learning.target_statistics and any(norm.statistics != "source" for norm in norms)
-        return self.objective.needs_target or wanted
+        own = any(norm.statistics != "source" or norm.by_channel for norm in norms)
+        return self.objective.needs_target or (self.recipe.learning.target_statistics and own)
+
+    @property
+    def gated(self) -> bool:
+        """Whether weights depend on the policy's skill, so that it must be kept up."""
+        norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
+        terms = bool(self.objective.gated) or any(norm.statistics == "gated" for norm in norms)
+        return terms and self.recipe.learning.gate_exponent > 0
+
+    @property
+    def stores_target(self) -> bool:
+        """Whether unlabelled target contexts are kept: for steps, or to estimate how often arms are best there."""
+        return self.uses_target or self.recipe.learning.prior == "estimated"
+
+    @property
+    def alignment(self) -> str:
+        """What is aligned between the domains, and by how much, in one line."""
+        norms = [module for module in self.encoder.modules() if isinstance(module, DomainNorm)]
+        columns = sum(int(norm.own.sum()) for norm in norms)
+        if not norms:
+            statistics = "no normalisation by domain"
+        elif columns:
+            statistics = f"own statistics of each domain for {columns} columns, the source's for the rest"
+        elif norms[0].statistics == "source":
+            statistics = "the source's statistics in every domain"
+        else:
+            statistics = "own statistics of each domain"
+        terms = [name for name in self.objective.gated if name != "regression_error"]
+        if not terms:
+            return f"nothing is aligned: {statistics}"
+        exponent = self.recipe.learning.gate_exponent
+        gate = f"gate {self.gate:.2f}" + (f" (skill {self.skill_gate.skill:.2f} ** {exponent:g})" if exponent else "")
+        late = {name: self.objective.weights[name].full_at(self.run_steps) for name in terms}
+        waiting = [f"{name} at step {math.ceil(step):,}" for name, step in late.items() if step > self.step_number]
+        begun = f"; not at full weight before {', '.join(waiting)}" if waiting else ""
+        return f"aligned by {', '.join(terms)}, {gate}{begun}; {statistics}"
+
+    def plan(self, steps: int) -> None:
+        """Say how many gradient steps the run has in all: schedules are shares of that."""
+        self.run_steps = max(1, steps)
 
     @property
     def stackable(self) -> bool:
@@ -176,7 +220,7 @@ class Learner:
         coming = range(self.step_number, self.step_number + steps)
         # The EMA encoder follows faster while training is young.
         kept = [min((2 + step) / (11 + step), self.recipe.learning.ema_decay) for step in coming]
-        columns = [*self.objective.weights_over(coming, gate=self.gate), kept]
+        columns = [*self.objective.weights_over(coming, run_steps=self.run_steps, gate=self.gate), kept]
         self.step_number += steps
         return [list(row) for row in zip(*columns, strict=True)]
 
@@ -188,9 +232,9 @@ class Learner:
         return InferenceEncoder(copy.deepcopy(network, shared), shared=self.shared, device=self.device)
 
     def take_head(
-        self, theta: FloatArray, inverse: FloatArray, *, alpha: float, rate: float, prior: FloatArray | None = None
+        self, theta: FloatArray, inverse: FloatArray, *, alpha: float, prior: FloatArray | None = None
     ) -> None:
-        """Copy what the losses treat as constants: coefficients, A^-1, alpha and the recent mean reward.
+        """Copy what the losses treat as constants, coefficients, A^-1 and alpha, and set the gate by the skill so far.
 
         ``prior`` (K,) is how often each arm is expected to be the best one in the target; None: all as often.
         """
@@ -205,7 +249,7 @@ class Learner:
             self.constants["prior"].fill_(1.0 / self.n_arms)
         else:
             self.constants["prior"].copy_(torch.from_numpy(prior))
-        self.gate = min(max(rate, 0.0), 1.0) ** self.recipe.learning.gate_exponent
+        self.gate = self.skill_gate.skill**self.recipe.learning.gate_exponent
         for module in self.encoder.modules():
             if isinstance(module, DomainNorm) and module.statistics == "gated":
                 module.gate.fill_(self.gate)
@@ -219,6 +263,7 @@ class Learner:
             self.objective.grow()
         self.objective.to(self.device)
         self.n_arms += 1
+        self.skill_gate.grow()
         self.stepper = None
         layout = FlatParameters.of(self._modules())
         if layout.places != self.layout.places:
@@ -259,6 +304,8 @@ class Learner:
             arrays[f"optimiser.{name}"] = tensor.cpu().numpy()
         arrays["generator"] = self.generator.get_state().numpy()
         arrays["step_number"] = np.array([self.step_number], np.int64)
+        arrays["run_steps"] = np.array([self.run_steps], np.int64)
+        arrays.update({f"gate.{name}": array for name, array in self.skill_gate.state().items()})
         arrays["streak"] = self.faults[1:2].cpu().numpy()
         return arrays
 
@@ -286,6 +333,10 @@ class Learner:
             moments.copy_(saved[name].reshape(moments.shape))
         self._restore_generator(torch.from_numpy(np.array(state["generator"])))
         self.step_number = int(state["step_number"][0])
+        if "run_steps" in state:
+            self.run_steps = int(state["run_steps"][0])
+        if "gate.sums" in state:
+            self.skill_gate.restore({name: tensor.numpy() for name, tensor in below("gate.").items()})
         self.faults[1] = float(state["streak"][0])
 
     def _restore_generator(self, state: torch.Tensor) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from daband.encoders import LatentSettings
 from daband.encoders.augmentation import Augmentation
 from daband.errors import InvalidInput
 from daband.objectives import Weight
+from daband.shift import Shift
 
 __all__ = ["CUSTOM", "EncoderSettings", "LearningSettings", "Recipe", "ReplaySettings", "recipe_from"]
 
@@ -51,8 +53,11 @@ class LearningSettings:
     scale: float = 10.0
     """The factor between predicted rewards and logits."""
     gate_exponent: float = 0.0
-    """The weights of the target's terms and of R are multiplied with a gate, ``rate ** gate_exponent``, where rate is
-    the recent mean reward on the source: at full weight from the start they prevent the learning they depend on."""
+    """The weights of the target's terms and of R are multiplied with a gate, ``skill ** gate_exponent``, where skill is
+    how much of what can be gained over the best constant arm the policy gains (``daband.learning.gate``): at full
+    weight from the start they prevent the learning they depend on."""
+    run_steps: int = 19_200
+    """The gradient steps of a run, of which schedules are shares, unless ``plan`` says how many there will be."""
     prior: str = "uniform"
     """How often arms are expected to be the best ones in the target, for the term ``target_diversity``: "uniform", or
     "estimated" from the policy's predictions there and the rewards in the source (label shift, by EM)."""
@@ -67,8 +72,10 @@ class LearningSettings:
     def __post_init__(self) -> None:
         if not self.learning_rate > 0:
             raise InvalidInput(f"learning_rate must be positive, got {self.learning_rate}")
-        if self.steps < 0 or self.batch < 1:
-            raise InvalidInput(f"steps must be >= 0 and batch >= 1, got {self.steps} and {self.batch}")
+        if self.steps < 0 or self.batch < 1 or self.run_steps < 1:
+            raise InvalidInput(
+                f"steps must be >= 0, batch and run_steps >= 1, got {self.steps}, {self.batch} and {self.run_steps}"
+            )
         if not 0 <= self.ema_decay < 1:
             raise InvalidInput(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
         if self.prior not in ("uniform", "estimated"):
@@ -150,6 +157,29 @@ class Recipe:
     def source_alone(self) -> Recipe:
         """The same with the source's terms alone: Neural-LinUCB."""
         return replace(self, weights={name: w for name, w in self.weights.items() if name.startswith("source_")})
+
+    def for_shift(self, shift: Shift, *, context_shape: tuple[int, ...], keep: Collection[str] = ()) -> Recipe:
+        """The same under this assumption of what may differ between the domains.
+
+        The target's terms stay where its style differs; where only the arms' frequencies do, the term that goes by
+        those; and the terms in ``keep``. Networks of daband's own normalise by each domain's statistics where the style
+        differs, else by the source's, but for columns of other units.
+        """
+        kept = {*keep, "target_diversity"} if shift.moves_labels else {*keep}
+        weights = {name: w for name, w in self.weights.items() if name.startswith("source_") or name in kept}
+        options = dict(self.encoder.options)
+        if self.encoder.name in ("mlp", "conv", "auto") and not shift.aligns:
+            options["statistics"] = "source"
+            own = shift.own_statistics(math.prod(context_shape))
+            if self.encoder.name == "mlp" and any(own):
+                options["own_columns"] = tuple(place for place, differs in enumerate(own) if differs)
+        prior = "estimated" if shift.moves_labels else self.learning.prior
+        return replace(
+            self,
+            weights=self.weights if shift.aligns else weights,
+            encoder=replace(self.encoder, options=options),
+            learning=replace(self.learning, prior=prior),
+        )
 
     def changed(self, changes: Mapping[str, Any]) -> Recipe:
         """The same with some settings changed; they are named and grouped as in ``settings()``.

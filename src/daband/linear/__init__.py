@@ -11,9 +11,11 @@ from daband.linear.standardise import OutlierWarning, Standardise
 from daband.linear.transforms import (
     Transform,
     UnsavedPartWarning,
+    apply_transform,
     as_transform,
     build_transform,
     frozen_step,
+    shift_transform,
     transform_settings,
 )
 
@@ -31,8 +33,10 @@ __all__ = [
     "Standardise",
     "Transform",
     "UnsavedPartWarning",
+    "apply_transform",
     "as_transform",
     "build_transform",
     "frozen_step",
+    "shift_transform",
     "transform_settings",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -21,6 +22,8 @@ _POWER_PASSES = 4
 class PCA:
     """The leading ``n_components`` directions of contexts, to put in front of a policy: ``transform=PCA(64)``.
 
+    With ``by_domain`` each domain loses its own mean, not the common one; directions are common.
+
     It is fitted on unlabelled contexts of both source and target, before the first round: by ``daband.train``,
     by ``policy.prepare(source_contexts, target_contexts)``, or by ``fit`` here.
 
@@ -33,14 +36,16 @@ class PCA:
     (2,)
     """
 
-    def __init__(self, n_components: int, *, seed: int = 0) -> None:
+    def __init__(self, n_components: int, *, seed: int = 0, by_domain: bool = False) -> None:
         self.n_components = whole("n_components", n_components, least=1)
         self.seed = whole("seed", seed, least=0)
+        self.by_domain = by_domain
         self._centre: FloatArray | None = None
         self._axes: FloatArray | None = None
 
     def __repr__(self) -> str:
-        return f"PCA({self.n_components})" if self.seed == 0 else f"PCA({self.n_components}, seed={self.seed})"
+        more = {name: value for name, value in self.settings().items() if name != "n_components" and value}
+        return f"PCA({', '.join([str(self.n_components), *(f'{name}={value!r}' for name, value in more.items())])})"
 
     @property
     def fitted(self) -> bool:
@@ -61,31 +66,40 @@ class PCA:
         return self._axes
 
     def fit(self, *contexts: ArrayLike) -> PCA:
-        """Fit on all batches of contexts (n_i, *C)."""
+        """Fit on all batches of contexts (n_i, *C); with ``by_domain`` they are the domains in their order."""
         batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
         if any(batch.ndim < 2 for batch in batches):
             raise InvalidInput("contexts must have shape (n, *C)")
         if not batches or sum(len(batch) for batch in batches) < 2:
             raise InvalidInput("PCA needs at least two contexts")
-        flat = [batch.reshape(len(batch), -1) for batch in batches if len(batch)]
+        domains = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+        flat = [batch for batch in domains if len(batch)]
         dims = {batch.shape[1] for batch in flat}
         if len(dims) != 1:
             raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
         dim, n = dims.pop(), sum(len(batch) for batch in flat)
         if self.n_components > min(dim, n):
             raise InvalidInput(f"n_components={self.n_components} exceeds the {n} contexts of {dim} dimensions")
-        centre = sum((part.sum(axis=0) for part in _parts(flat)), np.zeros(dim)) / n
+        sums = [sum((part.sum(axis=0) for part in _parts([batch])), np.zeros(dim)) for batch in flat]
+        if self.by_domain:
+            means = iter([total / len(batch) for total, batch in zip(sums, flat, strict=True)])
+            first = sums[0] / len(flat[0])
+            centre = np.stack([next(means) if len(batch) else first for batch in domains])
+            centres = [row for row, batch in zip(centre, domains, strict=True) if len(batch)]
+        else:
+            centre = (sum((part.sum(axis=0) for part in _parts(flat)), np.zeros(dim)) / n)[None]
+            centres = [centre[0]] * len(flat)
         if not np.isfinite(centre).all():
             raise InvalidInput("contexts have a NaN or infinite value")
-        axes = self._exact(flat, centre) if dim <= _EXACT_UP_TO else self._randomised(flat, centre)
+        axes = (self._exact if dim <= _EXACT_UP_TO else self._randomised)(flat, centres)
         largest = np.abs(axes).argmax(axis=1)
         axes *= np.sign(axes[np.arange(len(axes)), largest])[:, None]  # the sign of an eigenvector is arbitrary: fix it
         self._centre, self._axes = centre, np.ascontiguousarray(axes)
         return self
 
-    def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Contexts (B, *C) or (B, K, *C) to their components, (B, n_components) or (B, K, n_components)."""
-        step = self.frozen()
+    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
+        """Contexts (B, *C) or (B, K, *C) of a domain to components, (B, n_components) or (B, K, n_components)."""
+        step = self.frozen(domain)
         flat = contexts.reshape(-1, step.n_inputs)
         out = np.empty((len(flat), self.n_components))
         start = 0
@@ -94,55 +108,63 @@ class PCA:
             start += len(part)
         return out
 
-    def frozen(self) -> PcaStep:
-        """What it does to contexts, as fitted."""
+    def frozen(self, domain: int = 0) -> PcaStep:
+        """What it does to contexts of a domain, as fitted."""
         axes = self.axes
         assert self._centre is not None
-        return PcaStep(self._centre, axes)
+        return PcaStep(self._centre[min(domain, len(self._centre) - 1)], axes)
 
     def settings(self) -> dict[str, int]:
         """What ``PCA(**settings)`` needs to make the same, unfitted."""
-        return {"n_components": self.n_components, "seed": self.seed}
+        more = {"by_domain": True} if self.by_domain else {}
+        return {"n_components": self.n_components, "seed": self.seed, **more}
 
     def state(self) -> dict[str, AnyArray]:
         """The fitted arrays; empty before ``fit``."""
-        return {} if self._axes is None or self._centre is None else {"centre": self._centre, "axes": self._axes}
+        if self._axes is None or self._centre is None:
+            return {}
+        return {"centre": self._centre if self.by_domain else self._centre[0], "axes": self._axes}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
         if state:
-            centre = restored_array(state, "centre", np.zeros(state["centre"].shape))
-            axes = restored_array(state, "axes", np.zeros((self.n_components, centre.size)))
+            centre = np.atleast_2d(restored_array(state, "centre", np.zeros(state["centre"].shape)))
+            axes = restored_array(state, "axes", np.zeros((self.n_components, centre.shape[1])))
             self._centre, self._axes = centre, axes
 
-    def _exact(self, flat: Sequence[AnyArray], centre: FloatArray) -> FloatArray:
-        scatter = np.zeros((len(centre), len(centre)))
-        for part in _parts(flat):
-            shifted = part - centre
+    def _exact(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+        scatter = np.zeros((flat[0].shape[1], flat[0].shape[1]))
+        for shifted in _centred(flat, centres):
             scatter += shifted.T @ shifted
         _, vectors = np.linalg.eigh(scatter)
         top: FloatArray = vectors[:, ::-1][:, : self.n_components].T
         return top.copy()
 
-    def _randomised(self, flat: Sequence[AnyArray], centre: FloatArray) -> FloatArray:
-        n = sum(len(batch) for batch in flat)
-        width = min(self.n_components + _OVERSAMPLING, len(centre), n)
-        basis = np.random.default_rng(self.seed).standard_normal((len(centre), width))
+    def _randomised(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
+        n, dim = sum(len(batch) for batch in flat), flat[0].shape[1]
+        width = min(self.n_components + _OVERSAMPLING, dim, n)
+        basis = np.random.default_rng(self.seed).standard_normal((dim, width))
         for _ in range(_POWER_PASSES):
-            basis, _ = np.linalg.qr(_scatter_times(flat, centre, basis))
-        small = basis.T @ _scatter_times(flat, centre, basis)
+            basis, _ = np.linalg.qr(_scatter_times(flat, centres, basis))
+        small = basis.T @ _scatter_times(flat, centres, basis)
         _, vectors = np.linalg.eigh(0.5 * (small + small.T))
         axes: FloatArray = (basis @ vectors[:, ::-1][:, : self.n_components]).T
         return axes
 
 
-def _scatter_times(flat: Sequence[AnyArray], centre: FloatArray, basis: FloatArray) -> FloatArray:
+def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
     """(X - centre)'(X - centre) basis, with X one part at a time."""
     out = np.zeros_like(basis)
-    for part in _parts(flat):
-        shifted = part - centre
+    for shifted in _centred(flat, centres):
         out += shifted.T @ (shifted @ basis)
     return out
+
+
+def _centred(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
+    """Parts of batches, each less its batch's centre."""
+    for batch, centre in zip(flat, centres, strict=True):
+        for part in _parts([batch]):
+            yield part - centre
 
 
 def _parts(flat: Sequence[AnyArray]) -> Iterable[FloatArray]:

@@ -38,13 +38,14 @@ class Standardise:
     dimension. A number that never changes becomes 0. With ``components``, only so many leading principal components of
     the standardised numbers are kept, besides the constant.
 
-    Means and deviations are those of all contexts together, so that a number means the same in every domain. The
-    numbers in the places ``own`` are standardised by each domain's own statistics instead: they are measured in other
-    units there (``daband.Shift``).
-
     Means and deviations are robust. The 0.1% smallest and largest values of each number, at least one on each side,
     count as no further out than the width of the range of all others, so that one row of size 1e9 changes little. Such
     a row is clipped like any other, with an ``OutlierWarning``.
+
+    All domains have one mean and one deviation of a number, so that it means the same in each. ``by_domain=True`` is
+    for domains with units of their own (``shift="units"``) or a style of their own: each is standardised by itself.
+    ``by_domain=[0, 3]`` does so for the numbers in these places alone. Batches of ``fit`` are then the domains in their
+    order, and a domain without contexts borrows the statistics of the first.
 
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
 
@@ -54,18 +55,15 @@ class Standardise:
     (3,)
     """
 
-    takes_domain = True
-    """``policy.transform(contexts, domain)``: what it does may depend on the index of the domain."""
-
-    def __init__(self, *, components: int | None = None, own: Sequence[int] | None = None) -> None:
+    def __init__(self, *, components: int | None = None, by_domain: bool | Sequence[int] = False) -> None:
         self.components = None if components is None else whole("components", components, least=1)
-        self.own = () if own is None else tuple(sorted({whole("own", place, least=0) for place in own}))
-        self._steps: tuple[StandardiseStep, ...] = ()
+        places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
+        self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
+        self._steps: list[StandardiseStep] = []
+        """What it does to contexts of each domain, or of all; empty before ``fit``."""
 
     def __repr__(self) -> str:
-        given = [] if self.components is None else [f"components={self.components}"]
-        if self.own:
-            given.append(f"own=({len(self.own)} numbers)")
+        given = [f"{name}={value!r}" for name, value in self.settings().items() if value is not None]
         return f"Standardise({', '.join(given)})"
 
     @property
@@ -78,47 +76,53 @@ class Standardise:
         return (math.prod(context_shape) if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
-        """Fit on batches of contexts (n_i, *C), all together; batch i is of domain i where numbers have own statistics.
-
-        A domain without contexts has the statistics of all others.
-        """
+        """Fit on batches of contexts (n_i, *C): of each domain in turn, or with ``by_domain=False`` all together."""
         batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
         if any(batch.ndim < 2 for batch in batches):
             raise InvalidInput("contexts must have shape (n, *C)")
-        flat = [batch.reshape(len(batch), -1) for batch in batches if len(batch)]
-        if not flat:
+        flat = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+        filled = [batch for batch in flat if len(batch)]
+        if not filled:
             raise InvalidInput("Standardise needs at least one context")
-        dims = {batch.shape[1] for batch in flat}
+        dims = {batch.shape[1] for batch in filled}
         if len(dims) != 1:
             raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
         dim = dims.pop()
-        mean, deviation = np.empty(dim), np.empty(dim)
+        own = np.full(dim, self.by_domain is True)
+        if not isinstance(self.by_domain, bool):
+            if max(self.by_domain, default=0) >= dim:
+                raise InvalidInput(f"by_domain has {max(self.by_domain)}, and a context has the numbers 0..{dim - 1}")
+            own[list(self.by_domain)] = True
+        domains = len(flat) if own.any() else 1
+        mean, deviation = np.empty((domains, dim)), np.empty((domains, dim))
         for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
             part = slice(start, start + _COLUMNS)
-            columns = np.concatenate([unit_scale(batch[:, part]) for batch in flat])
-            if not np.isfinite(columns).all():
+            columns = [unit_scale(batch[:, part]) for batch in flat]
+            if not all(np.isfinite(batch).all() for batch in columns):
                 raise InvalidInput("contexts have a NaN or infinite value")
-            mean[part], deviation[part] = _robust_moments(columns)
-        if self.own and max(self.own) >= dim:
-            raise InvalidInput(f"own names number {max(self.own)}, and contexts have {dim}, from 0 on")
-        moments = [(mean.copy(), deviation.copy()) for _ in batches] if self.own else [(mean, deviation)]
-        places = list(self.own)
-        for (domain_mean, domain_deviation), batch in zip(moments, batches, strict=False):
-            if self.own and len(batch):
-                columns = unit_scale(batch.reshape(len(batch), -1)[:, places])
-                domain_mean[places], domain_deviation[places] = _robust_moments(columns)
+            mean[:, part], deviation[:, part] = _robust_moments(np.concatenate(columns))
+            if own[part].any():
+                first = next(batch for batch in columns if len(batch))
+                for domain, batch in enumerate(columns):
+                    moments = _robust_moments(batch if len(batch) else first)
+                    for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
+                        all_domains[domain, part][own[part]] = of_domain[own[part]]
         axes = None
         if self.components is not None:
-            by_domain = zip(batches, moments, strict=True) if self.own else ((batch, moments[0]) for batch in flat)
-            parts = [(batch.reshape(len(batch), -1), _step(*moment)) for batch, moment in by_domain if len(batch)]
-            axes = PCA(self.components).fit(*[step(unit_scale(rows))[:, :-1] for rows, step in parts]).axes
-        self._steps = tuple(_step(*moment, axes) for moment in moments)
+            steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
+            pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
+            axes = PCA(self.components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in pairs]).axes
+        self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
         return self
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Features (n, d + 1) of contexts (n, *C) of a domain."""
         step = self.frozen(domain)
-        return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=self._warn_of_outlier)
+
+        def watch(rows: FloatArray, deviations: FloatArray) -> None:
+            _warn_of_outlier(rows, deviations, step.mean)
+
+        return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=watch)
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """What it does to contexts of a domain, as fitted."""
@@ -128,45 +132,39 @@ class Standardise:
             )
         return self._steps[min(domain, len(self._steps) - 1)]
 
-    def _warn_of_outlier(self, rows: FloatArray, deviations: FloatArray) -> None:
-        if max(deviations.max(), -deviations.min()) <= _OUTLIER:
-            return
-        row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
-        warnings.warn(
-            f"a context has {rows[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations "
-            f"from the mean {self.frozen().mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes "
-            "from",
-            OutlierWarning,
-            stacklevel=6,
-        )
-
     def settings(self) -> dict[str, Any]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
-        return {"components": self.components, **({"own": list(self.own)} if self.own else {})}
+        by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
+        return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
 
     def state(self) -> dict[str, AnyArray]:
         """The fitted arrays; empty before ``fit``."""
-        if len(self._steps) < 2:
+        if len(self._steps) < 2:  # a file of one domain's statistics has vectors
             return self._steps[0].arrays() if self._steps else {}
-        by_domain = {
-            "means": np.stack([step.mean for step in self._steps]),
-            "deviations": np.stack([step.deviation for step in self._steps]),
-        }
-        return {**self._steps[0].arrays(), **by_domain}
+        first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
+        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in ("mean", "deviation")}}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
         if state:
-            mean = restored_array(state, "mean", np.zeros(state["mean"].shape))
-            deviation = restored_array(state, "deviation", np.zeros(mean.shape))
+            mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
+            deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
             axes = None
             if self.components is not None:
-                axes = restored_array(state, "axes", np.zeros((self.components, len(mean))))
-            means, deviations = mean[None], deviation[None]
-            if "means" in state:
-                means = restored_array(state, "means", np.zeros((len(state["means"]), len(mean))))
-                deviations = restored_array(state, "deviations", np.zeros(means.shape))
-            self._steps = tuple(_step(*moments, axes) for moments in zip(means, deviations, strict=True))
+                axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
+            self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
+
+
+def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
+    if max(deviations.max(), -deviations.min()) <= _OUTLIER:
+        return
+    row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
+    warnings.warn(
+        f"a context has {rows[row, column]:.4g} in place {column}, {abs(deviations[row, column]):.4g} deviations from "
+        f"the mean {mean[column]:.4g}; it counts as {CLIP:g} deviations. Check where it comes from",
+        OutlierWarning,
+        stacklevel=7,
+    )
 
 
 def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:

@@ -19,14 +19,17 @@ from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
 from daband.linear.standardise import Standardise
 from daband.linear.steps import TransformStep
+from daband.shift import Shift
 
 __all__ = [
     "CustomTransform",
     "Transform",
     "UnsavedPartWarning",
+    "apply_transform",
     "as_transform",
     "build_transform",
     "frozen_step",
+    "shift_transform",
     "transform_settings",
 ]
 
@@ -196,6 +199,27 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     return {"kind": kind, "class": _class_name(transform), "settings": transform.settings()}  # a subclass of ours
 
 
+def apply_transform(transform: Transform, contexts: AnyArray, domain: int) -> FloatArray:
+    """Features (n, d) of contexts (n, *C) of a domain; objects of other libraries treat all domains alike."""
+    if isinstance(transform, PCA | Standardise) and transform.by_domain:
+        return transform(contexts, domain)
+    return transform(contexts)
+
+
+def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
+    """A transform of ours, unfitted, as this shift asks for it: each domain by its own statistics where those differ.
+
+    Any other, one that says ``by_domain`` itself, and one that is fitted come back as they are.
+    """
+    own = shift.own_statistics(n_features)
+    if not any(own) or not isinstance(transform, PCA | Standardise) or transform.fitted or transform.by_domain:
+        return transform
+    if isinstance(transform, PCA):
+        return PCA(transform.n_components, seed=transform.seed, by_domain=True)
+    places = True if all(own) else [place for place, differs in enumerate(own) if differs]
+    return Standardise(components=transform.components, by_domain=places)
+
+
 def frozen_step(transform: Transform, domain: int = 0) -> TransformStep:
     """What a fitted transform of ours does to contexts of a domain, as arrays."""
     if not isinstance(transform, PCA | Standardise):
@@ -203,7 +227,7 @@ def frozen_step(transform: Transform, domain: int = 0) -> TransformStep:
             f"transform: {transform!r} is an object of another library, which a file cannot hold; use daband.PCA or "
             "daband.Standardise, or apply it to the data before daband sees them"
         )
-    return transform.frozen(domain) if isinstance(transform, Standardise) else transform.frozen()
+    return transform.frozen(domain)
 
 
 def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:

@@ -19,19 +19,20 @@ _SHAPES = ("constant", "linear", "sigmoid", "step")
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight with its schedule over gradient steps.
+    """A weight with its schedule over the gradient steps of a run.
 
     ``shape`` "constant" is ``value`` from ``start`` on; "linear" grows from 0 to ``value`` over ``steps`` steps after
     ``start``; "sigmoid" does so as the ramp of domain-adversarial training does, ``2 / (1 + exp(-10 p)) - 1``; "step"
-    is another word for a constant that starts late. Before ``start`` the weight is 0.
+    is another word for a constant that starts late. Before ``start`` the weight is 0. ``start`` and ``steps`` below 1
+    are shares of the run, so that a short run reaches what a long one does; from 1 on they are numbers of steps.
 
     A ``value`` of 0 removes the term: nothing of it is computed, and no random number is drawn for it.
     """
 
     value: float = 0.0
     shape: str = "constant"
-    start: int = 0
-    steps: int = 0
+    start: float = 0
+    steps: float = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and self.value >= 0):
@@ -44,16 +45,26 @@ class Weight:
     def __bool__(self) -> bool:
         return self.value > 0
 
-    def at(self, step: int) -> float:
-        """The weight at gradient step ``step``."""
-        if step < self.start:
+    def full_at(self, run_steps: int) -> float:
+        """The gradient step, of a run of so many, from which on the weight has its value."""
+        ramp = 0.0 if self.shape in ("constant", "step") else _in_steps(self.steps, run_steps)
+        return _in_steps(self.start, run_steps) + ramp
+
+    def at(self, step: int, run_steps: int) -> float:
+        """The weight at gradient step ``step`` of a run of ``run_steps``."""
+        start, steps = _in_steps(self.start, run_steps), _in_steps(self.steps, run_steps)
+        if step < start:
             return 0.0
-        if self.steps == 0 or self.shape in ("constant", "step"):
+        if steps == 0 or self.shape in ("constant", "step"):
             return self.value
-        progress = min(1.0, (step - self.start) / self.steps)
+        progress = min(1.0, (step - start) / steps)
         if self.shape == "sigmoid":
             progress = 2 / (1 + math.exp(-10 * progress)) - 1
         return self.value * progress
+
+
+def _in_steps(number: float, run_steps: int) -> float:
+    return number * run_steps if number < 1 else number
 
 
 class Objective(nn.Module):
@@ -87,20 +98,25 @@ class Objective(nn.Module):
         """Whether any term needs the EMA encoder's predictions."""
         return self._any("needs_teacher")
 
-    def weights_over(self, steps: Sequence[int], *, gate: float = 1.0) -> list[list[float]]:
-        """Every term's weight at each of these gradient steps, in the order of ``weights``.
+    @property
+    def gated(self) -> list[str]:
+        """The terms whose weights are gated: on the target, and R."""
+        return [name for name, term in self.terms.items() if _is_gated(term)]
 
-        ``gate`` multiplies those of gated terms: on the target, and R.
+    def weights_over(self, steps: Sequence[int], *, run_steps: int, gate: float = 1.0) -> list[list[float]]:
+        """Every term's weight at each of these gradient steps of a run, in the order of ``weights``.
+
+        ``gate`` multiplies those of gated terms.
         """
         factors = [gate if _is_gated(self.terms[name]) else 1.0 for name in self.weights]
         return [
-            [weight.at(step) * factor for step in steps]
+            [weight.at(step, run_steps) * factor for step in steps]
             for weight, factor in zip(self.weights.values(), factors, strict=True)
         ]
 
-    def weights_at(self, step: int) -> list[float]:
-        """Every term's weight at one gradient step, with the gate fully open."""
-        return [own for (own,) in self.weights_over([step])]
+    def weights_at(self, step: int, run_steps: int = 1) -> list[float]:
+        """Every term's weight at one gradient step of a run, with the gate fully open."""
+        return [own for (own,) in self.weights_over([step], run_steps=run_steps)]
 
     def forward(
         self, batch: Batch, weights: torch.Tensor, measure: bool = False

@@ -1,18 +1,20 @@
 """P, the predicted reward: how large predictions are in the target, and in the source where the policy was wrong.
 
-The paper's L_reg has one action, the one of the source round, in both of its parts. So the target context of a round is
-predicted for the arm that was played in the source. ``predicted_reward_own_choice`` takes the arm that the policy
-itself would choose in the target: a reading that collapses the target, because the cheapest way to lower the largest of
-all predicted rewards is to turn target features away from every arm.
+The paper's L_reg leaves open which arm's prediction counts in the target. ``predicted_reward`` takes the action of the
+source round, the only one that Algorithm 1 computes. ``predicted_reward_target_choice`` takes the arm that the policy
+itself would choose in the target, as the definition of the estimated best arm and the proof do; the cheapest way to
+lower the largest of all predicted rewards is to turn target features away from every arm, so it may collapse.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 
 from daband.objectives.contract import Batch, Term, terms
 
-__all__ = ["PredictedReward", "PredictedRewardOwnChoice", "source_part"]
+__all__ = ["PredictedReward", "PredictedRewardTargetChoice", "source_part"]
 
 
 def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
@@ -27,28 +29,27 @@ def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor
 
 @terms.register("predicted_reward")
 class PredictedReward(Term):
-    """P of the bound: ``|predicted|`` of the source's arm in the target, plus the source's part."""
+    """P of the bound: mean ``|predicted|`` of one arm in the target, plus the source's part."""
 
     needs_target = True
+    arm: ClassVar[str] = "source_action"
+    """Which arm counts in the target: "source_action", that of the source round, or "target_choice", the policy's."""
 
     def forward(self, batch: Batch) -> torch.Tensor:
         source = source_part(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
-        pairs = min(len(batch.target_predicted), len(batch.arm))
+        if self.arm == "target_choice":
+            arm = (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)
+        else:
+            arm = batch.arm
+        pairs = min(len(batch.target_predicted), len(arm))
         if pairs == 0:
             return source
-        return batch.target_predicted[:pairs].gather(1, batch.arm[:pairs, None]).abs().mean() + source
+        return batch.target_predicted[:pairs].gather(1, arm[:pairs, None]).abs().mean() + source
 
 
-@terms.register("predicted_reward_own_choice")
-class PredictedRewardOwnChoice(Term):
+@terms.register("predicted_reward_target_choice")
+class PredictedRewardTargetChoice(PredictedReward):
     """P with the arm that the policy would choose in the target, by its predictions and widths."""
 
-    needs_target = True
     needs_width = True
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        source = source_part(batch.predicted, batch.arm, batch.reward, feedback=self.shape.feedback)
-        if len(batch.target_predicted) == 0:
-            return source
-        best = (batch.target_predicted.detach() + batch.target_width).argmax(dim=1)
-        return batch.target_predicted.gather(1, best[:, None]).abs().mean() + source
+    arm = "target_choice"

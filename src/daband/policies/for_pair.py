@@ -99,5 +99,5 @@ def default_transform(kind: type, pair: Any, *, components: int | None = None, s
         own: list[int] = []
         if assumed is not None:
             own = np.flatnonzero(assumed.own_statistics(math.prod(pair.context_shape))).tolist()
-        return Standardise(components=reduced, own=own)
+        return Standardise(components=reduced, by_domain=own)
     return None if reduced is None else PCA(reduced)

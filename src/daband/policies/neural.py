@@ -36,7 +36,16 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
 from daband.learning.settings import EncoderSettings, Recipe
 from daband.learning.stepper import take_steps
-from daband.linear import ArmModel, Decision, Exploration, HeadMixture, PrimalRidge, RidgeHead, Standardise
+from daband.linear import (
+    ArmModel,
+    Decision,
+    Exploration,
+    HeadMixture,
+    PrimalRidge,
+    RidgeHead,
+    Standardise,
+    shift_transform,
+)
 from daband.linear.aggregation import ExpertShares
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 from daband.linear.head import check_head_memory
@@ -46,7 +55,7 @@ from daband.policies.policy import Policy, below, exploration_setting, join_deci
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
-from daband.shift import ShiftLike
+from daband.shift import Shift, ShiftLike
 
 __all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
 
@@ -82,20 +91,20 @@ class ContextFeatures:
             return math.prod(self.context_shape)
         return self.transform.n_features(self.context_shape)
 
-    def encode(self, contexts: AnyArray) -> FloatArray:
+    def encode(self, contexts: AnyArray, domain: int) -> FloatArray:
         """(B, d), or (B, K, d) with shared arms."""
         if self.constant:
             return np.ones((len(contexts), 1))
         lead = contexts.shape[: -len(self.context_shape)]
         if self.transform is None:
             return unit_scale(contexts).reshape(*lead, -1)
-        return self.transform(contexts.reshape(-1, *self.context_shape)).reshape(*lead, -1)
+        return self.transform(contexts.reshape(-1, *self.context_shape), domain).reshape(*lead, -1)
 
     def fit(self, *contexts: AnyArray) -> None:
-        """Fit the transform to contexts of all domains, where there are enough."""
+        """Fit the transform to contexts of each domain, where there are enough."""
         if self.transform is None:
             return
-        batches = [batch.reshape(-1, *self.context_shape) for batch in contexts if len(batch)]
+        batches = [batch.reshape(-1, *self.context_shape) for batch in contexts]
         if self.transform.components is not None:  # principal components of more rows take long and change little
             batches = [batch[:: max(1, len(batch) // _MOST_ROWS)] for batch in batches]
         if sum(map(len, batches)) >= (self.transform.components or 1):
@@ -191,10 +200,10 @@ class NeuralLinUCB(Policy):
         epsilon: the probability with which an arm is drawn evenly instead.
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         transform: put in front of the encoder, e.g. ``daband.PCA(64)``.
-        shift: what may differ between the domains (``daband.Shift``). On vectors, where no "style" differs, the name of
-            a recipe then means that recipe with nothing aligned. None leaves that to the recipe.
         device: "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1", ...
         seed: decides initial weights, batches, ties and draws.
+        shift: what may differ between the domains, e.g. "covariate" (``daband.Shift``); by the shape of a context,
+            unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -227,9 +236,9 @@ class NeuralLinUCB(Policy):
         epsilon: float = 0.0,
         reward_range: RewardRange = (0.0, 1.0),
         transform: Any = None,
-        shift: ShiftLike = None,
         device: str = "auto",
         seed: int = 0,
+        shift: ShiftLike = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -237,18 +246,20 @@ class NeuralLinUCB(Policy):
             arms=arms,
             reward_range=reward_range,
             transform=transform,
-            shift=shift,
             seed=seed,
+            shift=shift,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
         self.feedback = feedback
         self.device_setting = device
+        # Units are the business of a transform, where there is one: behind it there are other numbers.
+        kinds = tuple(kind for kind in self.shift.kinds if kind != "units") or ("covariate",)
         chosen = resolve_recipe(
             recipe,
             context_shape=self.feature_shape,
             source_terms_only=self.source_terms_only,
-            shift=self.shift,
+            shift=self.shift if self.transform is None else Shift(kinds, stated=self.shift.stated),
             standardised=isinstance(self.transform, Standardise),
         )
         self.recipe = with_encoder(chosen, encoder)
@@ -304,10 +315,14 @@ class NeuralLinUCB(Policy):
             return (network,)
         shape, dim = self._encoded_shape, math.prod(self._encoded_shape)
         # Behind a Standardise contexts are features already.
-        every = ContextFeatures(shape, None if isinstance(self.transform, Standardise) else Standardise())
+        shift = self.shift if self.transform is None else Shift(("covariate",))
+        standardise = shift_transform(Standardise(), shift, dim)
+        every = ContextFeatures(shape, None if isinstance(self.transform, Standardise) else standardise)
         features = {"ridge": every}
         if dim > _COMPONENTS:
-            features["components"] = ContextFeatures(shape, Standardise(components=_COMPONENTS))
+            features["components"] = ContextFeatures(
+                shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim)
+            )
         if arms == "disjoint":
             features["constant"] = ContextFeatures(shape, constant=True)
         narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(every.dimension)))
@@ -337,11 +352,6 @@ class NeuralLinUCB(Policy):
                 if isinstance(expert.features, ContextFeatures):
                     alpha = min(alpha, standardised_alpha(self._experts[1].head.dim))
                 expert.head.exploration = replace(exploration, alpha=alpha)
-
-    @property
-    def alignment(self) -> str:
-        terms = [name for name in self._learner.objective.weights if not name.startswith("source_")]
-        return f"the target is aligned with the source by {', '.join(terms)}" if terms else super().alignment
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the network's head works on: (B, d), or (B, K, d) with shared arms."""
@@ -381,6 +391,15 @@ class NeuralLinUCB(Policy):
             first = self.domains.first_target
             self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *self._buffers.rounds[first:]))
         return self._target_alone
+
+    @property
+    def alignment(self) -> str:
+        behind_transform = self.transform is not None and not self._learner.uses_target
+        return super().alignment if behind_transform else self._learner.alignment
+
+    def plan(self, episodes: int) -> None:
+        if self._learner.step_number == 0:  # a run that goes on keeps its plan
+            self._learner.plan(episodes * self.recipe.learning.steps)
 
     @property
     def expert_shares(self) -> dict[str, float]:
@@ -423,7 +442,7 @@ class NeuralLinUCB(Policy):
         """The features of contexts for an expert's head: (B, d), or (B, K, d) with shared arms."""
         if isinstance(expert.features, InferenceEncoder):
             return expert.features.encode(contexts, domain)
-        return expert.features.encode(np.asarray(contexts))
+        return expert.features.encode(np.asarray(contexts), domain)
 
     def _decide(
         self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
@@ -466,7 +485,7 @@ class NeuralLinUCB(Policy):
                 network = freeze_encoder(encoder, name=settings.name, options=settings.options, domain=domain)
                 members.append(replace(member, network=network))
             elif expert.features.transform is not None:
-                members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen())))
+                members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen(domain))))
             else:
                 members.append(replace(member, constant=expert.features.constant))
         reference = None
@@ -498,8 +517,11 @@ class NeuralLinUCB(Policy):
         experts = self._acting.experts
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
+        predicted = None
+        if self._learner.gated and not self.domains.is_target(domain):
+            predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
-        self._remember(contexts, arms, rewards, domain, weights)
+        self._remember(contexts, arms, rewards, domain, weights, predicted)
 
     def _learn_by_heads(
         self,
@@ -541,7 +563,8 @@ class NeuralLinUCB(Policy):
                 arm = parts[-1].arm
                 self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], None, None if new is None else new[one])
             decision = join_decisions(parts)
-        self._remember(contexts, decision.arm, rewards[np.arange(len(contexts)), decision.arm], domain, None)
+        played = rewards[np.arange(len(contexts)), decision.arm]
+        self._remember(contexts, decision.arm, played, domain, None, decision.mean)
         return decision
 
     @property
@@ -573,7 +596,7 @@ class NeuralLinUCB(Policy):
 
     def _observe(self, contexts: AnyArray) -> None:
         self._warn_of_large_pixels(contexts)
-        if self._learner.uses_target:
+        if self._learner.stores_target:
             self._buffers.target.add(contexts)
 
     @property
@@ -603,10 +626,19 @@ class NeuralLinUCB(Policy):
         self._publish()
 
     def _remember(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: int,
+        weights: FloatArray | None,
+        predicted: FloatArray | None,
     ) -> None:
+        """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
         if not self.domains.is_target(domain):
+            if predicted is not None and self._learner.gated:
+                self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
             self._rate = float(self._rate * _RATE_DECAY ** len(rewards) + (1 - _RATE_DECAY) * (fading @ rewards))
 
@@ -649,7 +681,7 @@ class NeuralLinUCB(Policy):
         statistics = self._head.statistics
         assert isinstance(statistics, PrimalRidge)
         alpha = self._head.exploration.alpha
-        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, rate=self._rate, prior=self._prior)
+        self._learner.take_head(statistics.theta, statistics.inverse, alpha=alpha, prior=self._prior)
         return steps
 
     def after_steps(self, measured: dict[str, float]) -> dict[str, float]:
@@ -672,6 +704,7 @@ class NeuralLinUCB(Policy):
         self._experts = (network, *others)
         self._publish()
         measured["recent_reward"] = self._rate
+        measured["gate"] = self._learner.gate
         return measured
 
     def _refit_is_due(self) -> bool:
@@ -717,15 +750,21 @@ class NeuralLinUCB(Policy):
         """Fit the transform to the stored rounds where nobody called ``prepare`` before the first of them."""
         if expert.ready or not isinstance(expert.features, ContextFeatures):
             return expert
-        filled = [buffer for buffer in self._buffers.rounds if len(buffer)]
-        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in filled]
-        contexts, arms, rewards, weights = (torch.cat(column).cpu().numpy() for column in zip(*stored, strict=True))
-        target = self._buffers.target
-        expert.features.fit(contexts, target.contexts[: len(target)].cpu().numpy())
+        rounds = self._buffers.rounds
+        stored = [(*buffer.columns(), buffer.weights[: len(buffer)]) for buffer in rounds]
+        contexts, arms, rewards, weights = (
+            [column.cpu().numpy() for column in columns] for columns in zip(*stored, strict=True)
+        )
+        seen = list(contexts)
+        for domain, buffer in enumerate(self._buffers.unlabelled, start=self.domains.first_target):
+            seen[domain] = np.concatenate([seen[domain], buffer.contexts[: len(buffer)].cpu().numpy()])
+        expert.features.fit(*seen)
         if not expert.ready:
             return expert
+        filled = [domain for domain, rows in enumerate(contexts) if len(rows)]
+        features = np.concatenate([expert.features.encode(contexts[domain], domain) for domain in filled])
         head = copy.copy(expert.head)
-        head.statistics = head.refitted(expert.features.encode(contexts), arms, rewards, weights)
+        head.statistics = head.refitted(features, *(np.concatenate(column) for column in (arms, rewards, weights)))
         return replace(expert, head=head)
 
     def _estimate_prior(self, network: Expert) -> FloatArray | None:
@@ -800,6 +839,8 @@ class NeuralLinUCB(Policy):
         self._publish()
         self._buffers.restore(below("replay.", state))
         self._rate = float(state["rate"][0])
+        if "learner.gate.sums" not in state:  # an older version wrote the file
+            self._learner.skill_gate.restore({"rate": state["rate"]})
         self._prior = state.get("prior")
         self._refitted_at = int(state["refitted_at"][0])
 

@@ -42,7 +42,16 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput
-from daband.linear import Decision, Transform, as_transform, build_transform, frozen_step, transform_settings
+from daband.linear import (
+    Decision,
+    Transform,
+    apply_transform,
+    as_transform,
+    build_transform,
+    frozen_step,
+    shift_transform,
+    transform_settings,
+)
 from daband.linear.kernels import kernels
 from daband.linear.reward_model import cross_fitted_rewards, flat_features
 from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
@@ -67,7 +76,7 @@ from daband.policies.reward_scale import RewardRange, RewardScale
 from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
-from daband.shift import Shift, ShiftLike, as_shift
+from daband.shift import ShiftLike, as_shift
 from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
 
@@ -173,9 +182,12 @@ class Policy(ABC, metaclass=_PolicyType):
         self.largest_norm = LARGEST_NORM
         self._set_round_shape()
         self._scale = RewardScale(reward_range)
-        self.transform: Transform | None = as_transform(transform)  # a copy, fitted for this policy alone
-        self.shift: Shift | None = None if shift is None else as_shift(shift, context_shape=self.context_shape)
-        """What may differ between the domains; None where nobody said."""
+        self.shift = as_shift(shift, context_shape=self.context_shape)
+        """What may differ between the domains."""
+        transform = as_transform(transform)  # a copy, fitted for this policy alone
+        if self.shift.stated:
+            transform = shift_transform(transform, self.shift, self._dimensions)
+        self.transform: Transform | None = transform
         self.seed = check_seed(seed)
         self.domains = DomainNames()
         """The names of the domains; hooks get a domain's index in them."""
@@ -557,16 +569,18 @@ class Policy(ABC, metaclass=_PolicyType):
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""
-        shift = {} if self.shift is None else {"shift": self.shift.state()}
         return {
-            **shift,
             "context_shape": list(self.context_shape),
             "n_arms": self.n_arms,
             "arms": self.arms,
             "reward_range": self._scale.setting,
             "transform": transform_settings(self.transform),
             "seed": self.seed,
+            **({"shift": self.shift.state()} if self.shift.stated else {}),
         }
+
+    def plan(self, episodes: int) -> None:
+        """Say how many episodes a run has, before the first: schedules of a policy that has any are shares of it."""
 
     @property
     def reward_range(self) -> tuple[float, float]:
@@ -586,7 +600,7 @@ class Policy(ABC, metaclass=_PolicyType):
     @property
     def alignment(self) -> str:
         """In one line, what the policy does about differences between the domains."""
-        if self.shift is not None and any(self.shift.own_statistics(self._dimensions)):
+        if self.shift.stated and any(self.shift.own_statistics(self._dimensions)):
             return f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
         return "nothing is aligned: a number means the same in every domain"
 
@@ -852,9 +866,8 @@ class Policy(ABC, metaclass=_PolicyType):
         if self.transform is None:
             return contexts
         lead = contexts.shape[: -len(self.context_shape)]
-        rows = contexts.reshape(-1, *self.context_shape)
-        by_domain = getattr(self.transform, "takes_domain", False)
-        return (self.transform(rows, domain) if by_domain else self.transform(rows)).reshape(*lead, -1)  # type: ignore[call-arg]
+        flat = contexts.reshape(-1, *self.context_shape)
+        return apply_transform(self.transform, flat, domain).reshape(*lead, -1)
 
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
         usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape

@@ -1,9 +1,12 @@
 """The named recipes, and how a user's ``recipe=`` becomes a ``Recipe``.
 
-``paper`` is Algorithm 1 with the paper's settings. ``default`` is what works, ``default-rpd`` the same with R, P and D
-all on, so that leaving one out says something. ``small`` is the default for a CPU and a few minutes: a narrower
-network, fewer steps, shorter ramps. Given to Neural-LinUCB, a name means that recipe without the target's terms. How
-the defaults were found, and on which data, stands in ``benchmarks/records/recipe-research.md``.
+``paper`` is Algorithm 1 with the paper's settings, P on the action of the source round; ``paper-target-choice`` is the
+other reading of P, on the arm that the policy would choose in the target. ``default`` is what works, ``default-rpd``
+the same with R, P and D all on, so that leaving one out says something. ``small`` is the default for a CPU and a few
+minutes: a narrower network, fewer steps. ``default`` and ``small`` follow the ``shift``, what may differ between the
+domains: the target's terms are theirs only where its style differs. Given to Neural-LinUCB, a name means that recipe
+without the target's terms. How the defaults were found, and on which data, stands in
+``benchmarks/records/recipe-research.md``.
 
 A recipe can also be written as a change of a named one, as JSON and TOML can hold it:
 ``{"base": "paper", "weights": {"adversarial": 5}, "learning": {"learning_rate": 1e-3}}``. Without ``base`` it changes
@@ -24,7 +27,7 @@ from daband.encoders.augmentation import Augmentation
 from daband.errors import InvalidInput
 from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.objectives import Weight
-from daband.shift import Shift
+from daband.shift import Shift, default_shift
 
 __all__ = [
     "Augmentation",
@@ -41,6 +44,10 @@ __all__ = [
     "with_encoder",
 ]
 
+_FOLLOW_SHIFT = ("default", "small")
+_RAMP = 0.3125
+"""The share of a run in which the target's terms grow: 6,000 of the 19,200 steps of 300 episodes."""
+
 
 def resolve_recipe(
     recipe: str | Recipe | Mapping[str, Any] | None,
@@ -55,8 +62,9 @@ def resolve_recipe(
     A mapping with every group of a recipe is that recipe. Any other is a change (``Recipe.changed``) of the recipe that
     it names under ``base``, which is "default" unless given; so is None.
 
-    Where a ``shift`` is stated that is no difference of style, a name and the ``base`` of a change mean, for vectors,
-    that recipe with nothing aligned: one map for all domains. ``standardised`` contexts are not normalised again.
+    ``default`` and ``small`` follow ``shift`` (``Recipe.for_shift``), by default that of the context's shape. What a
+    mapping changes, terms among them, is changed after that. Other names mean all of their terms.
+    ``standardised`` contexts are not normalised again.
 
     With ``source_terms_only`` a name, and the ``base`` of a change, mean that recipe without the target's terms. A
     recipe that is given in full is used as it is.
@@ -67,10 +75,17 @@ def resolve_recipe(
         full = recipe_from(recipe)
     elif recipe is None or isinstance(recipe, str | Mapping):
         changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": "default" if recipe is None else recipe}
-        base = recipe_for(str(changes.pop("base", "default")), context_shape=context_shape)
-        if shift is not None and not shift.aligns and base.encoder.name == "mlp" and base.learning.linear_weight > 0:
-            base = _unaligned(base, standardised=standardised)
-        full = (base.source_alone() if source_terms_only else base).changed(changes)
+        name = str(changes.pop("base", "default"))
+        base = recipe_for(name, context_shape=context_shape)
+        base = base.source_alone() if source_terms_only else base
+        if name in _FOLLOW_SHIFT:
+            shift = default_shift(context_shape) if shift is None else shift
+            named: object = changes.get("weights")
+            keep = tuple(named) if isinstance(named, Mapping) else ()
+            base = base.for_shift(shift, context_shape=context_shape, keep=keep)
+            if not shift.aligns and base.encoder.name == "mlp" and base.learning.linear_weight > 0:
+                base = _unaligned(base, standardised=standardised)
+        full = base.changed(changes)
     else:
         raise InvalidInput(f"a recipe is a name, a Recipe or a mapping, got {recipe!r}")
     try:
@@ -98,7 +113,7 @@ def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | No
 
 def recipe_names() -> list[str]:
     """The names that ``recipe_for`` knows."""
-    return ["default", "default-rpd", "paper", "small"]
+    return ["default", "default-rpd", "paper", "paper-target-choice", "small"]
 
 
 def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
@@ -110,6 +125,8 @@ def recipe_for(name: str, *, context_shape: tuple[int, ...]) -> Recipe:
     image = image_layout(context_shape) is not None
     if name == "paper":
         return _paper(image)
+    if name == "paper-target-choice":
+        return _paper(image, predicted_reward="predicted_reward_target_choice")
     if name == "small":
         return _small_image() if image else _small_vector()
     default = _default_image() if image else _default_vector()
@@ -124,10 +141,10 @@ def _default_image() -> Recipe:
     return Recipe(
         weights={
             "source_cross_entropy": Weight(1.0),
-            "adversarial": Weight(0.3, shape="sigmoid", steps=6000),
+            "adversarial": Weight(0.3, shape="sigmoid", steps=_RAMP),
             "target_entropy": Weight(0.1),
             "target_diversity": Weight(0.1),
-            "pseudo_labels": Weight(0.5, shape="step", start=6000),
+            "pseudo_labels": Weight(0.5, shape="step", start=_RAMP),
         },
         encoder=EncoderSettings(name="conv"),
         learning=LearningSettings(augmentation=Augmentation(shift=2, contrast=0.4), gate_exponent=8.0),
@@ -135,41 +152,45 @@ def _default_image() -> Recipe:
 
 
 def _default_vector() -> Recipe:
-    # A steep gate, on the statistics too: where rewards are noisy the source is never solved, and
-    # a difference between the domains may then be just what a choice should depend on.
     return Recipe(
-        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=1500)},
-        encoder=EncoderSettings(name="mlp", options={"statistics": "gated"}),
-        learning=LearningSettings(steps=32, gate_exponent=8.0, linear_weight=0.5),
+        weights={"source_cross_entropy": Weight(1.0), "adversarial": Weight(0.3, shape="sigmoid", steps=_RAMP / 2)},
+        encoder=EncoderSettings(name="mlp"),
+        learning=LearningSettings(steps=32, gate_exponent=1.0, linear_weight=0.5, run_steps=9_600),
     )
 
 
 def _unaligned(recipe: Recipe, *, standardised: bool) -> Recipe:
-    """The same for vectors of which a number means the same in every domain: no batch norm of a domain's own."""
-    options = {"normalise_input": not standardised, "normalise_hidden": False, "statistics": "source"}
-    encoder = replace(recipe.encoder, options={**recipe.encoder.options, **options})
-    return replace(recipe.source_alone(), encoder=encoder)
+    """The same for vectors of which a number means the same in every domain: no batch norm in hidden layers."""
+    options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
+    return replace(recipe, encoder=replace(recipe.encoder, options=options))
 
 
 def _small_image() -> Recipe:
     default = _default_image()
-    ramp, teach = 500, 700  # steps; there are some 1,600 in the demo, against 19,200 in the paper's budget
     return replace(
         default.with_weights(
-            adversarial=Weight(1.0, shape="sigmoid", steps=ramp),
-            pseudo_labels=Weight(0.5, shape="step", start=teach),
+            adversarial=Weight(1.0, shape="sigmoid", steps=_RAMP),
+            pseudo_labels=Weight(0.5, shape="step", start=0.4375),
         ),
         encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, latent=LatentSettings(hidden=64)),
-        learning=replace(default.learning, learning_rate=2e-3, steps=16, batch=32, ema_decay=0.98, gate_exponent=4.0),
+        learning=replace(
+            default.learning,
+            learning_rate=2e-3,
+            steps=16,
+            batch=32,
+            ema_decay=0.98,
+            gate_exponent=4.0,
+            run_steps=1_600,
+        ),
     )
 
 
 def _small_vector() -> Recipe:
     default = _default_vector()
-    return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98))
+    return replace(default, learning=replace(default.learning, steps=16, batch=32, ema_decay=0.98, run_steps=4_800))
 
 
-def _paper(image: bool) -> Recipe:
+def _paper(image: bool, *, predicted_reward: str = "predicted_reward") -> Recipe:
     """Algorithm 1: the last H rounds, stale A and b, unit-norm theta, weights 1, 2, 1, lambda.
 
     The paper normalises images, which is read as [-1, 1] here, and sums L_RS over all arms, which is read as those that
@@ -179,7 +200,7 @@ def _paper(image: bool) -> Recipe:
         weights={
             "source_squared": Weight(1.0),
             "regression_error": Weight(2.0),
-            "predicted_reward": Weight(1.0),
+            predicted_reward: Weight(1.0),
             "adversarial": Weight(1.0),
         },
         encoder=EncoderSettings(

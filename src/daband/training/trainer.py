@@ -272,6 +272,7 @@ class Trainer:
         else:
             self._trust_prior()
         self._fit_transform()
+        policy.plan(phase.episodes)
         self._since = time.perf_counter()
         self._beside = 1
         self._watch = CollapseWatch()

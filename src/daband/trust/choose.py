@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray, as_numpy
-from daband.domains import Pair
+from daband.domains import LoggedDomain, Pair
 from daband.errors import InvalidInput
 from daband.evaluation.scores import Scores, scores_of
 from daband.files import make_folder, write_text
@@ -27,9 +29,10 @@ from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import explanations_of
 from daband.trust.selection import Proposals, Selection
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "training_budget"]
 
 _CONTEXTS = 2000
+_ROUNDS, _MOST_PASSES = 4000, 5
 _FEWEST_CONTEXTS = 2
 QUESTIONS = "questions.csv"
 Progress = Callable[[CandidateProgress], None]
@@ -119,7 +122,8 @@ def choose(
         explore: the exploration of all candidates that explore: "ucb", "greedy" or "thompson".
         epsilon: with which probability they draw an arm evenly.
         seed: that of the policies, and of the questions.
-        episodes: episodes of each training; by default as ``train`` has it.
+        episodes: episodes of each training; by default some 4,000 rounds for vectors (``training_budget``), and for
+            images as ``train`` has it.
         episode_length: rounds of an episode.
         candidates: what to choose from, the simplest first; by default ``daband.trust.default_candidates(pair)``.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
@@ -136,10 +140,9 @@ def choose(
     """
     options = _checked(pair, ask, budget, directory, candidates, seed, episode_length)
     options = [_with_exploration(option, explore, epsilon) for option in options]
-    if episodes is not None:
-        whole("episodes", episodes, least=1)
+    shown, episodes, episode_length = training_budget(pair, episodes, episode_length)
     members = train_candidates(
-        pair,
+        shown,
         options,
         seeds=[seed],
         episodes=episodes,
@@ -197,6 +200,24 @@ def choose(
         high=high,
         questions=questions,
     )
+
+
+def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
+    """The pair with its passes over the source, episodes and their length for every candidate.
+
+    Vectors: some 4,000 rounds, a smaller source being shown up to five times and a larger one, or a log, once. Images
+    take longer to learn: as ``train`` has it.
+    """
+    if episodes is not None:
+        return pair, whole("episodes", episodes, least=1), episode_length
+    if len(pair.context_shape) > 1:
+        return pair, None, episode_length
+    source = copy.copy(pair.source)
+    if not isinstance(source, LoggedDomain):
+        source.passes = max(source.passes, min(_MOST_PASSES, math.ceil(_ROUNDS / len(source))))
+    rounds = max(len(source), min(source.rounds_available, _ROUNDS))
+    length = min(episode_length, rounds)
+    return replace(pair, source=source), max(1, rounds // length), length
 
 
 def _checked(

@@ -13,7 +13,8 @@ __all__ = ["Columns"]
 class Columns:
     """Which columns mean what.
 
-    ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot. What arms pay is
+    ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot, ``dates`` those that
+    hold dates and become their parts. What arms pay is
     given in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column
     per arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity`` (without which ``from_table``
     estimates propensities). A log may have ``label`` or ``rewards`` besides: the target's test uses them. None of these
@@ -27,17 +28,19 @@ class Columns:
     arm: str | None = None
     reward: str | None = None
     propensity: str | None = None
+    dates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("context", "categorical", "rewards"):
+        for name in ("context", "categorical", "rewards", "dates"):
             if isinstance(getattr(self, name), str):
                 raise InvalidInput(f"columns.{name} must be a sequence of names, got the text {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.context:
             raise InvalidInput("columns.context must name at least one column")
-        strangers = [name for name in self.categorical if name not in self.context]
-        if strangers:
-            raise InvalidInput(f"columns.categorical names {strangers[0]!r}, which is not one of the context columns")
+        for kind in ("categorical", "dates"):
+            strangers = [name for name in getattr(self, kind) if name not in self.context]
+            if strangers:
+                raise InvalidInput(f"columns.{kind} names {strangers[0]!r}, which is not one of the context columns")
         if (self.arm or self.reward or self.propensity) and not (self.arm and self.reward):
             raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
         if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):

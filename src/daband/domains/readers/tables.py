@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
@@ -24,7 +25,7 @@ from daband.domains.readers.logs import (
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike, as_shift
-from daband.table_transform import TableTransform, category_texts, numbers
+from daband.table_transform import TableTransform, category_texts, moments, numbers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -111,7 +112,10 @@ def from_table(
             raise DataError(f"the {what} table has no rows")
     if transform is None:
         both = _stacked(source_frame, target_frame, columns)
-        transform = TableTransform.fit(both, context=columns.context, categorical=columns.categorical)
+        transform = TableTransform.fit(
+            both, context=columns.context, categorical=columns.categorical, dates=columns.dates
+        )
+    _warn_of_disjoint_categories(source_frame, target_frame, columns)
     contexts = transform.apply(target_frame)
     test = None
     if test_frame is not None:
@@ -337,20 +341,29 @@ def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
     return values
 
 
+def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
+    """Warn of a column that has no category common to both domains: it tells nothing about the target."""
+    for name in columns.categorical:
+        here, there = (set(category_texts(frame, name)) - {None} for frame in (source, target))
+        if here and there and not here & there:
+            examples = f"{min(map(str, here))!r} and {min(map(str, there))!r}"
+            warnings.warn(
+                f"column {name!r} has no category that source and target share ({examples}): what the source tells of "
+                "it says nothing about the target. Give both the same spelling, or leave it out",
+                stacklevel=3,
+            )
+
+
 def _stacked(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """The context columns of both, one below the other, of a type that holds both."""
     import polars as pl
 
-    parts = []
-    for where, frame in (("source", source), ("target", target)):
-        parts.append(
-            pl.DataFrame(
-                {
-                    name: pl.Series(category_texts(frame, name, where=where), dtype=pl.String)
-                    if name in columns.categorical
-                    else numbers(frame, name, where=where)
-                    for name in columns.context
-                }
-            )
-        )
-    return pl.concat(parts)
+    def series(frame: pl.DataFrame, name: str, where: str) -> pl.Series:
+        if name in columns.categorical:
+            return pl.Series(name, category_texts(frame, name, where=where), dtype=pl.String)
+        if name in columns.dates:
+            return pl.Series(name, moments(frame, name, where=where), dtype=pl.Datetime)
+        return pl.Series(name, numbers(frame, name, where=where))
+
+    parts = (("source", source), ("target", target))
+    return pl.concat(pl.DataFrame([series(frame, name, where) for name in columns.context]) for where, frame in parts)

@@ -1,0 +1,145 @@
+"""Mutation run over the lines that matter most: each is changed in a copy of the sources, and its tests must fail.
+
+    python benchmarks/mutants.py            # all of them
+    python benchmarks/mutants.py gate seed  # those whose name has one of these words
+
+A mutant that lives is a line that no test holds. The exit status is the number of those.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed line: ``before`` must stand exactly once in ``path``; ``tests`` are those that must notice."""
+
+    name: str
+    path: str
+    before: str
+    after: str
+    tests: str
+
+
+GATE, RECIPES = "tests/learning/test_gate.py", "tests/policies/test_recipe_changes.py"
+MUTANTS = (
+    Mutant(
+        "gate is always open",
+        "learning/learner.py",
+        "self.gate = self.skill_gate.skill**self.recipe.learning.gate_exponent",
+        "self.gate = 1.0",
+        GATE,
+    ),
+    Mutant(
+        "gate ignores the exponent",
+        "learning/learner.py",
+        "self.skill_gate.skill**self.recipe.learning.gate_exponent",
+        "self.skill_gate.skill",
+        GATE,
+    ),
+    Mutant("default's exponent is 0", "policies/recipes.py", "gate_exponent=8.0", "gate_exponent=0.0", RECIPES),
+    Mutant("skill ignores the constant", "learning/gate.py", "rewards / matched - constant", "rewards / matched", GATE),
+    Mutant(
+        "initial weights ignore the seed",
+        "learning/learner.py",
+        "torch.manual_seed(seed)",
+        "torch.manual_seed(0)",
+        GATE,
+    ),
+    Mutant(
+        "discriminator ignores the seed",
+        "learning/learner.py",
+        "torch.manual_seed(seed + 1)",
+        "torch.manual_seed(1)",
+        GATE,
+    ),
+    Mutant(
+        "default aligns with weight 1",
+        "policies/recipes.py",
+        'Weight(0.3, shape="sigmoid", steps=_RAMP),',
+        'Weight(1.0, shape="sigmoid", steps=_RAMP),',
+        RECIPES,
+    ),
+    Mutant("ramp of another length", "policies/recipes.py", "_RAMP = 0.3125", "_RAMP = 0.25", RECIPES),
+    Mutant("paper's pixels are raw", "policies/recipes.py", '"pixels": "symmetric"', '"pixels": "unit"', RECIPES),
+    Mutant(
+        "P's second reading is the first",
+        "objectives/predicted_reward.py",
+        '    arm = "target_choice"',
+        '    arm = "source_action"',
+        "tests/objectives/test_terms.py",
+    ),
+    Mutant(
+        "the encoder descends the discriminator's loss",
+        "objectives/adversarial.py",
+        "return -strength * gradients[0], None",
+        "return strength * gradients[0], None",
+        "tests/objectives/test_adversarial.py",
+    ),
+    Mutant(
+        "the target is normalised by the source's statistics",
+        "encoders/normalisation.py",
+        'elif self.statistics == "own" or (domain == 0 and self.n_sources == 1):',
+        "elif domain == 0 and self.n_sources == 1:",
+        "tests/encoders/test_normalisation.py",
+    ),
+    Mutant(
+        "terms of the target stay where nothing is aligned",
+        "learning/settings.py",
+        "weights=self.weights if shift.aligns else weights,",
+        "weights=self.weights,",
+        RECIPES,
+    ),
+    Mutant(
+        "every domain is standardised by the first",
+        "linear/standardise.py",
+        "return self._steps[min(domain, len(self._steps) - 1)]",
+        "return self._steps[0]",
+        "tests/linear/test_standardise.py",
+    ),
+)
+
+
+def dies(mutant: Mutant, directory: Path) -> bool:
+    """Whether the mutant's tests fail on a copy of the sources in ``directory``."""
+    sources = directory / "src"
+    shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("__pycache__"))
+    file = sources / "daband" / mutant.path
+    text = file.read_text()
+    if text.count(mutant.before) != 1:
+        raise SystemExit(
+            f"{mutant.path} has {text.count(mutant.before)} times the line of {mutant.name!r}: mend the list"
+        )
+    file.write_text(text.replace(mutant.before, mutant.after))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", mutant.tests]
+    environment = {**os.environ, "PYTHONPATH": str(sources)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{mutant.name}: the tests did not run\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.returncode == 1
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    wanted = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    alive = 0
+    for mutant in wanted:
+        with tempfile.TemporaryDirectory() as directory:
+            dead = dies(mutant, Path(directory))
+        alive += not dead
+        print(f"{'dies ' if dead else 'LIVES'}  {mutant.name}  ({mutant.path})", flush=True)
+    print(f"{len(wanted) - alive} of {len(wanted)} die")
+    raise SystemExit(alive)
+
+
+if __name__ == "__main__":
+    main()

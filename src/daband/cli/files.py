@@ -1,0 +1,172 @@
+"""A user's own files on the command line: ``--source old.csv --target new.csv`` in the place of a preset's name.
+
+``takes_files`` gives a command the options. Where they are used it shows what the columns were taken for, writes the
+choices into a TOML file, and calls the command with that file as NAME: everything later takes the file as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from daband.cli.running import say
+from daband.domains.datasets.files import FilesRead, read_files
+from daband.errors import InvalidInput
+from daband.files import make_folder, write_text
+
+__all__ = ["takes_files"]
+
+_PANEL = "Your own files, instead of NAME"
+
+
+def _option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=_PANEL)
+
+
+def _file_options(
+    *,
+    source: Annotated[str | None, _option("The old market: a CSV or Parquet file, or a folder of pictures.")] = None,
+    target: Annotated[str | None, _option("The new one; its rewards or labels are not needed.")] = None,
+    label: Annotated[str | None, _option("The column that names the right arm.")] = None,
+    arm: Annotated[str | None, _option("Of a log, the column that names the arm that was chosen.")] = None,
+    reward: Annotated[str | None, _option("Of a log, the column of what it paid, in any unit.")] = None,
+    propensity: Annotated[
+        str | None, _option("Of a log, the column of its probability; without one it is estimated.")
+    ] = None,
+    id: Annotated[list[str] | None, _option("A column that names a row; it is left out.")] = None,
+    category: Annotated[list[str] | None, _option("A column to read as a category.")] = None,
+    number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
+    date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
+    drop: Annotated[list[str] | None, _option("A column to leave out.")] = None,
+    side: Annotated[int, _option("Of pictures, pixels a side.")] = 64,
+    shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
+    units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
+    settings: Annotated[Path | None, _option("Where the choices go; by default daband.toml in --out.")] = None,
+) -> None:
+    """Options of every command that takes files; several columns: --drop one --drop two, or --drop one,two."""
+
+
+_LISTS = ("id", "category", "number", "date", "drop", "units")
+
+
+def takes_files(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with options for files; its first argument, NAME, may then be left out."""
+    own = inspect.signature(command).parameters
+    hints = get_type_hints(command, include_extras=True)
+    file_hints = get_type_hints(_file_options, include_extras=True)
+    file_parameters = inspect.signature(_file_options).parameters
+
+    @wraps(command)
+    def with_files(**given: Any) -> None:
+        files = {name: given.pop(name) for name in file_parameters}
+        named = {name: value for name, value in files.items() if value not in (None, [], 64)}
+        if not named:
+            if given["name"] is None:
+                raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
+            command(**given)
+            return
+        if given["name"] is not None:
+            raise InvalidInput(f"{given['name']!r} and --{next(iter(named))} are both given: NAME, or files")
+        if not (files["source"] and files["target"]):
+            missing = "target" if files["source"] else "source"
+            raise InvalidInput(f"--{missing} is needed as well: --source old.csv --target new.csv")
+        out = given.get("out") or Path("runs") / _label(files["source"], files["target"])
+        given["out"] = out
+        given["name"] = str(_settle(files, out, command.__name__.removesuffix("_command")))
+        command(**given)
+
+    parameters = []
+    hints["name"] = Annotated[(str | None, *hints["name"].__metadata__)]
+    for name, parameter in own.items():
+        default = None if name == "name" else parameter.default
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        )
+    parameters += [
+        parameter.replace(annotation=file_hints[name]) for name, parameter in file_parameters.items() if name not in own
+    ]
+    with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_files
+
+
+def _label(source: str, target: str) -> str:
+    return "-to-".join(Path(path).name.partition(".")[0] or "files" for path in (source, target))
+
+
+def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
+    """Show what the files are taken for, and write it down; returns the TOML file."""
+    console = Console()
+    options: dict[str, Any] = {}
+    for name, value in files.items():
+        if name == "settings" or not value:
+            continue
+        options[name] = [part.strip() for one in value for part in one.split(",")] if name in _LISTS else value
+    for name in ("source", "target"):
+        options[name] = str(Path(options[name]).expanduser().resolve())
+    if all(Path(options[name]).is_dir() for name in ("source", "target")):
+        say(console, f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
+    else:
+        options.pop("side", None)
+        named = {name: value for name, value in options.items() if name not in ("shift", "units")}
+        read = read_files(**named)
+        _show(console, read, files)
+        _check_units(read, options.get("units", []))
+    place = files["settings"] or make_folder(out, "out") / "daband.toml"
+    write_text(place, _toml(options))
+    quoted = shlex.quote(str(place))
+    say(console, f"These settings: {place} (edit it, and go on with `daband {command} {quoted}`, or any other command)")
+    return Path(place)
+
+
+def _check_units(read: FilesRead, units: list[str]) -> None:
+    numeric = [column.name for column in read.types if column.role == "number"]
+    for name in units:
+        if name not in numeric:
+            raise InvalidInput(f"--units {name} is no column of numbers (those are: {', '.join(numeric) or 'none'})")
+
+
+def _show(console: Console, read: FilesRead, files: dict[str, Any]) -> None:
+    table = Table(
+        title=escape(f"{files['source']}: {len(read.source):,} rows; {files['target']}: {len(read.target):,}")
+    )
+    for heading in ("column", "read as", "why"):
+        table.add_column(heading, overflow="fold")
+    for column in read.types:
+        style = "dim" if column.role == "left out" else ""
+        table.add_row(escape(column.name), column.role, escape(column.why), style=style)
+    console.print(table)
+    extra = [name for name in read.target.columns if name not in read.source.columns]
+    if extra:
+        say(console, f"Only the target has {', '.join(extra)}: left out.")
+    say(console, "Another type: --category, --number, --date, --drop COLUMN.")
+    if read.columns.arm and read.columns.propensity is None:
+        say(
+            console,
+            "The log has no propensities: they are estimated from which arms it chose. What corrects for the logging "
+            "policy (evaluate-log, weights in training) is as right as that estimate; --propensity names a column.",
+            style="yellow",
+        )
+    if files["shift"] is None and not files["units"]:
+        say(
+            console,
+            "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "
+            "another currency: --units price. Other looks or sensors: --shift style.",
+        )
+
+
+def _toml(options: dict[str, Any]) -> str:
+    lines = ["# Written by daband from the files named below; every command takes this file as NAME.", 'pair = "files"']
+    lines += ['episodes = "auto"', "seeds = [0, 1, 2]", "", "[pair_options]"]
+    lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in options.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,202 @@
+"""A user's own files as a pair: two tables (CSV, Parquet, ...) or two folders of pictures, by their paths.
+
+Its options can stand in a TOML file, so that every command that takes a preset takes files. ``daband choose --source
+old.csv --target new.csv ...`` writes such a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daband.domains.contract import About, Pair, RewardRange
+from daband.domains.readers.column_types import ColumnType, infer_columns
+from daband.domains.readers.columns import Columns
+from daband.domains.readers.image_folder import from_image_folder
+from daband.domains.readers.tables import from_table, read_table
+from daband.domains.registry import register_pair
+from daband.errors import DataError, InvalidInput
+from daband.shift import ShiftLike
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["FilesRead", "read_files"]
+
+_READ_WHOLE = 1 << 28  # bytes; of a larger file, size and time stand for its content
+
+
+@dataclass(frozen=True)
+class FilesRead:
+    """Two tables and what their columns are."""
+
+    source: pl.DataFrame
+    target: pl.DataFrame
+    columns: Columns
+    types: list[ColumnType]
+
+
+def read_files(
+    *,
+    source: str,
+    target: str,
+    label: str | None = None,
+    arm: str | None = None,
+    reward: str | None = None,
+    propensity: str | None = None,
+    id: Sequence[str] = (),  # noqa: A002 - as the option is called
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    drop: Sequence[str] = (),
+) -> FilesRead:
+    """The tables at these paths, and what their columns are."""
+    old, new = read_table(_existing(source, "source")), read_table(_existing(target, "target"))
+    columns, types = infer_columns(
+        old,
+        new,
+        label=label,
+        arm=arm,
+        reward=reward,
+        propensity=propensity,
+        ids=id,
+        categories=category,
+        numbers=number,
+        dates=date,
+        drop=drop,
+    )
+    return FilesRead(old, new, columns, types)
+
+
+def _resolved(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with absolute paths and a digest of the files: a run is never mixed with one of other data."""
+    if options.get("tiny") or "source" not in options or "target" not in options:
+        return options
+    paths = {side: _existing(options[side], side).resolve() for side in ("source", "target")}
+    return {**options, **{side: str(path) for side, path in paths.items()}, "digest": _digest(*paths.values())}
+
+
+@register_pair(
+    "files",
+    about=About(
+        summary="your own tables or folders of pictures, by their paths", licence="the user's own", citation=""
+    ),
+    resolve=_resolved,
+)
+def _files(
+    *,
+    tiny: bool = False,
+    source: str = "",
+    target: str = "",
+    label: str | None = None,
+    arm: str | None = None,
+    reward: str | None = None,
+    propensity: str | None = None,
+    id: Sequence[str] = (),  # noqa: A002 - as the option is called
+    category: Sequence[str] = (),
+    number: Sequence[str] = (),
+    date: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    side: int = 64,
+    shift: ShiftLike = None,
+    units: Sequence[str] | None = None,
+    reward_range: RewardRange | None = None,
+    source_test: float | None = 0.1,
+    passes: int = 1,
+    target_passes: int | None = None,
+    digest: str = "",
+) -> Pair:
+    """Two files, or two folders of pictures with a sub-folder per class, as source and target.
+
+    Args:
+        tiny: 300 + 300 made-up rows instead.
+        source: the path of a table, or of a folder.
+        target: the same, of the target. Where it has the label's column, half of its rows are for the evaluator.
+        label: the column that names the right arm; or
+        arm: the column that names the arm that was chosen,
+        reward: what it paid,
+        propensity: and with which probability it was chosen; where a log has none, propensities are estimated.
+        id: columns that name a row; they are left out.
+        category: columns to read as categories.
+        number: columns to read as numbers.
+        date: columns to read as dates.
+        drop: columns to leave out.
+        side: of pictures, pixels a side.
+        shift: what may differ between the domains; see ``daband.shift``.
+        units: the columns in other units in the target.
+        reward_range: the smallest and largest reward, or "auto".
+        source_test: the share of the source that training does not use.
+        passes: how many times each source context may be shown.
+        target_passes: how many times each target context may be shown; by default as ``passes``.
+        digest: what the files held when the settings were resolved; other files are refused.
+    """
+    common: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
+    if tiny:
+        old, new = _made_up()
+        columns = Columns(context=("age", "city"), categorical=("city",), label="offer")
+        return from_table(source=old, target=new, columns=columns, shift=shift, name="files", **common)
+    if not source or not target:
+        raise InvalidInput("the pair 'files' needs source and target: --source old.csv --target new.csv")
+    paths = _existing(source, "source"), _existing(target, "target")
+    if digest and digest != _digest(*paths):
+        raise DataError(
+            f"{source} or {target} has changed since these settings were made; start anew with the new files"
+        )
+    if all(path.is_dir() for path in paths):
+        if label or arm:
+            raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
+        pair = from_image_folder(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
+    else:
+        named = {"label": label, "arm": arm, "reward": reward, "propensity": propensity}
+        settled = {"id": id, "category": category, "number": number, "date": date, "drop": drop}
+        read = read_files(source=source, target=target, **named, **settled)  # type: ignore[arg-type]
+        pair = from_table(
+            source=read.source,
+            target=read.target,
+            columns=read.columns,
+            shift=shift,
+            units=units,
+            reward_range=tuple(reward_range) if isinstance(reward_range, list) else reward_range,
+            name="files",
+            **common,
+        )
+    return replace(pair, about=About(summary=f"{paths[0].name} to {paths[1].name}", licence="the user's own"))
+
+
+def _existing(path: str, what: str) -> Path:
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise DataError(f"{what}: {path} is not there")
+    return found
+
+
+def _digest(*paths: Path) -> str:
+    marks = hashlib.sha256()
+    for path in paths:
+        files = [path] if path.is_file() else sorted(below for below in path.rglob("*") if below.is_file())
+        for file in files:
+            size = file.stat().st_size
+            marks.update(f"{file.name} {size} ".encode())
+            if path.is_file() and size <= _READ_WHOLE:
+                marks.update(file.read_bytes())
+            elif path.is_file():
+                marks.update(str(file.stat().st_mtime_ns).encode())
+    return marks.hexdigest()[:16]
+
+
+def _made_up() -> tuple[pl.DataFrame, pl.DataFrame]:
+    import polars as pl
+
+    generator = np.random.default_rng(5)
+    tables = []
+    for offset in (0.0, 4.0):
+        age = generator.normal(40.0 + offset, 9.0, 300)
+        offer = np.digitize(age + generator.normal(0.0, 2.0, 300), [35.0, 45.0])
+        city = generator.choice(["Oslo", "Rome"], size=300)
+        tables.append(pl.DataFrame({"age": age, "city": city, "offer": offer}))
+    return tables[0], tables[1]

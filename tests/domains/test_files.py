@@ -1,0 +1,186 @@
+from datetime import date, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+from PIL import Image
+
+import daband
+from daband.checks.pairs import check_pair
+from daband.domains import Columns, TableTransform, from_table, load
+from daband.domains.readers.column_types import infer_columns
+from daband.domains.registry import pairs
+
+N = 120
+
+
+def frames(seed=0):
+    generator = np.random.default_rng(seed)
+    days = [date(2021, 3, 1) + timedelta(days=int(day)) for day in generator.integers(0, 700, N)]
+    offer = generator.integers(3, size=N)
+    old = pl.DataFrame(
+        {
+            "customer": [f"c-{number:05d}" for number in range(N)],
+            "row_id": np.arange(N),
+            "age": generator.integers(18, 80, N),
+            "city": generator.choice(["Oslo", "Rome"], size=N),
+            "joined": days,
+            "seen": [f"{day} 1{number % 10}:30" for number, day in enumerate(days)],
+            "note": [f"wrote {number} lines" for number in range(N)],
+            "country": ["Norway"] * N,
+            "empty": pl.Series([None] * N, dtype=pl.String),
+            "member": generator.random(N) < 0.5,
+            "income": [None if number % 9 == 0 else float(number) for number in range(N)],
+            "offer": np.array(["none", "mail", "call"])[offer],
+            "euros": generator.normal(offer, 1.0).round(2),
+            "p": np.full(N, 1 / 3),
+        }
+    )
+    return old, old.drop("offer", "euros", "p", "member")
+
+
+def test_types_are_told_from_values_and_each_has_a_reason():
+    old, new = frames()
+    columns, types = infer_columns(old, new, arm="offer", reward="euros", propensity="p", ids=["customer"])
+    roles = {column.name: (column.role, column.why) for column in types}
+    assert list(roles) == old.columns
+    assert roles["customer"] == ("left out", "an id, as you say")
+    assert roles["row_id"] == ("left out", "an id: 120 different whole numbers in 240 rows")
+    assert roles["note"][1].startswith("an id or free text: 120 different values")
+    assert roles["country"] == ("left out", "it has the same value in every row")
+    assert roles["empty"] == ("left out", "it has no value at all")
+    assert roles["member"] == ("left out", "the target has no such column")
+    assert roles["age"][0] == "number"
+    assert roles["income"] == ("number", "106 different values, 28 missing")
+    assert roles["city"] == ("category", "2 different values")
+    assert roles["joined"][0] == roles["seen"][0] == "date"
+    assert (roles["offer"][0], roles["euros"][0], roles["p"][0]) == ("arm", "reward", "propensity")
+    assert columns == Columns(
+        context=("age", "city", "joined", "seen", "income"),
+        categorical=("city",),
+        dates=("joined", "seen"),
+        arm="offer",
+        reward="euros",
+        propensity="p",
+    )
+
+
+def test_what_the_user_says_wins():
+    old, new = frames()
+    settled = {"categories": ["age"], "numbers": ["row_id"], "drop": ["joined", "seen", "income"]}
+    columns, _ = infer_columns(old, new, arm="offer", reward="euros", **settled)
+    assert columns.context == ("row_id", "age", "city")
+    assert columns.categorical == ("age", "city")
+    assert columns.propensity is None
+    with pytest.raises(daband.InvalidInput, match="the source has no column 'agee'; did you mean 'age'"):
+        infer_columns(old, new, label="offer", drop=["agee"])
+    with pytest.raises(daband.InvalidInput, match="either the label's column"):
+        infer_columns(old, new)
+    with pytest.raises(daband.InvalidInput, match="no column is left for the context"):
+        infer_columns(old.select("country", "offer"), new, label="offer")
+
+
+def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
+    text = pl.DataFrame({"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150})
+    with pytest.raises(daband.InvalidInput, match="too many categories: 60 in 600 rows; --category street"):
+        infer_columns(text, text, label="y")
+    assert infer_columns(text, text, label="y", categories=["street"])[0].categorical == ("street",)
+
+
+def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
+    days = [date(2020, 12, 31), date(2021, 1, 1), None, date(2023, 7, 2)]
+    frame = pl.DataFrame({"day": days, "age": [1.0, 2.0, 3.0, 4.0]})
+    transform = TableTransform.fit(frame, context=["day", "age"], dates=["day"])
+    assert transform.feature_names[:6] == (
+        "day year",
+        "day month sine",
+        "day month cosine",
+        "day weekday sine",
+        "day weekday cosine",
+        "day (missing)",
+    )
+    contexts = transform.apply(frame)
+    rows = [{"day": None if day is None else str(day), "age": age} for day, age in frame.iter_rows()]
+    np.testing.assert_array_equal(transform.contexts(rows), contexts)
+    np.testing.assert_array_equal(transform.contexts(list(frame.iter_rows(named=True))), contexts)
+    np.testing.assert_array_equal(TableTransform.from_state(transform.state()).apply(frame), contexts)
+    assert np.linalg.norm(contexts[0, 1:3] - contexts[1, 1:3]) < 0.1  # December is near January
+    assert contexts[2, 5] == 1.0
+    np.testing.assert_array_equal(contexts[2, :5], 0.0)
+    timed = TableTransform.fit(
+        pl.DataFrame({"at": ["2024-05-31 06:00", "2024-06-01 18:00"]}), context=["at"], dates=["at"]
+    )
+    morning = timed.contexts({"at": datetime(2024, 5, 31, 6)})[0]
+    np.testing.assert_allclose(morning[-2:], [1.0, 0.0], atol=1e-12)
+    for wrong in ("31.5.2024", 7):
+        with pytest.raises(daband.InvalidInput, match="'at' must be a date such as 2024-05-31"):
+            timed.contexts({"at": wrong})
+    with pytest.raises(daband.InvalidInput, match="the row has no 'at'"):
+        timed.contexts({"on": "2024-05-31"})
+
+
+def test_a_deployed_policy_reads_dates(tmp_path):
+    old, new = frames()
+    columns, _ = infer_columns(old, new, arm="offer", reward="euros", propensity="p", ids=["customer"])
+    pair = from_table(source=old, target=new, columns=columns)
+    check_pair(pair)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=1, episode_length=64)
+    daband.export(policy, tmp_path / "market.daband", pair=pair)
+    row = new.select(columns.context).row(3, named=True)
+    decided = daband.load_deployed(tmp_path / "market.daband").decide({**row, "joined": str(row["joined"])})
+    policy.deploy("target")
+    assert decided.arm == int(policy.select(pair.table.apply(new[3:4])).arm[0])
+
+
+def test_disjoint_categories_warn():
+    old = pl.DataFrame({"city": ["Oslo", "Rome"] * 20, "age": [1.0, 2.0] * 20, "y": [0, 1] * 20})
+    new = old.drop("y").with_columns(city=pl.Series(["oslo", "rome"] * 20))
+    columns = Columns(context=["city", "age"], categorical=["city"], label="y")
+    with pytest.warns(UserWarning, match=r"'city' has no category that source and target share \('Oslo' and 'oslo'\)"):
+        from_table(source=old, target=new, columns=columns)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_two_files_are_a_pair(tmp_path, ending):
+    old, new = frames()
+    for name, frame in (("old", old), ("new", new)):
+        path = tmp_path / f"{name}.{ending}"
+        frame.write_csv(path) if ending == "csv" else frame.write_parquet(path)
+    options = {"source": str(tmp_path / f"old.{ending}"), "target": str(tmp_path / f"new.{ending}")}
+    options |= {"arm": "offer", "reward": "euros", "propensity": "p", "id": ["customer"], "units": ["income"]}
+    resolved = pairs.get("files").resolved(options)
+    pair = load("files", **resolved)
+    check_pair(pair)
+    assert pair.class_names == ("call", "mail", "none")
+    assert pair.shift.units == (pair.feature_names.index("income"),)
+    assert pair.about.summary == f"old.{ending} to new.{ending}"
+    new.head(50).write_csv(tmp_path / f"new.{ending}")
+    with pytest.raises(daband.DataError, match="has changed since these settings were made"):
+        load("files", **resolved)
+
+
+def test_labels_in_the_target_are_for_the_evaluator(tmp_path):
+    old, _ = frames()
+    old.write_csv(tmp_path / "old.csv")
+    options = {"source": str(tmp_path / "old.csv"), "target": str(tmp_path / "old.csv"), "label": "offer"}
+    pair = load("files", **options, drop=["euros", "p", "customer"])
+    assert pair.feedback == "one_hot"
+    assert len(pair.target) + len(pair.target_test) == N
+    assert abs(len(pair.target) - len(pair.target_test)) <= 3
+
+
+def test_two_folders_are_a_pair(tmp_path):
+    for number in range(24):
+        for folder in (tmp_path / "drawn" / ["day", "night"][number % 2], tmp_path / "seen"):
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 9), (10 * number, 0, 0)).save(folder / f"{number}.png")
+    options = {"source": str(tmp_path / "drawn"), "target": str(tmp_path / "seen")}
+    pair = load("files", **pairs.get("files").resolved(options), side=8)
+    assert (pair.context_shape, pair.class_names, len(pair.target)) == ((3, 8, 8), ("day", "night"), 24)
+    with pytest.raises(daband.InvalidInput, match="leave label and arm out"):
+        load("files", **options, label="y")
+    with pytest.raises(daband.DataError, match=r"source: .*nowhere is not there"):
+        load("files", source=str(tmp_path / "nowhere"), target=str(tmp_path / "seen"))
+    with pytest.raises(daband.InvalidInput, match="needs source and target"):
+        load("files")

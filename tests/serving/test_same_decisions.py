@@ -1,0 +1,105 @@
+"""The deployed file decides as the policy does: random shapes, types of numbers, layouts, policies and settings."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import daband
+
+CONFIGURATIONS = 440
+PER_POLICY = 11
+"""Settings and types of numbers that are tried on one trained policy."""
+VECTORS = [(1,), (3,), (17,), (4, 5), (2, 3, 4)]
+IMAGES = [(16, 16), (28, 21), (1, 19, 18), (18, 20, 1), (3, 17, 16), (16, 18, 3), (4, 16, 16)]
+TYPES = (np.uint8, np.float32, np.float64)
+LATENT = {"dimension": 5, "hidden": 7}
+
+
+def contexts_of(draw, shape, n, dtype):
+    """Contexts of this type that training and decisions may have: bytes, or numbers of their scale."""
+    if dtype is np.uint8:
+        return draw.integers(0, 256, (n, *shape)).astype(np.uint8)
+    scale = 1.0 if len(shape) > 1 and min(shape) > 0 and np.prod(shape) >= 256 else 3.0
+    return (scale * draw.random((n, *shape))).astype(dtype)
+
+
+def random_policy(draw):
+    """A policy of random kind, shape and settings, trained a little, and the shape of one of its rounds."""
+    kind = draw.choice(["constant", "random", "linucb", "linucb", "nlinucb", "daband", "daband"])
+    n_arms, seed = int(draw.integers(1, 6)), int(draw.integers(1 << 30))
+    arms = str(draw.choice(["disjoint", "disjoint", "shared"]))
+    low = float(draw.choice([0.0, -3.0, 10.0]))
+    image = kind in ("linucb", "nlinucb", "daband") and arms == "disjoint" and draw.random() < 0.6
+    shape = (IMAGES if image else VECTORS)[int(draw.integers(len(IMAGES if image else VECTORS)))]
+    shared = {"context_shape": shape, "n_arms": n_arms, "arms": arms, "reward_range": (low, low + 5.0), "seed": seed}
+    if kind in ("constant", "random"):
+        policy = {"constant": daband.Constant, "random": daband.Random}[kind](**shared)
+    else:
+        size = int(np.prod(shape))
+        transforms = [None, daband.Standardise(), daband.PCA(min(3, size)), daband.Standardise(components=min(2, size))]
+        in_front = transforms[int(draw.integers(len(transforms)))]
+        if kind == "linucb":
+            form = str(draw.choice(["auto", "primal", "dual"]))
+            policy = daband.LinUCB(**shared, transform=in_front, form=form, ridge=float(draw.choice([0.5, 1.0, 4.0])))
+        else:
+            in_front = None if image else in_front
+            options = {"channels": [3, 4]} if image else {"widths": [6]}
+            if image and draw.random() < 0.5:
+                options |= {"pixels": "symmetric", "normalise_image": bool(draw.random() < 0.5)}
+            encoder = {"name": "conv" if image else "mlp", "options": options, "latent": LATENT}
+            learning = {"steps": 1, "batch": 8, "linear_weight": float(draw.choice([0.0, 0.4]))}
+            recipe = {"base": "small", "learning": learning, "encoder": encoder}
+            own = {"nlinucb": daband.NeuralLinUCB, "daband": daband.DABand}[kind]
+            policy = own(**shared, transform=in_front, recipe=recipe, device="cpu")
+    row = (n_arms, *shape) if arms == "shared" else shape
+    contexts = contexts_of(draw, row, 40, TYPES[int(draw.integers(3))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a policy that saw no target, or of an outlier
+        policy.prepare(contexts)
+        if draw.random() < 0.7:
+            policy.observe_target(contexts)
+        policy.update(contexts, draw.integers(0, n_arms, 40), low + 5.0 * draw.integers(0, 2, 40))
+        policy.adapt()
+    return policy, row
+
+
+def change_settings(policy, draw):
+    """Another way to explore, where the policy has one."""
+    if hasattr(policy, "epsilon"):
+        policy.epsilon = float(draw.choice([0.0, 0.0, 0.2, 1.0]))
+        rules = ["ucb", "greedy"] if policy.arms == "shared" else ["ucb", "greedy", "thompson"]
+        policy.explore = str(draw.choice(rules))
+    if hasattr(policy, "alpha"):
+        policy.alpha = float(draw.choice([0.0, 0.15, 2.0]))
+
+
+@pytest.mark.parametrize("number", range(CONFIGURATIONS // PER_POLICY))
+def test_the_file_decides_as_the_policy_does(number, tmp_path):
+    draw = np.random.default_rng([22, number])
+    policy, row = random_policy(draw)
+    for _ in range(PER_POLICY):
+        change_settings(policy, draw)
+        domain = str(draw.choice(["source", "target"]))
+        contexts = contexts_of(draw, row, 6, TYPES[int(draw.integers(3))])
+        available = None
+        if draw.random() < 0.4:
+            available = draw.random((6, policy.n_arms)) < 0.6
+            available[~available.any(axis=1)] = True
+        daband.export(policy, tmp_path / "p", domain=domain)
+        deployed = daband.load_deployed(tmp_path / "p")
+        first = policy.rounds_decided
+        expected = policy.decide(contexts, domain, available)
+        batch = deployed.decide(contexts, available, round_number=first)
+        singles = [
+            deployed.decide(one, None if available is None else available[at], round_number=first + at)
+            for at, one in enumerate(contexts)
+        ]
+        told = f"{policy!r} in the {domain}, {contexts.dtype} {row}"
+        assert batch.arm.tolist() == [one.arm for one in singles] == expected.arm.tolist(), told
+        for found in (batch.propensity, [one.propensity for one in singles]):
+            np.testing.assert_allclose(found, expected.propensity, atol=2e-4, err_msg=told)
+        for found in (batch.mean, [one.mean for one in singles]):
+            np.testing.assert_allclose(found, expected.mean, rtol=1e-4, atol=1e-4, err_msg=told)
+        for found in (batch.width, [one.width for one in singles]):
+            np.testing.assert_allclose(found, expected.width, rtol=1e-3, atol=1e-4, err_msg=told)
