@@ -16,9 +16,6 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
     of_bare = {name: median(turn[name] for turn in load["turns"]["bare"]) for name in ("median_ms", "p99_ms")}
     turns = zip(load["turns"]["service"], load["turns"]["bare"], strict=True)
     ratios = [ours["rate"] / theirs["rate"] for ours, theirs in turns]
-        ours["rate"] / theirs["rate"]
-        for ours, theirs in zip(load["turns"]["service"], load["turns"]["bare"], strict=True)
-    ]
     cpu_of_start = kill["logs"]["sqlite"].get("start_cpu_seconds")
     started = [] if cpu_of_start is None else [f"A start takes {cpu_of_start:.1f} s of CPU time."]
     lines = [
