@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import daband
 from daband.cli.options import log_columns, named_as_options
-from daband.cli.running import say, warnings_on
+from daband.cli.running import rows_bar, say
 from daband.domains import Columns
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.errors import InvalidInput
@@ -50,7 +47,7 @@ def fit_log_command(
     with named_as_options():
         columns = log_columns(context)
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
-    with _progress(console, fitted.name) as show, named_as_options():
+    with rows_bar(console, fitted.name) as show, named_as_options():
         daband.fit_log(
             fitted,
             log,
@@ -97,7 +94,7 @@ def learn_command(
     check_writable(place)
     learner = daband.load(policy if folder is None else folder.policy_file, device="cpu")
     before = learner.rounds_learned
-    with _progress(console, learner.name) as show, named_as_options():
+    with rows_bar(console, learner.name) as show, named_as_options():
         daband.learn_log(
             learner,
             log,
@@ -116,32 +113,6 @@ def learn_command(
     say(console, f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
         say(console, f"For production: daband export {shlex.quote(str(policy))} FILE")
-
-
-@contextmanager
-def _progress(console: Console, name: str) -> Iterator[Callable[[dict[str, float]], None]]:
-    parts = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rows]} rows"),
-        TextColumn("{task.fields[rate]} rows/s"),
-        TextColumn("{task.fields[left]} left"),
-        TimeElapsedColumn(),
-    )
-    with warnings_on(console), Progress(*parts, console=console, transient=True) as drawing:
-        task = drawing.add_task(name, rows="0", rate="-", left="-")
-
-        def show(record: dict[str, float]) -> None:
-            drawing.update(
-                task,
-                total=record["rows_total"],
-                completed=record["rows"],
-                rows=f"{record['rows']:,.0f}",
-                rate=f"{record['rows_per_second']:,.0f}",
-                left=f"{record['seconds_left']:,.0f} s",
-            )
-
-        yield show
 
 
 def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:
