@@ -26,6 +26,7 @@ from pages.methods import methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
 from pages.prior_trust import prior_trust_page
+from pages.service import service_page
 from pages.text import shown_in_front
 from pages.trust import rewards_page, tables_page, trust_page
 
@@ -48,6 +49,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
+    "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "tables": (tables_page, ("trust",)),
     "trust": (trust_page, ("trust", "trust-development")),
