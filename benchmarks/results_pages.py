@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pages import choice
 from pages.attribution import attribution
 from pages.audit import audit_page
 from pages.bound import bound
@@ -27,8 +26,9 @@ from pages.methods import methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
 from pages.prior_trust import prior_trust_page
+from pages.service import service_page
 from pages.text import shown_in_front
-from pages.trust import trust_figure, trust_page
+from pages.trust import rewards_page, tables_page, trust_page
 
 from daband.report import paper_accuracy
 
@@ -39,7 +39,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
     "bound": (bound, ("attribution",)),
-    "choose": (choice.choose, ("choose",)),
+    "choose": (rewards_page, ("trust",)),
     "digit": (digit, ("attribution", "linear-readings", "choose", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
@@ -49,9 +49,10 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
+    "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
-    "small-tables": (choice.small_tables, ("small-tables",)),
-    "trust": (trust_page, ("trust", "assess-cost")),
+    "tables": (tables_page, ("trust",)),
+    "trust": (trust_page, ("trust", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
@@ -71,7 +72,6 @@ def main() -> None:
         IMAGES / "digits.png",
         reported=paper_accuracy("digit")["daband"].average,
     )
-    written[PAGES / "trust.svg"] = trust_figure(_records("trust"))
     for path, text in written.items():
         if not check:
             path.write_text(text)

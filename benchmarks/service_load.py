@@ -266,7 +266,7 @@ def main() -> None:
     else:  # the soak alone, beside the rates that are there
         found = json.loads(arguments.json.read_text())
     if arguments.soak:
-        found["soak"] = soak(arguments.soak, arguments.soak_rate)
+        found["soak"] = {**soak(arguments.soak, arguments.soak_rate), "commit": arguments.commit}
     print(json.dumps({name: value for name, value in found.items() if name != "turns"}, indent=2))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")

@@ -220,16 +220,17 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
     # Buying rewards among the candidates of choose: the target's labelled half plays the person who is asked.
     kept = [i for i in range(len(options)) if not any(firsts[i] is firsts[j] for j in range(i))]
     policies = [firsts[i] for i in kept]
-    known = daband.domains.ArrayContexts(test.read(0, len(test)))
+    target = daband.domains.ArrayContexts(test.read(0, len(test)))
     scores, here, there = scores_of(
-        policies, source=pair.source_test, target=known, contexts=len(test), rule="greedy", seed=seed
+        policies, source=pair.source_test, target=target, contexts=len(test), rule="greedy", seed=seed
     )
-    order = known.order(0, len(test), seed=seed)
+    order = target.order(0, len(test), seed=seed)
     explanations = explanations_of(policies, here, there, shift=pair.shift, rule="greedy", reward_range=(low, high))
     estimates = [estimate_target(scores, explanations, member=i) for i in range(len(policies))]
     place, _ = _without_rewards([options[i] for i in kept], scores, estimates)
     record["chosen"] = options[kept[place]].name
-    record["bought"] = _buy(scores, np.array([e.value for e in estimates]), table[order], place)
+    known = np.array([np.mean(list(estimate.by_explanation.values())) for estimate in estimates])
+    record["bought"] = _buy(scores, known, table[order], place)
     record["seconds"] = time.time() - start
     (out / f"{path.stem}__{seed}.json").write_text(json.dumps(record))
     return record

@@ -150,3 +150,22 @@ def test_studies_of_logs(tmp_path: Path) -> None:
     for record in joined["records"]:
         assert len(record["values"]) == 4
         assert max(record["values"].values()) <= record["best"]
+
+
+def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    from daband.trust.estimate import FALL
+
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    study = importlib.import_module("trust_report")
+    record = json.loads((BENCHMARKS / "records" / "trust-development.json").read_text())
+    assert record["half"] == "development"
+    assert study.fitted_fall(record["runs"]) == FALL
+
+
+def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    split, study = importlib.import_module("split"), importlib.import_module("trust_report")
+    record = json.loads((BENCHMARKS / "records" / "trust.json").read_text())
+    for run_record in record["runs"]:
+        assert run_record["name"] in split.report()[run_record["data"]]
+    assert study.summary(record["runs"])["assess"] == record["assess"]

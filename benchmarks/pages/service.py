@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 __all__ = ["service_page"]
@@ -12,6 +13,11 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
     service, bare = load["rate"]["service"], load["rate"]["bare"]
     spread = load["p99_ms"] / load["median_ms"]
     machine = load["machine"]
+    of_bare = {name: median(turn[name] for turn in load["turns"]["bare"]) for name in ("median_ms", "p99_ms")}
+    turns = zip(load["turns"]["service"], load["turns"]["bare"], strict=True)
+    ratios = [ours["rate"] / theirs["rate"] for ours, theirs in turns]
+    cpu_of_start = kill["logs"]["sqlite"].get("start_cpu_seconds")
+    started = [] if cpu_of_start is None else [f"A start takes {cpu_of_start:.1f} s of CPU time."]
     lines = [
         "# The service under load, and killed",
         "",
@@ -27,12 +33,13 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
         "|  | requests a second | median | p99 |",
         "| --- | ---: | ---: | ---: |",
         f"| `daband serve` | {service:,.0f} | {load['median_ms']:.1f} ms | {load['p99_ms']:.1f} ms |",
-        f"| bare endpoint | {bare:,.0f} | | |",
+        f"| bare endpoint | {bare:,.0f} | {of_bare['median_ms']:.1f} ms | {of_bare['p99_ms']:.1f} ms |",
         "",
         f"That is {load['ratio']:.0%} of the bare endpoint (goal: 60%); p99 is {spread:.1f} times the median",
         "(goal: 5).",
-        f"The machine had a load of {machine['load']:.1f}, most of it other people's work, so rates are low in both",
-        "rows; their ratio is what counts.",
+        f"The machine had a load of {machine['load']:.1f}, most of it other work, so rates are low in both rows, and",
+        f"their ratio differs from turn to turn ({', '.join(f'{one:.2f}' for one in ratios)}). Other runs of that",
+        "evening gave .46, .51, .62, .73 and 1.76; a quiet machine has to settle it.",
         "",
     ]
     soak = load["soak"]
@@ -71,11 +78,12 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "A start is counted from the new process to its first answer (goal: 5 s). It takes",
-        f"{kill['logs']['sqlite']['start_cpu_seconds']:.1f} s of CPU time; the machine had a load of",
-        f"{kill['machine']['load']:.1f} on {kill['machine']['cores']} cores from other work meanwhile.",
+        "A start is counted from the new process to its first answer (goal: 5 s); the machine had a load of",
+        f"{kill['machine']['load']:.1f} on {kill['machine']['cores']} cores meanwhile, most of it other work.",
+        *started,
         "",
-        f"Python {machine['python']}; commits {load['commit']} and {kill['commit']}.",
+        f"Python {machine['python']}; commits {load['commit']} (load), {kill['commit']} (kills)"
+        + (f" and {soak['commit']} (memory)." if soak is not None else "."),
         "",
         "```",
         "python benchmarks/service_load.py --soak 20 --json benchmarks/records/service-load.json",

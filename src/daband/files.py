@@ -72,7 +72,7 @@ def read_bytes(path: str | Path) -> bytes:
     if expected is not None and hashlib.sha256(content).hexdigest() != expected:
         raise DataError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
-            "written; restore it from a copy, or remove its folder and run it again"
+            "written; restore it from a copy"
         )
     return content
 

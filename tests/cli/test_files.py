@@ -1,6 +1,5 @@
 """A user's own files on the command line, each command in a process of its own."""
 
-import json
 import subprocess
 import sys
 import tomllib
@@ -57,10 +56,10 @@ def test_a_policy_from_two_files_and_the_settings_serve_later_commands(market):
     assert written["pair"] == "files"
     assert written["pair_options"]["units"] == ["spent"]
     (config,) = market.glob("runs/old-to-new/files-linucb-seed0-*/config.json")
-    assert json.loads(config.read_text())["pair_options"]["source"] == str(market / "old.csv")
+    assert str(market / "old.csv") in config.read_text()
     again = daband("run", str(settings), "--set", "episodes=2", "--out", "runs/old-to-new", cwd=market)
     assert "files-linucb-seed0" in again
-    assert "Do not hand over" in (text := daband("assess", str(config.parent), cwd=market)) or "and over" in text
+    assert "assessment.json" in daband("assess", str(config.parent), cwd=market)
 
 
 def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
@@ -70,6 +69,19 @@ def test_choose_takes_files_and_says_that_propensities_are_estimated(market):
     assert (market / "chosen/daband.toml").is_file()
     assert (market / "chosen/policy.safetensors").is_file()
     assert "UserWarning" not in told
+
+
+def test_fit_log_takes_a_table(market):
+    import daband as library
+
+    told = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "fitted.safetensors", cwd=market)
+    assert "│ spent │ number │" in told
+    policy = library.load(market / "fitted.safetensors")
+    assert policy.rounds_learned == 240
+    rows = [{"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"} for spent in (40.0, 160.0)]
+    assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
+    told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
+    assert "both columns.arm and columns.reward" in told
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
     np.testing.assert_allclose(sum(shares.values()), 1.0)
     network, linear, constant = shares.values()
     alpha = beside._experts[1].head.exploration.alpha
-    ridge = daband.LinUCB(context_shape=(DIM,), n_arms=2, alpha=alpha, transform=daband.Standardise(), seed=0)
+    settings = {"alpha": alpha, "ridge": beside._experts[1].head.ridge, "transform": daband.Standardise()}
+    ridge = daband.LinUCB(context_shape=(DIM,), n_arms=2, **settings, seed=0)
     ridge.prepare(contexts)
     ridge.update(contexts, arms, rewards)
     third = daband.Constant(context_shape=(DIM,), n_arms=2, alpha=alpha, seed=0)

@@ -59,7 +59,7 @@ def test_the_command_line_builds_the_same():
     by_name = build_policy("linucb", PAIR, seed=1, settings={"ridge": 2.0}, components=8)
     assert by_name.settings() == daband.LinUCB.for_pair(PAIR, seed=1, ridge=2.0).settings()
     reduced = build_policy("linucb-p", PAIR, seed=1, settings={}, components=8)
-    assert reduced.settings()["alpha"] == pytest.approx(0.3)  # of 8 components and the constant
+    assert reduced.settings()["alpha"] == pytest.approx(1.0)  # of 8 components and the constant
 
 
 def test_alpha_falls_with_the_dimension_where_contexts_are_standardised():
@@ -71,7 +71,7 @@ def test_alpha_falls_with_the_dimension_where_contexts_are_standardised():
         assert daband.LinUCB.for_pair(pair, alpha=0.7).settings()["alpha"] == 0.7
         bare = daband.LinUCB(context_shape=pair.context_shape, n_arms=2).settings()["alpha"]
         assert daband.LinUCB.for_pair(pair, transform=None).settings()["alpha"] == bare
-    assert chosen == pytest.approx([0.3, 0.3, 0.2, 0.15, 0.1, 0.1])
+    assert chosen == pytest.approx([1.0, 1.0, 4 / 9, 0.25, 1 / 9, 0.1])
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(1000.0, 0.0), (1.0, 25.0)])

@@ -266,3 +266,14 @@ def test_one_huge_row_among_many_is_refused_and_changes_nothing(tmp_path):
             call()
     policy.save(tmp_path / "after")
     assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_constant_finds_the_best_arm(seed):
+    """The first arm with a reward is no better than the others: all are tried."""
+    draw = np.random.default_rng(seed)
+    policy = daband.Constant(context_shape=(1,), n_arms=4, seed=seed)
+    rewards = (draw.random((2000, 4)) < [0.4, 0.6, 0.3, 0.5]).astype(float)
+    policy.play(np.zeros((2000, 1)), rewards)
+    assert policy.decide(np.zeros((1, 1)), rule="greedy").arm.tolist() == [1]
+    assert policy.counts.min() > 5

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+import daband
 from daband.errors import InvalidInput
 from daband.service import Client, Clock, Settings, Store
 from daband.service.app import publish_file
+from daband.service.decider import model_from
 from daband.service.learner import replay
 from daband.service.store import Event, Reward
 from daband.service.worker import Worker, work
-from tests.service.conftest import DIM, rewards_of, served, write_policy
+from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 
 def fill(store, n, *, start=0, mode="online"):
@@ -75,6 +77,19 @@ def test_learning_in_one_go_gives_the_models_of_many_restarts(policy_files, tmp_
         store.close()
         rounds.close()
     assert contents[0] == contents[1]
+
+
+def test_a_learned_model_explores_as_the_file_does(tmp_path, sqlite_log):
+    policy, _ = write_policy(tmp_path, epsilon=0.0)
+    daband.export(daband.load(policy), tmp_path / "exploring.daband", arm_names=ARMS, epsilon=0.3)
+    store = Store(sqlite_log)
+    publish_file(store, (tmp_path / "exploring.daband").read_bytes(), 0.0)
+    fill(store, 20)
+    worked(store, (policy, None))
+    learned = model_from(store.model_content(1), 1).deployed
+    propensities = {round(learned.decide([0.1] * DIM).propensity, 3) for _ in range(100)}
+    assert propensities == {0.8, 0.1}
+    store.close()
 
 
 def test_another_policy_file_does_not_learn_old_rewards_again(policy_files, tmp_path, sqlite_log):
@@ -220,8 +235,6 @@ def test_the_worker_goes_on_after_a_failure(policy_files, sqlite_log, monkeypatc
 
 
 def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log):
-    import daband
-
     store = Store(sqlite_log)
     publish_file(store, policy_files[1].read_bytes(), 0.0)
     daband.LinUCB(context_shape=(2,), n_arms=3, seed=0).save(tmp_path / "other.safetensors")
@@ -231,8 +244,6 @@ def test_a_policy_of_another_shape_is_refused(policy_files, tmp_path, sqlite_log
 
 
 def test_a_neural_policy_learns_from_the_log_and_its_models_are_replayed(tmp_path, sqlite_log):
-    import daband
-
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, DIM))
     pair = daband.domains.from_arrays(source=(x, rng.integers(3, size=300)), target=rng.normal(size=(200, DIM)))

@@ -238,6 +238,12 @@ def test_arguments_are_checked(log, tmp_path):
         daband.fit_log(daband.LinUCB(context_shape=(7,), n_arms=3), log)
     with pytest.raises(DataError, match="arms lie in"):
         daband.fit_log(daband.LinUCB(context_shape=(4,), n_arms=2), log)
+    misspelt = daband.domains.Columns(("x0", "y1"), arm="arm", reward="reward", propensity="propensity")
+    with pytest.raises(DataError, match="has no column 'y1'"):
+        daband.fit_log(linucb(), log, columns=misspelt)
+    misspelt = daband.domains.Columns(("y1",), arm="arm", reward="reward", propensity="propensity")
+    with pytest.raises(DataError, match="has no column 'y1'"):
+        daband.fit_log(linucb(), log, columns=misspelt)
 
 
 def test_the_command_line(log, tmp_path):
@@ -362,6 +368,9 @@ def test_learn_log_counts_every_round_of_the_target_once(tmp_path, kind):
     policy.save(tmp_path / "p.safetensors")
     policy = daband.load(tmp_path / "p.safetensors", device="cpu")
     assert daband.learn_log(policy, tmp_path / "late.csv", id="event_id").rounds_learned == 1100
+    assert policy.version == 2
+    daband.export(policy, tmp_path / "p.daband", domain="target")
+    assert daband.load_deployed(tmp_path / "p.daband").version == 2
     with pytest.raises(InvalidInput, match="prior_trust is fixed"):
         daband.learn_log(policy, tmp_path / "late.csv", id="event_id", prior_trust=0.5)
     with pytest.raises(InvalidInput, match=r"id names the column 'event'.*event_id"):

@@ -104,10 +104,17 @@ def choose_command(
 @contextmanager
 def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
     """A bar on a terminal, a line now and then in a log; both with the time left."""
-    told = 0.0
+    told, note = 0.0, ""
+
+    def say_note(now: CandidateProgress) -> None:
+        nonlocal note
+        if now.note != note:
+            note = now.note
+            say(console, f"Note: {note}.")
 
     def line(now: CandidateProgress) -> None:
         nonlocal told
+        say_note(now)
         if now.share - told >= _QUIET_SHARE:
             told = now.share
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
@@ -127,6 +134,7 @@ def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
         task = drawing.add_task("candidates", total=1.0, count="", left="")
 
         def draw(now: CandidateProgress) -> None:
+            say_note(now)
             left = "measuring the candidates" if now.seconds_left is None else f"ETA {_duration(now.seconds_left)}"
             count = f"{now.policies_done}/{now.policies} policies"
             name = f"{escape(now.candidate)}, episode {now.episode}/{now.episodes}"

@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from daband.cli.options import log_columns, named_as_options
-from daband.cli.running import say, warnings_on
+from daband.cli.running import rows_bar, say
 from daband.errors import InvalidInput
 from daband.experiments.records import decimals
 from daband.files import check_writable, write_text
@@ -57,35 +56,17 @@ def evaluate_log_command(
         check_writable(place)
     if domain is not None:
         valued.deploy(domain)
-    parts = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rows]} rows"),
-        TimeElapsedColumn(),
-    )
-    with warnings_on(console), Progress(*parts, console=console, transient=True) as drawing:
-        task = drawing.add_task("pass 1", rows="0")
-
-        def show(record: dict[str, float]) -> None:
-            drawing.update(
-                task,
-                description=f"pass {record['pass']:.0f}",
-                total=record["rows_total"],
-                completed=record["rows"],
-                rows=f"{record['rows']:,.0f}",
-            )
-
-        with named_as_options():
-            found = compare_estimators(
-                valued,
-                log,
-                names,
-                confidence=confidence,
-                rule=rule,
-                columns=log_columns(context),
-                on_damaged="skip" if skip_damaged else "refuse",
-                progress=show,
-            )
+    with rows_bar(console, "pass 1") as show, named_as_options():
+        found = compare_estimators(
+            valued,
+            log,
+            names,
+            confidence=confidence,
+            rule=rule,
+            columns=log_columns(context),
+            on_damaged="skip" if skip_damaged else "refuse",
+            progress=show,
+        )
     for estimate in found.values():
         digits = decimals(estimate.value, estimate.low, estimate.high)
         console.print(

@@ -14,17 +14,19 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.running import say
+from daband.domains import Columns, LoggedDomain, Pair, from_table
 from daband.domains.datasets.files import FilesRead, read_files
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
 
-__all__ = ["takes_files"]
+__all__ = ["table_as_log", "takes_files"]
 
 _PANEL = "Your own files, instead of NAME"
 
@@ -98,6 +100,19 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_files
+
+
+def table_as_log(console: Console, path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
+    """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
+    read = read_files(source=path, target=path, **named)
+    _show(console, read, {"source": path, "target": path, "shift": "covariate", "units": []})
+    pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
+    assert isinstance(pair.source, LoggedDomain)
+    logged = pair.source.read_log(np.arange(len(pair.source)))
+    names = [f"logged {role}" for role in ("arm", "reward", "propensity")]  # no column of the table is called so
+    frame = read.source.select(read.columns.context).with_columns(**dict(zip(names, logged, strict=True)))
+    frame.write_parquet(place)
+    return pair, Columns(read.columns.context, arm=names[0], reward=names[1], propensity=names[2])
 
 
 def _label(source: str, target: str) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import daband
+from daband.cli.files import table_as_log
 from daband.cli.options import log_columns, named_as_options
-from daband.cli.running import say, warnings_on
+from daband.cli.running import rows_bar, say, warnings_on
 from daband.domains import Columns
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.errors import InvalidInput
@@ -27,8 +26,15 @@ __all__ = ["fit_log_command", "learn_command"]
 
 
 def fit_log_command(
-    log: Annotated[str, typer.Argument(help="A folder of Parquet files, or a glob in quotes: 'logs/*.parquet'.")],
+    log: Annotated[
+        str,
+        typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table."),
+    ],
     out: Annotated[Path, typer.Option(help="Where the fitted policy goes, e.g. policy.safetensors.")],
+    arm: Annotated[str | None, typer.Option(help="Of a CSV or Parquet file, the column that names the arm.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Its column of rewards, in any unit.")] = None,
+    propensity: Annotated[str | None, typer.Option(help="Its column of propensities; else they are estimated.")] = None,
+    id: Annotated[list[str] | None, typer.Option(help="A column that names a row; it is left out.")] = None,
     policy: Annotated[Path | None, typer.Option(help="A saved policy to go on with; else a new one is made.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
     arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
@@ -43,14 +49,22 @@ def fit_log_command(
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
     skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
 ) -> None:
-    """Fit a policy to a log that may be larger than memory."""
+    """Fit a policy to a log that may be larger than memory.
+
+    For example: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
+    """
     console = Console()
     check_writable(out)  # before the fit, which may take hours
     on_damaged = "skip" if skip_damaged else "refuse"
+    if arm is not None:
+        if policy is not None or context is not None:
+            raise InvalidInput("--arm makes a new policy of a table: leave --policy and --context out")
+        _fit_table(console, log, out, method, {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []})
+        return
     with named_as_options():
         columns = log_columns(context)
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
-    with _progress(console, fitted.name) as show, named_as_options():
+    with rows_bar(console, fitted.name) as show, named_as_options():
         daband.fit_log(
             fitted,
             log,
@@ -97,7 +111,7 @@ def learn_command(
     check_writable(place)
     learner = daband.load(policy if folder is None else folder.policy_file, device="cpu")
     before = learner.rounds_learned
-    with _progress(console, learner.name) as show, named_as_options():
+    with rows_bar(console, learner.name) as show, named_as_options():
         daband.learn_log(
             learner,
             log,
@@ -118,30 +132,17 @@ def learn_command(
         say(console, f"For production: daband export {shlex.quote(str(policy))} FILE")
 
 
-@contextmanager
-def _progress(console: Console, name: str) -> Iterator[Callable[[dict[str, float]], None]]:
-    parts = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rows]} rows"),
-        TextColumn("{task.fields[rate]} rows/s"),
-        TextColumn("{task.fields[left]} left"),
-        TimeElapsedColumn(),
-    )
-    with warnings_on(console), Progress(*parts, console=console, transient=True) as drawing:
-        task = drawing.add_task(name, rows="0", rate="-", left="-")
-
-        def show(record: dict[str, float]) -> None:
-            drawing.update(
-                task,
-                total=record["rows_total"],
-                completed=record["rows"],
-                rows=f"{record['rows']:,.0f}",
-                rate=f"{record['rows_per_second']:,.0f}",
-                left=f"{record['seconds_left']:,.0f} s",
-            )
-
-        yield show
+def _fit_table(console: Console, log: str, out: Path, method: str, named: dict[str, Any]) -> None:
+    """Fit a new policy to one table, whose columns are inferred and shown."""
+    checked_method(method)
+    with warnings_on(console), tempfile.TemporaryDirectory() as folder:
+        pair, columns = table_as_log(console, log, Path(folder) / "log.parquet", named)
+        settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
+        fitted = policy_class(method).for_pair(pair, seed=0, **settings)
+        with rows_bar(console, fitted.name) as show:
+            daband.fit_log(fitted, folder, columns=columns, table=pair.table, progress=show)
+    fitted.save(out)
+    say(console, f"{fitted!r}\nPolicy: {out}")
 
 
 def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:

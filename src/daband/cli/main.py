@@ -232,6 +232,8 @@ def _compare(
 
     records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
     show([record for record in records if record["folder"] in asked])
+    for note in dict.fromkeys(record["note"] for record in records if "note" in record):
+        say(console, f"Note: {note}.")
     lines = []
     if committee is not None:
         assessed = _assessed(out, of)

@@ -20,13 +20,15 @@ from typing import Any, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from daband.cli.progress import watch
 from daband.experiments import BenchError, RunSpec, bench
 from daband.experiments.ray_executor import on_ray
 from daband.experiments.records import Records
 
-__all__ = ["Terminated", "interrupted_exit", "interruptible", "report_hint", "run_all", "say", "warnings_on"]
+__all__ = ["Terminated", "interrupted_exit", "interruptible", "report_hint", "rows_bar", "run_all", "say",
+           "warnings_on"]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -121,3 +123,20 @@ def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def rows_bar(console: Console, name: str) -> Iterator[Callable[[dict[str, float]], None]]:
+    """A bar over the rows of a log, and warnings as lines above it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
+    with warnings_on(console), Progress(*columns, console=console, transient=True) as drawing:
+        task = drawing.add_task(name, rows="0 rows")
+
+        def show(record: dict[str, float]) -> None:
+            rows = f"{record['rows']:,.0f} rows"
+            if "rows_per_second" in record:
+                rows += f"  {record['rows_per_second']:,.0f} rows/s  {record['seconds_left']:,.0f} s left"
+            title = f"pass {record['pass']:.0f}" if "pass" in record else name
+            drawing.update(task, description=title, total=record["rows_total"], completed=record["rows"], rows=rows)
+
+        yield show

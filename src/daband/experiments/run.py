@@ -184,6 +184,8 @@ def conclude(prepared: Prepared, run: Run) -> Record:
         "feedback": pair.feedback,
         "folder": spec.folder_name,
     }
+    if run.note:
+        record["note"] = run.note
     gather(spec, pair, policy, folder, recorder)
     write_text(folder / "result.json", json.dumps(record, indent=2) + "\n")
     finish_folder(folder, _FILES)

@@ -144,7 +144,8 @@ class RidgeHead:
         if isinstance(self.statistics, DualRidge):
             mean: FloatArray = self.statistics.score(features)[0][np.arange(len(arms)), arms]
         else:
-            mean = np.einsum("bd,bd->b", unit_scale(features), self.statistics.theta[arms])
+            wide = features if features.dtype == np.float64 else unit_scale(features)
+            mean = np.einsum("bd,bd->b", wide, self.statistics.theta[arms])
         return mean
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
@@ -154,7 +155,8 @@ class RidgeHead:
         """
         if self.arms == "shared":
             features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
-        features, rewards = _weighted(features, rewards, weights)
+        if weights is not None:
+            features, rewards = _weighted(features, rewards, weights)
         if self.trust is not None:
             check_norm(features, self.ridge)
             self.trust.update(unit_scale(features), arms, rewards)

@@ -90,7 +90,8 @@ class PrimalRidge:
 
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
-        z = unit_scale(contexts)
+        usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
+        z = contexts if usual else unit_scale(contexts)
         if len(z) == 1:
             self._update_one(z[0], int(heads[0]), float(rewards[0]))
             return

@@ -46,6 +46,6 @@ def mixed_scores(
         return scores[0]
     mean, width = shares[0] * scores[0][0], width_shares[0] * scores[0][1]
     for (one_mean, one_width), share, width_share in zip(scores[1:], shares[1:], width_shares[1:], strict=True):
-        mean = mean + share * one_mean
-        width = width + width_share * one_width
+        mean += share * one_mean
+        width += width_share * one_width
     return mean, width

@@ -65,12 +65,18 @@ class StandardiseStep:
             inner /= self.deviation
         if watch is not None:
             watch(rows, inner)
-        np.maximum(inner, -self.clip, out=inner)
-        np.minimum(inner, self.clip, out=inner)
-        inner *= self.scale
+        lowest, highest, scale = self._bounds
+        np.maximum(inner, lowest, out=inner)
+        np.minimum(inner, highest, out=inner)
+        inner *= scale
         if self.axes is None:
             return out
         return np.concatenate([inner @ self.axes.T, out[:, -1:]], axis=1)
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Lowest and highest deviation and the scale, as arrays: numpy converts numbers anew in every call."""
+        return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
 
     @functools.cached_property
     def _may_overflow(self) -> bool:

@@ -50,7 +50,7 @@ from daband.linear.aggregation import ExpertShares
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 from daband.linear.head import check_head_memory
 from daband.objectives import FEEDBACKS
-from daband.policies.for_pair import standardised_alpha
+from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
 from daband.policies.recipes import resolve_recipe, with_encoder
 from daband.policies.reward_scale import RewardRange
@@ -298,7 +298,7 @@ class NeuralLinUCB(Policy):
         self._warned_large_pixels = False
 
     def _make_experts(self, arms: ArmModel, ridge: float, exploration: Exploration) -> tuple[Expert, ...]:
-        def head(dim: int, exploration: Exploration, form: str) -> RidgeHead:
+        def head(dim: int, exploration: Exploration, form: str, ridge: float) -> RidgeHead:
             return RidgeHead(
                 n_arms=self.n_arms,
                 dim=dim,
@@ -310,7 +310,7 @@ class NeuralLinUCB(Policy):
             )
 
         latent = self._learner.encoder.dimension
-        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal"), 1.0)
+        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0)
         if not (self.recipe.learning.linear_weight > 0 and math.prod(self.feature_shape) <= _LARGEST_INPUT):
             return (network,)
         shape, dim = self._encoded_shape, math.prod(self._encoded_shape)
@@ -326,9 +326,13 @@ class NeuralLinUCB(Policy):
         if arms == "disjoint":
             features["constant"] = ContextFeatures(shape, constant=True)
         narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(every.dimension)))
+        own_ridge = ridge * standardised_ridge(every.dimension)
         priors = {"ridge": 1 / 3 if dim > _COMPONENTS else 2 / 3, "components": 1 / 3, "constant": 0.0}
         others = [
-            Expert(name, part, head(part.dimension, narrower, "auto"), priors[name]) for name, part in features.items()
+            Expert(
+                name, part, head(part.dimension, narrower, "auto", ridge if part.constant else own_ridge), priors[name]
+            )
+            for name, part in features.items()
         ]
         return replace(network, prior=1 / 3), *others
 

@@ -495,6 +495,11 @@ class Policy(ABC, metaclass=_PolicyType):
         with self._locks.write:
             self._domain = index
 
+    @property
+    def version(self) -> int:
+        """How many logs of the target it has learned (``daband.learn_log``); exported files say it."""
+        return sum(part.startswith("version/") for part in self.log_parts)
+
     def trust_prior(self, prior_trust: float | str = "adaptive") -> None:
         """Say how much what was learned so far counts against the rounds that are learned from now on.
 

@@ -319,7 +319,9 @@ class Constant(RidgePolicy):
     Args:
         context_shape: the shape of one context, which is not looked at.
         n_arms: how many arms there are; more can be added later.
-        alpha: how much of the width is added to the mean reward of an arm.
+        alpha: how much of the width is added to the mean reward of an arm. With 2, as rewards are scaled to [0, 1], an
+            arm is played some ten times at least before another is preferred; with much less the first arm that has a
+            reward may be the only one ever played.
         arms: "disjoint" or "shared": how contexts arrive.
         reward_range: the smallest and largest reward, in any unit; others are refused. "auto" estimates it.
         shift: what may differ between the domains, which makes no difference here.
@@ -339,7 +341,7 @@ class Constant(RidgePolicy):
         *,
         context_shape: Sequence[int],
         n_arms: int,
-        alpha: float = Exploration.alpha,
+        alpha: float = 2.0,
         arms: str = "disjoint",
         reward_range: RewardRange = (0.0, 1.0),
         shift: ShiftLike = None,

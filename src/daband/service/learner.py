@@ -130,7 +130,14 @@ def exported(policy: Policy, deployed: Deployed) -> bytes:
     """The policy as an exported file like the one that is served."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.daband"
-        export(policy, path, domain=deployed.domain, arm_names=deployed.arm_names, assessment=deployed.assessment)
+        export(
+            policy,
+            path,
+            domain=deployed.domain,
+            arm_names=deployed.arm_names,
+            assessment=deployed.assessment,
+            epsilon=deployed.frozen.exploration.epsilon,
+        )
         return path.read_bytes()
 
 

@@ -89,6 +89,7 @@ def about(deployed: Deployed) -> dict[str, Any]:
         "reward_range": deployed.reward_range,
         "rounds_learned": deployed.rounds_learned,
         "assessment": deployed.assessment,
+        "version": deployed.version,
         "versions": deployed.versions,
         "format_version": deployed.format_version,
     }

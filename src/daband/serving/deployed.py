@@ -129,6 +129,11 @@ class Deployed:
         return self.frozen.rounds_learned
 
     @property
+    def version(self) -> int:
+        """How many logs of the target the policy had learned (``daband.learn_log``): 0 as it was trained."""
+        return int(self.versions.get("policy", "0"))
+
+    @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns that a row must have; None where rows are arrays or images."""
         return None if self.reader.table is None else self.reader.table.names

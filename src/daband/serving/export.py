@@ -103,7 +103,7 @@ def export(
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
         "images": _image_rule(frozen, pair, images, layout),
         "assessment": _as_json(assessment),
-        "versions": _versions(),
+        "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))},
         "reference": None,
     }
     arrays = frozen.arrays()

@@ -81,7 +81,7 @@ class Member:
             return np.ones((len(rows), 1))
         if self.network is not None:
             return self.network(rows)
-        flat = unit_scale(rows.reshape(len(rows), -1))
+        flat = unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
         return flat if self.transform is None else self.transform(flat)
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
@@ -171,7 +171,7 @@ class FrozenPolicy:
         """Predicted rewards and widths (n, K) of contexts (n, *row_shape), on the scale of rewards in [0, 1]."""
         rows = contexts if self.arms == "disjoint" else contexts.reshape(-1, *self.context_shape)
         if self.transform is not None:
-            rows = self.transform(unit_scale(rows.reshape(len(rows), -1)))
+            rows = self.transform(unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1)))
         if self.layout is not None:
             rows = channels_first(rows, self.layout)
         if self.arms == "disjoint" and len(self.members) == 1:

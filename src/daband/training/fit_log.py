@@ -146,6 +146,7 @@ def learn_log(
     """Learn from a log of the target, which the policy wrote after it was handed over, and return the policy.
 
     The daily loop: decide with the exported file, log what it did and what came of it, learn the log, export again.
+    ``policy.version`` says how many logs it has learned, and so does the exported file (``Deployed.version``).
     Every round counts once: files are known by their content, so the same file under another name, or a folder to
     which files were added, teaches only what is new; with ``id`` each round is known by itself.
 
@@ -193,7 +194,11 @@ def learn_log(
     )
     with TemporaryDirectory(prefix="daband-") as place:
         files = log if isinstance(log, ParquetLog) else _as_parquet(log, Path(place))
-        return _fit(policy, files, settings, columns=columns, table=table, directory=directory)
+        before = policy.log_parts
+        _fit(policy, files, settings, columns=columns, table=table, directory=directory)
+    if policy.log_parts != before:
+        policy.log_parts |= {f"version/{policy.version + 1}"}
+    return policy
 
 
 @dataclass(frozen=True, kw_only=True)

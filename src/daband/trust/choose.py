@@ -284,7 +284,9 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
 def _selection(scores: Scores, estimates: Sequence[Estimate], seed: int) -> Selection:
     predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
     proposals = Proposals(scores.target_arm, predicted, seed)
-    return Selection(proposals, np.array([estimate.value for estimate in estimates]))
+    # Not ``estimate.value``: how far a constant arm agrees with others says nothing about what it is worth.
+    known = np.array([np.mean(list(estimate.by_explanation.values())) for estimate in estimates])
+    return Selection(proposals, known)
 
 
 def _ask(

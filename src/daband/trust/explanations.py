@@ -28,6 +28,8 @@ __all__ = ["Explanation", "explanations_of", "in_source_units"]
 _BATCH = 1024
 _TAIL = 0.001
 _FLAG_VALUES = 2
+_FARTHEST = 10.0
+"""Deviations."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,12 @@ def in_source_units(source: AnyArray, target: AnyArray, columns: Sequence[bool])
     moved = rows.copy()
     for column in np.flatnonzero(np.asarray(columns)):
         before, after = _clipped(flat[:, column]), _clipped(rows[:, column])
-        if len(np.unique(flat[:, column])) <= _FLAG_VALUES or before.std() < 1e-12 or after.std() < 1e-12:
+        flag = len(np.unique(flat[:, column])) <= _FLAG_VALUES
+        # A number that is nearly always the same has no unit that its few other values could tell.
+        if flag or before.std() <= 0.01 * flat[:, column].std() or after.std() <= 0.01 * rows[:, column].std():
             continue
-        moved[:, column] = (rows[:, column] - after.mean()) / after.std() * before.std() + before.mean()
+        scaled = (rows[:, column] - after.mean()) / after.std()
+        moved[:, column] = np.clip(scaled, -_FARTHEST, _FARTHEST) * before.std() + before.mean()
     return moved.reshape(target.shape).astype(target.dtype if target.dtype.kind == "f" else np.float64)
 
 

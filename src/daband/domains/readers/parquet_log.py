@@ -94,14 +94,15 @@ class ParquetLog(LoggedDomain):
         self.damaged: dict[str, str] = {}
         """The files that were skipped, and why."""
         first: dict[str, Any] | None = None
+        self.columns: Columns
         for path in log_files(log):
             try:
                 schema, rows = read_footer(path)
+                own = resolve_columns(columns, schema, path) if first is None else self.columns
+                check_schema(path, schema, own, first or schema, implied=columns is None)
                 if first is None:
-                    first = schema
-                    self.columns = resolve_columns(columns, schema, path)
+                    first, self.columns = schema, own
                     self._names, numbers_per_row = self._layout(schema, path)
-                check_schema(path, schema, self.columns, first, implied=columns is None)
             except UnusableFile as error:
                 if on_damaged == "refuse":
                     raise DataError(f"{error}; on_damaged='skip' leaves it out") from None
