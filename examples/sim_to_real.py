@@ -91,6 +91,7 @@ pair = daband.domains.from_callable(
     n_arms=FORCES,
     length=5000,
     reward_range=(0, 1),
+    shift="style",
     name="throws",
 )
 print(pair.context_shape, pair.n_arms, f"arms, {len(pair.source):,} simulated scenes")

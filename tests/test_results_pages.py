@@ -91,7 +91,7 @@ def test_what_the_readme_says_of_digit_is_what_the_records_say():
         f"as the paper prints it {shown['paper']}]",
         f'`recipe="paper"`: {shown["paper"]} ±',
         f"second reading, with which it reaches {_mean(second)}",
-        f": {shown['daband']} ±",  # "is what you get" before it only while the records are of today's recipe
+        f"is what you get: {shown['daband']} ±",
         f"normalisation statistics: {shown['nlinucb']}.",
     ):
         assert words in readme, words

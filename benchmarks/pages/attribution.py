@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pages.runs import Runs, fill
 from pages.text import recipe_hash
 
@@ -15,6 +17,8 @@ COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 ADDED_TO = {"nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "daband's default"}
 RECIPE_BEFORE = "d6c8304"
 """A commit that ran the default with the discriminator at weight 1."""
+RECIPE_SINCE = "f4c5d2d"
+"""A commit that ran it at .3, with a recipe of an older hash."""
 
 
 def default_runs(records: Sequence[Record]) -> Runs:
@@ -34,19 +38,18 @@ def attribution(records: Sequence[Record]) -> str:
     before = digit.where(study="leave-one-out", variant="default", commit=RECIPE_BEFORE)
 
     def runs(study: str, variant: str, of: Runs) -> tuple[str, Runs]:
-        """The runs of a variant and its name: of the default as it is, else those of the default before, marked."""
+        """The runs of a variant and its name: of the default as it is, else those of the last commit, marked."""
         same = of.where(study=study, variant=variant, commit=commits)
         if len(same):
             return variant, same
-        found = of.where(study=study, variant=variant)
-        marked = bool((found.frame["discriminator"] == 1.0).any()) or study == "label shift"
-        return f"{variant} †" if marked else variant, found
+        last = of.where(study=study, variant=variant).by("commit")[-1][1]
+        weight_1 = bool((last.frame["discriminator"] == 1.0).any()) or study == "label shift"
+        return f"{variant} {'†' if weight_1 else '‡'}", last
 
     def compared(study: str, variant: str) -> list[str]:
         name, own = runs(study, variant, digit)
         same = own.frame["commit"][0] in commits
         test = own.less(default if same else before)
-        name = name if same or name.endswith("†") else f"{name} †"
         return [name, own.accuracy, f"{test.difference:+.3f}", f"{test.low:+.3f} to {test.high:+.3f}", own.regret,
                 str(len(own))]  # fmt: skip
 
@@ -61,10 +64,16 @@ def attribution(records: Sequence[Record]) -> str:
     which = f"Today's default (hash `{recipe_hash()}`)" if today else "An **older** default"
     shift = [name for name, _ in every.on("imbalanced").where(study="label shift").by("variant")]
     cost = now.where(study="cost")
+    by_seed = dict(zip(default.frame["seed"], default.frame["target_accuracy"], strict=True))
+    worst = min(by_seed, key=lambda seed: by_seed[seed])
     return fill(
         "attribution",
         default=default,
         before=before,
+        previous=digit.where(study="leave-one-out", variant="default", commit=RECIPE_SINCE),
+        worst=worst,
+        others=float(np.mean([value for seed, value in by_seed.items() if seed != worst])),
+        single=now.where(study="cost", seed=0),
         fair=fair,
         alone=runs("leave-one-out", "no discriminator", digit)[1],
         ceiling=digit.where(study="ceilings", variant="target labels"),
@@ -120,6 +129,7 @@ def _combinations(runs: Runs, today: list[str]) -> dict[str, Runs]:
     for name in COMBINATIONS:
         own = rest.where(study=["ablation", "ablation ends"], variant=name)
         if not len(own):
-            own = rest.where(study=shared[name][0], variant=shared[name][1])
+            weight = {"discriminator": 1.0} if name == "D" else {}
+            own = rest.where(study=shared[name][0], variant=shared[name][1], **weight)
         found[name] = own
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daband.report.statistics import growth_exponent
-from pages.text import commits, is_on, paragraph, table, written_from
+from pages.text import commits, is_on, paragraph, recipe_hash, table, written_from
 
 __all__ = ["bound"]
 
@@ -60,7 +60,7 @@ def bound(records: Sequence[Record]) -> str:
             "",
             paragraph(
                 f"Released MNIST-M, {len(next(iter(runs.values())))} seeds, on an {first['device']}, commits",
-                f"{commits(measured)}.",
+                f"{commits(measured)}.{_age(runs['DABand'])}",
             ),
             "",
             "```",
@@ -69,6 +69,13 @@ def bound(records: Sequence[Record]) -> str:
             "",
         ]
     )
+
+
+def _age(records: Sequence[Record]) -> str:
+    """What to say of runs of an older default."""
+    if all(record["recipe_hash"] == recipe_hash() for record in records):
+        return ""
+    return f" DABand is an older default here (hash `{records[0]['recipe_hash']}`; today's is `{recipe_hash()}`)."
 
 
 def _cells(records: Sequence[Record], term: str) -> list[str]:

@@ -52,10 +52,14 @@ def linear_readings(records: Sequence[Record]) -> str:
     return "\n".join(
         [
             *lines,
-            f"Three seeds on DIGIT, five on signs; on CPUs, commits {commits(records)}.",
+            paragraph(
+                "Readings of one or two seeds were added to see where the lowest source regret lies; ± is missing",
+                f"where one seed ran. On CPUs, commits {commits(records)}.",
+            ),
             "",
             "```",
             "python benchmarks/linear_readings.py --out records/",
+            "python benchmarks/linear_readings.py --out records/ --beyond",
             "python benchmarks/linear_readings.py --out records/ --pair signs",
             "```",
             "",
@@ -83,8 +87,9 @@ def _table(records: Sequence[Record]) -> list[str]:
                 f"{best[0]['alpha']:g}",
                 f"{np.mean([record['source_regret'] for record in best]):,.0f}",
                 f"**{accuracy}**" if best == taken[method] else accuracy,
+                str(len(best)),
                 spread(oracle, "target_accuracy", number),
             ]
         )
-    head = ["method", "pixels", "ridge", "components", "alpha", "source regret", "target accuracy", "oracle"]
+    head = ["method", "pixels", "ridge", "components", "alpha", "source regret", "target accuracy", "seeds", "oracle"]
     return table(head, rows, text_columns=2)

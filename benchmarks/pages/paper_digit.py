@@ -61,6 +61,8 @@ def paper_digit(records: Sequence[Record], attribution: Sequence[Record]) -> str
         full=full,
         plain=plain,
         own_choice=own_choice,
+        same_commit=full.commits == own_choice.commits,
+        not_whole=full.frame["recipe_hash"][0] != terms["RPD"].frame["recipe_hash"][0],
         which=f"Commit {full.commits}, {settings} (hash `{full.frame['recipe_hash'][0]}`).",
         unit=readings.where(variant="pixels in [0, 1]"),
         terms=terms,

@@ -65,8 +65,10 @@ def count(value: float) -> str:
 
 
 def spread(records: Sequence[Record], key: str, show: Callable[[float], str]) -> str:
-    """Mean and sample standard deviation of a field."""
+    """Mean and sample standard deviation of a field; the mean alone for a single run."""
     values = np.array([record[key] for record in records], np.float64)
+    if len(values) < 2:
+        return show(float(values.mean()))
     return f"{show(float(values.mean()))} ± {show(float(values.std(ddof=1)))}"
 
 

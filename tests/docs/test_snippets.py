@@ -202,7 +202,9 @@ def commands(page):
     """The command lines of a page, and of the code spans in its text, that call ``daband``."""
     text = (ROOT / page).read_text()
     lines = [
-        line.removeprefix("$ ") for block in blocks(page, "", "sh", "bash", "console") for line in block.splitlines()
+        line.removeprefix("$ ")
+        for block in blocks(page, "", "sh", "bash", "console")
+        for line in block.replace("\\\n", " ").splitlines()
     ]
     spans = re.findall(r"`(daband [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     return [line for line in [*lines, *spans] if line.startswith("daband ") and "..." not in line]
