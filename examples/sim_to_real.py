@@ -77,7 +77,8 @@ def pay(rng: np.random.Generator, pictures: np.ndarray, forces: np.ndarray) -> n
 
 # %%
 # Some real scenes are kept with their distance, to say at the end how well it went. Training gets ``draw_real`` and
-# nothing else.
+# nothing else. The same scene looks different in the two cameras: that is a shift of style, and we have to say so
+# (:doc:`/concepts/assumptions`).
 
 check = np.random.default_rng(7)
 distance, place = scenes(check, 1500)
@@ -128,11 +129,12 @@ axes[2].axvline(1 / FORCES, color="grey", linestyle=":")
 axes[2].invert_yaxis()
 axes[2].set(xlim=(0, 1.15), xlabel="right forces, real camera")
 plt.show()
-assert hits["DABand"] > hits["LinUCB"] + 0.3
+assert hits["DABand"] > max(0.9, hits["LinUCB"] + 0.1)
 
 # %%
-# LinUCB takes the camera for the scene. The two networks normalise what each camera sees by its own statistics
-# (:doc:`/concepts/feedback`), and DABand aligns the rest.
+# With ``shift="style"`` all three normalise what each camera sees by its own statistics, and DABand aligns the rest.
+# A line through pixels is too little here: LinUCB does not know the scene in the simulator either. Left at
+# ``"covariate"``, the default for rows of numbers, all three would take the camera for the scene and hit by chance.
 
 # %%
 # Then, with real rewards
