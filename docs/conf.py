@@ -80,6 +80,7 @@ def _clean(_conf: dict[str, object], _where: str) -> None:
         }
     )  # fmt: skip
     warnings.simplefilter("default")
+    warnings.simplefilter("error", RuntimeWarning)  # an empty mean draws an empty figure
 
 
 sphinx_gallery_conf = {

@@ -83,7 +83,7 @@ print(choice.assessment)
 
 # %%
 # The page above says how far the estimate may be off, and whether to hand over, to ask for some rewards first, or not
-# to. With rewards for a few men, ``choose(pair, ask=..., budget=50)`` decides by them: :doc:`trust` does that.
+# to. With rewards for a few men, ``choose(pair, ask=..., budget=50)`` decides by them: :doc:`/guide/choose`.
 
 # %%
 # Deploy
@@ -135,5 +135,5 @@ middle.set(xlim=(0, 1.12), xlabel="right plans for the men")
 plt.show()
 
 # %%
-# With 200 men a difference of .07 is within chance. On a table as small as this a straight line is hard to beat, and
-# :doc:`/concepts/when-not` says when to expect more, and when less.
+# With 207 men a difference of .07 or less between two policies is within chance. On a table as small as this a straight
+# line is hard to beat, and :doc:`/concepts/when-not` says when to expect more, and when less.

@@ -133,8 +133,8 @@ assert hits["DABand"] > max(0.9, hits["LinUCB"] + 0.1)
 
 # %%
 # With ``shift="style"`` all three normalise what each camera sees by its own statistics, and DABand aligns the rest.
-# A line through pixels is too little here: LinUCB does not know the scene in the simulator either. Left at
-# ``"covariate"``, the default for rows of numbers, all three would take the camera for the scene and hit by chance.
+# LinUCB, linear in the pixels, hits less in the simulator already. Left at ``"covariate"``, the default for rows of
+# numbers, all three would take the camera for the scene and hit by chance.
 
 # %%
 # Then, with real rewards
