@@ -170,8 +170,8 @@ def test_a_part_of_a_recipe_changes_the_methods_own(adversarial, monkeypatch):
     )
     from daband.policies import DABand
 
-    changed = DABand(context_shape=(8,), n_arms=3, device="cpu", **spec.policy)
-    plain = DABand(context_shape=(8,), n_arms=3, device="cpu")
+    common = {"context_shape": (8,), "n_arms": 3, "device": "cpu", "shift": "style"}  # which has the term
+    changed, plain = DABand(**common, **spec.policy), DABand(**common)
     wanted = {"3": 3.0, "0": 0.0, "{value=2.0}": 2.0}[adversarial]
     before, after = plain.recipe.settings(), changed.recipe.settings()
     assert after["weights"]["adversarial"] == {**before["weights"]["adversarial"], "value": wanted}

@@ -121,7 +121,8 @@ def test_a_log_has_latents_but_no_right_arm_in_the_source(tmp_path):
         n_arms=3,
     )
     (spec,) = Experiment(pair="synthetic", seeds=(0,)).runs(["nlinucb"])
-    policy = daband.NeuralLinUCB(context_shape=(3,), n_arms=3)
+    policy = daband.NeuralLinUCB.for_pair(pair)
+    policy.prepare(contexts, contexts)
     recorder = artifacts.ArtifactRecorder(pair)
     daband.evaluate(policy, pair.target_test, observe=recorder.see)
     artifacts.gather(spec, pair, policy, tmp_path, recorder)

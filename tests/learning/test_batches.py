@@ -226,7 +226,7 @@ def test_a_learner_of_several_domains_steps_and_keeps_their_statistics_apart():
         part.add(domain + rng.normal(size=(90, 4)))
     alone, theta = copies(learners)[0], rng.normal(size=(3, 64))
     for learner in (*learners, alone):
-        learner.take_head(theta, np.stack([np.eye(64)] * 3), alpha=0.1, rate=1.0)
+        learner.take_head(theta, np.stack([np.eye(64)] * 3), alpha=0.1)
     take_steps([alone], 1, [buffers])
     (first, _) = take_steps(learners, 1, [buffers, buffers])
     assert first["skipped_steps"] == 0

@@ -15,7 +15,7 @@ def episodes(kind, *, reward_range=(0.0, 1.0)):
     low, high = reward_range
     rewards = low + (high - low) * np.eye(3)[rng.integers(0, 3, 64)]
     pair = from_arrays(source=(x, rewards), target=x + 1.0, target_test=(x, rewards))
-    policy = kind(context_shape=(4,), n_arms=3, reward_range=reward_range, seed=0)
+    policy = kind(context_shape=(4,), n_arms=3, reward_range=reward_range, shift="style", seed=0)
     return daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=16).episodes
 
 
