@@ -80,10 +80,13 @@ def postgres_server(tmp_path_factory):
             pwd.getpwnam("postgres")
         except KeyError:
             pytest.skip("Postgres does not run as root, and there is no user postgres")
+    runuser = shutil.which("runuser", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")  # often not on the PATH
+    if os.getuid() == 0 and runuser is None:
+        pytest.skip("Postgres does not run as root, and there is no runuser to start it as another user")
     folder = Path("/tmp") / f"daband-postgres-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o777)
-    as_user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+    as_user = [str(runuser), "-u", "postgres", "--"] if os.getuid() == 0 else []
     if as_user:
         shutil.chown(folder, "postgres")
 
