@@ -8,6 +8,7 @@ does (``benchmarks/records/recipe-research.md``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -126,6 +127,12 @@ class Encoder(nn.Module):
         domain_rows = (len(contexts),) if domain_rows is None else domain_rows
         more = {} if runs == 1 else {"runs": runs}
         wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
+        kind = wide.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+            return self._encoded(wide, domain_rows, runs)
+
+    def _encoded(self, wide: torch.Tensor, domain_rows: Sequence[int], runs: int) -> Encoded:
+        """The dense layers, which are too small to gain from another type of numbers."""
         hidden = dense(self.first, wide, runs=runs)
         if self.normalise is not None:
             hidden = self.normalise(hidden, domain_rows=domain_rows)

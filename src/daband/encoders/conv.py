@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from daband.domain_names import DomainNames
 from daband.encoders.contract import Features, encoders
-from daband.encoders.normalisation import DomainNorm
+from daband.encoders.normalisation import DomainNorm, pool_relu
 from daband.errors import InvalidInput
 
 __all__ = ["PIXELS", "ConvFeatures", "fits_patches", "im2col_conv2d", "im2col_is_faster", "normalised_pixels"]
@@ -110,13 +110,13 @@ class ConvFeatures(Features):
                 scale, shift = norm.folded(present[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
             maps = _convolved(maps, weight, shift, runs)
-            if not folds and isinstance(norm, DomainNorm):
-                maps = norm(maps, domain_rows=domain_rows)
-            # The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
-            maps = functional.relu(functional.max_pool2d(maps, 2), inplace=True)
+            if folds or not isinstance(norm, DomainNorm):
+                maps = pool_relu(maps)
+            else:
+                maps = norm.pool_relu(maps, domain_rows=domain_rows)
         if self.pools:
             maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
-        return maps.flatten(1)
+        return maps.flatten(1).to(contexts.dtype)
 
 
 def normalised_pixels(images: torch.Tensor, how: str) -> torch.Tensor:
@@ -188,7 +188,8 @@ def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     if fill:
         flat = functional.pad(flat, (0, fill))
     patches = _patches(images, height, width, columns=flat.shape[1])
-    maps: torch.Tensor = _Products.apply(patches, flat.view(runs, -1, flat.shape[1]))  # type: ignore[no-untyped-call]
+    weights = flat.view(runs, -1, flat.shape[1]).to(patches.dtype)
+    maps: torch.Tensor = _Products.apply(patches, weights)  # type: ignore[no-untyped-call]
     return maps
 
 
@@ -196,7 +197,9 @@ def _patches(images: torch.Tensor, height: int, width: int, *, columns: int) -> 
     """Every patch of every image as a row (runs, B, H', W', columns); what is left of a row are ones."""
     cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 5, 6, 2)
     patch = cut.shape[4:]
-    rows = torch.empty(*cut.shape[:4], columns, dtype=images.dtype, device=images.device)
+    kind = images.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
+    rows = torch.empty(*cut.shape[:4], columns, dtype=dtype, device=images.device)
     rows[..., : patch.numel()].view(cut.shape).copy_(cut)
     rows[..., patch.numel() :].fill_(1.0)
     return rows

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -18,7 +22,7 @@ from torch.nn import functional
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 
-__all__ = ["DomainNorm", "domain_rows"]
+__all__ = ["DomainNorm", "domain_rows", "pool_relu"]
 
 STATISTICS = ("own", "source", "gated")
 
@@ -108,6 +112,33 @@ class DomainNorm(nn.Module):
             return features
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def pool_relu(self, maps: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
+        """``forward`` of maps (B, C, H, W), then 2x2 max pooling and ReLU; on a GPU in training they are fused."""
+        fused = fused_kernels() if self._fuses(maps, domain_rows) else None
+        if fused is None:
+            return pool_relu(self(maps, domain_rows=domain_rows))
+        assert self.weight is not None
+        assert self.bias is not None
+        self.batches_seen.data[: len(domain_rows)].add_(1)
+        pooled: torch.Tensor = fused.norm_pool_relu(
+            maps,
+            self.weight,
+            self.bias,
+            self.running_mean.data,
+            self.running_variance.data,
+            domains=len(domain_rows),
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+        )
+        return pooled
+
+    def _fuses(self, maps: torch.Tensor, domain_rows: Sequence[int]) -> bool:
+        """Whether the fused kernels can do it: own statistics of domains of as many rows each, and even sides."""
+        if not (maps.is_cuda and self.training and self.weight is not None):
+            return False
+        even = maps.shape[2] % 2 == maps.shape[3] % 2 == 0
+        return self.statistics == "own" and even and len(set(domain_rows)) == 1 and domain_rows[0] > 0
+
     def folded(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and shift (channels,) that do to a domain's rows what this layer does by its running statistics.
 
@@ -189,6 +220,20 @@ class DomainNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"channels={self.channels}, statistics={self.statistics!r}, momentum={self.momentum}"
+
+
+@cache
+def fused_kernels() -> ModuleType | None:
+    """``daband.encoders.fused_pool`` where Triton is installed, as it is beside a torch for NVIDIA GPUs."""
+    return import_module("daband.encoders.fused_pool") if find_spec("triton") else None
+
+
+def pool_relu(maps: torch.Tensor) -> torch.Tensor:
+    """2x2 max pooling and ReLU.
+
+    The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
+    """
+    return functional.relu(functional.max_pool2d(maps, 2), inplace=True)
 
 
 def _values_per_channel(features: torch.Tensor) -> int:

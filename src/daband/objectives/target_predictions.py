@@ -10,7 +10,7 @@ mistakes would teach themselves.
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -38,9 +38,51 @@ def _row_entropy(logits: torch.Tensor) -> torch.Tensor:
     return -(log_probabilities.exp() * log_probabilities).sum(dim=1)
 
 
+class _WithGradient(torch.autograd.Function):
+    """A value of logits (T, K) whose gradient, times T, is computed with it.
+
+    It is written down because autograd takes twice the operations for it.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+        ctx.constants = len(inputs) - 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (by_logits,) = ctx.saved_tensors
+        return by_logits * (gradients[0] / len(by_logits)), *[None] * ctx.constants
+
+
+class _MeanEntropy(_WithGradient):
+    @staticmethod
+    def forward(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logs = torch.log_softmax(logits, dim=1)
+        probabilities = logs.exp()
+        entropy = -(probabilities * logs).sum(dim=1, keepdim=True)
+        return entropy.mean(), -probabilities * (logs + entropy)
+
+
+class _Divergence(_WithGradient):
+    """Of the mean softmax from expected frequencies (K,)."""
+
+    @staticmethod
+    def forward(logits: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        probabilities = torch.softmax(logits, dim=1)
+        mean = probabilities.mean(dim=0)
+        # The probability is kept off zero: its logarithm is finite, and times the probability next to nothing.
+        ratio = (mean.clamp(min=1e-12) / expected).log()
+        return (mean * ratio).sum(), probabilities * (ratio - (probabilities * ratio).sum(dim=1, keepdim=True))
+
+
 def target_entropy(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
     """Mean entropy of the softmax over arms of ``scale`` times the predicted rewards (T, K)."""
-    return _row_entropy(scale * target_predicted).mean()
+    entropy: torch.Tensor = _MeanEntropy.apply(scale * target_predicted)[0]  # type: ignore[no-untyped-call]
+    return entropy
 
 
 @terms.register("target_entropy")
@@ -60,12 +102,11 @@ def target_diversity(
 
     Without a prior it is the distance from even: ``ln K`` minus the entropy of the mean prediction.
     """
-    mean = torch.softmax(scale * target_predicted, dim=1).mean(dim=0)
-    # xlogy is 0 where the probability is 0, with a finite gradient once the probability is kept off zero.
-    entropy = -torch.xlogy(mean, mean.clamp(min=1e-12)).sum()
-    if prior is None:
-        return math.log(target_predicted.shape[1]) - entropy
-    return -(mean * prior.to(mean.dtype).clamp(min=1e-6).log()).sum() - entropy
+    n_arms = target_predicted.shape[1]
+    expected = target_predicted.new_full((n_arms,), 1 / n_arms) if prior is None else prior.to(target_predicted.dtype)
+    logits = scale * target_predicted
+    distance: torch.Tensor = _Divergence.apply(logits, expected.clamp(min=1e-6))[0]  # type: ignore[no-untyped-call]
+    return distance
 
 
 @terms.register("target_diversity")
