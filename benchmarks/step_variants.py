@@ -27,6 +27,7 @@ from daband.encoders import normalisation
 from daband.learning import batches
 from daband.learning.gradient_step import GradientStep
 from daband.learning.stepper import take_steps
+from daband.objectives import Objective
 
 SHAPE, ARMS, FULL_RUN = (3, 28, 28), 10, 19_200
 WITHOUT: dict[str, Mapping[str, Any]] = {
@@ -46,14 +47,14 @@ WITHOUT: dict[str, Mapping[str, Any]] = {
 @contextlib.contextmanager
 def changed(place: Any, **attributes: Any) -> Iterator[None]:
     """Within this block an object's attributes have other values."""
-    before = {name: getattr(place, name) for name in attributes}
+    before = {name: getattr(place, name) for name in attributes if hasattr(place, name)}
     for name, value in attributes.items():
         setattr(place, name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(place, name, value)
+        for name in attributes:
+            setattr(place, name, before[name]) if name in before else delattr(place, name)
 
 
 def no_autocast() -> contextlib.AbstractContextManager[None]:
@@ -65,7 +66,13 @@ def no_kernels() -> contextlib.AbstractContextManager[None]:
 
 
 def no_stream() -> contextlib.AbstractContextManager[None]:
+    """The teacher on the same stream as the encoder."""
     return changed(GradientStep, _beside=lambda _: contextlib.nullcontext(), _join=lambda _: None)
+
+
+def one_branch() -> contextlib.AbstractContextManager[None]:
+    """The discriminator on the same stream as the other terms."""
+    return changed(Objective, stream=property(lambda _: None, lambda *_: None))
 
 
 def nothing_ahead() -> contextlib.AbstractContextManager[None]:
@@ -76,14 +83,17 @@ def by_timing() -> contextlib.AbstractContextManager[None]:
     return changed(torch.backends.cudnn, benchmark=True)
 
 
+BEFORE = (no_autocast, no_kernels, no_stream, one_branch, nothing_ahead)
 WAYS: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[None]], ...]] = {
     "as it is": (),
     "maps in TF32": (no_autocast,),
     "without fused kernels": (no_kernels,),
     "teacher on the same stream": (no_stream,),
+    "discriminator on the same stream": (one_branch,),
+    "one stream": (no_stream, one_branch),
     "batches gathered in the step": (nothing_ahead,),
     "cuDNN chooses by timing": (by_timing,),
-    "TF32, no fused kernels, one stream, gathered in the step": (no_autocast, no_kernels, no_stream, nothing_ahead),
+    "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
 }
 """How the step is taken, other than what it computes; the last is how it was taken before version 0.4."""
 

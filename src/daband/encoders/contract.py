@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "dense", "encoders", "unit_range"]
+__all__ = ["Encoded", "Encoder", "Features", "LatentSettings", "dense", "encoders", "unit_norm", "unit_range"]
 
 
 class Encoded(NamedTuple):
@@ -139,8 +139,31 @@ class Encoder(nn.Module):
         latent = dense(self.second, functional.relu(hidden), runs=runs)
         if runs > 1:
             latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
-        latent = functional.normalize(latent, dim=-1)
+        latent = unit_norm(latent)
         return Encoded(latent, wide if self.latent.alignment == "features" else latent)
+
+
+def unit_norm(rows: torch.Tensor) -> torch.Tensor:
+    """Rows (..., d) divided by their norms, a row of zeros left as it is; same shape out as in."""
+    scaled: torch.Tensor = _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
+    return scaled
+
+
+class _UnitNorm(torch.autograd.Function):
+    """The gradient is what is orthogonal to the unit vector; autograd takes three times the operations for it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
+        unit = rows / norm
+        ctx.save_for_backward(unit, norm)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        unit, norm = ctx.saved_tensors
+        along = (gradients[0] * unit).sum(dim=-1, keepdim=True)
+        return torch.addcmul(gradients[0], along, unit, value=-1) / norm
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:

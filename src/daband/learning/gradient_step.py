@@ -43,6 +43,7 @@ class GradientStep:
         """Sums over measured steps: their number, and then what ``measured_names`` says."""
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        stack.first.objective.stream = self._stream
 
     def __call__(self, measure: bool) -> None:
         """Take one step."""
@@ -83,6 +84,8 @@ class GradientStep:
                 teacher = stack.teach(contexts, batches.domain_rows(unlabelled)) if teaches else None
             latent, alignment = stack.encode(parameters["encoder"], drawn.augmented, batches.domain_rows())
         self._join()
+        if self._stream is not None:  # which reads it also on the way back; before that its memory is not free
+            alignment.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
             teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
         constants = stack.constants

@@ -51,7 +51,10 @@ class _OneCorrectArm(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(logits: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = scale * predicted
         played = arm[:, None] == torch.arange(logits.shape[1], device=arm.device)
         possible = played == (reward >= 1)[:, None]
         among_all = functional.log_softmax(logits, dim=1)
@@ -63,16 +66,18 @@ class _OneCorrectArm(torch.autograd.Function):
     @staticmethod
     def setup_context(
         ctx: Any,
-        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # noqa: ARG004
+        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float],
         output: tuple[torch.Tensor, torch.Tensor],
     ) -> None:
+        ctx.scale = inputs[3]
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         (by_logits,) = ctx.saved_tensors
-        return by_logits * (gradients[0] / len(by_logits)), None, None
+        return by_logits * (gradients[0] * (ctx.scale / len(by_logits))), None, None, None
 
 
 def cross_entropy_regret(
@@ -87,7 +92,7 @@ def cross_entropy_regret(
     if feedback == "one_hot":
         if predicted.shape[1] == 1:  # the one arm is the right one, whatever is predicted
             return predicted.sum() * 0.0
-        loss: torch.Tensor = _OneCorrectArm.apply(scale * predicted, arm, reward)[0]  # type: ignore[no-untyped-call]
+        loss: torch.Tensor = _OneCorrectArm.apply(predicted, arm, reward, scale)[0]  # type: ignore[no-untyped-call]
         return loss
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     # Beyond [0, 1], where an estimated range of rewards may lead, the loss would have no lower bound.

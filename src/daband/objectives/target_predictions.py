@@ -39,49 +39,51 @@ def _row_entropy(logits: torch.Tensor) -> torch.Tensor:
 
 
 class _WithGradient(torch.autograd.Function):
-    """A value of logits (T, K) whose gradient, times T, is computed with it.
+    """A value of predictions (T, K), a factor that makes them logits, and constants; the gradient comes with it.
 
-    It is written down because autograd takes twice the operations for it.
+    ``forward`` gives the gradient by the logits, times T. Autograd would take twice the operations.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
-        ctx.constants = len(inputs) - 1
+        ctx.scale, ctx.constants = inputs[1], len(inputs) - 1
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (by_logits,) = ctx.saved_tensors
-        return by_logits * (gradients[0] / len(by_logits)), *[None] * ctx.constants
+        return by_logits * (gradients[0] * (ctx.scale / len(by_logits))), *[None] * ctx.constants
 
 
 class _MeanEntropy(_WithGradient):
     @staticmethod
-    def forward(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logs = torch.log_softmax(logits, dim=1)
+    def forward(predicted: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        logs = torch.log_softmax(scale * predicted, dim=1)
         probabilities = logs.exp()
-        entropy = -(probabilities * logs).sum(dim=1, keepdim=True)
-        return entropy.mean(), -probabilities * (logs + entropy)
+        parts = probabilities * logs
+        less = parts.sum(dim=1, keepdim=True)  # minus the entropy of each row
+        return -less.mean(), torch.addcmul(-parts, probabilities, less)
 
 
 class _Divergence(_WithGradient):
     """Of the mean softmax from expected frequencies (K,)."""
 
     @staticmethod
-    def forward(logits: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        probabilities = torch.softmax(logits, dim=1)
+    def forward(predicted: torch.Tensor, scale: float, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        probabilities = torch.softmax(scale * predicted, dim=1)
         mean = probabilities.mean(dim=0)
         # The probability is kept off zero: its logarithm is finite, and times the probability next to nothing.
         ratio = (mean.clamp(min=1e-12) / expected).log()
-        return (mean * ratio).sum(), probabilities * (ratio - (probabilities * ratio).sum(dim=1, keepdim=True))
+        return mean @ ratio, probabilities * (ratio - (probabilities @ ratio)[:, None])
 
 
 def target_entropy(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
     """Mean entropy of the softmax over arms of ``scale`` times the predicted rewards (T, K)."""
-    entropy: torch.Tensor = _MeanEntropy.apply(scale * target_predicted)[0]  # type: ignore[no-untyped-call]
+    entropy: torch.Tensor = _MeanEntropy.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
     return entropy
 
 
@@ -104,8 +106,8 @@ def target_diversity(
     """
     n_arms = target_predicted.shape[1]
     expected = target_predicted.new_full((n_arms,), 1 / n_arms) if prior is None else prior.to(target_predicted.dtype)
-    logits = scale * target_predicted
-    distance: torch.Tensor = _Divergence.apply(logits, expected.clamp(min=1e-6))[0]  # type: ignore[no-untyped-call]
+    given = (target_predicted, scale, expected.clamp(min=1e-6))
+    distance: torch.Tensor = _Divergence.apply(*given)[0]  # type: ignore[no-untyped-call]
     return distance
 
 
