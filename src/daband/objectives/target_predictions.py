@@ -10,12 +10,10 @@ mistakes would teach themselves.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, terms
+from daband.objectives.contract import Batch, Term, WithGradient, terms
 
 __all__ = [
     "ClassConfusion",
@@ -38,28 +36,7 @@ def _row_entropy(logits: torch.Tensor) -> torch.Tensor:
     return -(log_probabilities.exp() * log_probabilities).sum(dim=1)
 
 
-class _WithGradient(torch.autograd.Function):
-    """A value of predictions (T, K), a factor that makes them logits, and constants; the gradient comes with it.
-
-    ``forward`` gives the gradient by the logits, times T. Autograd would take twice the operations.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-        ctx.scale, ctx.constants = inputs[1], len(inputs) - 1
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (by_logits,) = ctx.saved_tensors
-        return by_logits * (gradients[0] * (ctx.scale / len(by_logits))), *[None] * ctx.constants
-
-
-class _MeanEntropy(_WithGradient):
+class _MeanEntropy(WithGradient):
     @staticmethod
     def forward(predicted: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         logs = torch.log_softmax(scale * predicted, dim=1)
@@ -69,7 +46,7 @@ class _MeanEntropy(_WithGradient):
         return -less.mean(), torch.addcmul(-parts, probabilities, less)
 
 
-class _Divergence(_WithGradient):
+class _Divergence(WithGradient):
     """Of the mean softmax from expected frequencies (K,)."""
 
     @staticmethod
