@@ -224,8 +224,8 @@ class DomainNorm(nn.Module):
 
 @cache
 def fused_kernels() -> ModuleType | None:
-    """``daband.encoders.fused_pool`` where Triton is installed, as it is beside a torch for NVIDIA GPUs."""
-    return import_module("daband.encoders.fused_pool") if find_spec("triton") else None
+    """``daband.fused_pool`` where Triton is installed, as it is beside a torch for NVIDIA GPUs."""
+    return import_module("daband.fused_pool") if find_spec("triton") else None
 
 
 def pool_relu(maps: torch.Tensor) -> torch.Tensor:
