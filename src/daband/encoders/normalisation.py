@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
 
 import torch
 from torch import nn
@@ -21,6 +17,7 @@ from torch.nn import functional
 
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
+from daband.gpu import triton_kernels
 
 __all__ = ["DomainNorm", "domain_rows", "pool_relu"]
 
@@ -113,31 +110,31 @@ class DomainNorm(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def pool_relu(self, maps: torch.Tensor, *, domain_rows: Sequence[int]) -> torch.Tensor:
-        """``forward`` of maps (B, C, H, W), then 2x2 max pooling and ReLU; on a GPU in training they are fused."""
-        fused = fused_kernels() if self._fuses(maps, domain_rows) else None
-        if fused is None:
-            return pool_relu(self(maps, domain_rows=domain_rows))
-        assert self.weight is not None
-        assert self.bias is not None
-        self.batches_seen.data[: len(domain_rows)].add_(1)
-        pooled: torch.Tensor = fused.norm_pool_relu(
-            maps,
-            self.weight,
-            self.bias,
-            self.running_mean.data,
-            self.running_variance.data,
-            domains=len(domain_rows),
-            momentum=self.momentum,
-            epsilon=self.epsilon,
-        )
-        return pooled
+        """``forward`` of maps (B, C, H, W), then 2x2 max pooling and ReLU; fused on a GPU where they can be."""
+        kernels = triton_kernels(maps.device) if maps.shape[2] % 2 == maps.shape[3] % 2 == 0 else None
+        if kernels is not None and self._fuses(domain_rows):
+            self.batches_seen.data[: len(domain_rows)].add_(1)
+            pooled: torch.Tensor = kernels.norm_pool_relu(
+                maps,
+                self.weight,
+                self.bias,
+                self.running_mean.data,
+                self.running_variance.data,
+                domains=len(domain_rows),
+                momentum=self.momentum,
+                epsilon=self.epsilon,
+            )
+            return pooled
+        present = [domain for domain, rows in enumerate(domain_rows) if rows]
+        if kernels is not None and not self.training and len(present) == 1 and not torch.is_grad_enabled():
+            fixed: torch.Tensor = kernels.affine_pool_relu(maps, *self.folded(present[0]))
+            return fixed
+        return pool_relu(self(maps, domain_rows=domain_rows))
 
-    def _fuses(self, maps: torch.Tensor, domain_rows: Sequence[int]) -> bool:
-        """Whether the fused kernels can do it: own statistics of domains of as many rows each, and even sides."""
-        if not (maps.is_cuda and self.training and self.weight is not None):
-            return False
-        even = maps.shape[2] % 2 == maps.shape[3] % 2 == 0
-        return self.statistics == "own" and even and len(set(domain_rows)) == 1 and domain_rows[0] > 0
+    def _fuses(self, domain_rows: Sequence[int]) -> bool:
+        """Whether the kernels can normalise so: in training, by own statistics of domains of as many rows each."""
+        own = self.training and self.statistics == "own" and self.weight is not None
+        return own and len(set(domain_rows)) == 1 and domain_rows[0] > 0
 
     def folded(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and shift (channels,) that do to a domain's rows what this layer does by its running statistics.
@@ -220,12 +217,6 @@ class DomainNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"channels={self.channels}, statistics={self.statistics!r}, momentum={self.momentum}"
-
-
-@cache
-def fused_kernels() -> ModuleType | None:
-    """``daband.fused_pool`` where Triton is installed, as it is beside a torch for NVIDIA GPUs."""
-    return import_module("daband.fused_pool") if find_spec("triton") else None
 
 
 def pool_relu(maps: torch.Tensor) -> torch.Tensor:

@@ -1,25 +1,30 @@
-"""Batch norm by domain, 2x2 max pooling and ReLU as one operation of four GPU kernels, written in Triton.
+"""Kernels for NVIDIA GPUs, written in Triton, where torch's own operations take many passes over large tensors.
 
-Between a convolution and the pooled maps, torch's own operations read and write the large maps some fifteen times a
-step; these kernels read them four times and write them once. Sums are taken in a fixed order, so that a step gives the
-same bits again. Triton comes with torch's builds for NVIDIA GPUs; nothing else imports this file.
+``norm_pool_relu`` is batch norm by domain, 2x2 max pooling and ReLU: between a convolution and the pooled maps torch
+reads and writes the large maps some fifteen times a step, these kernels read them four times and write them once.
+``patches`` cuts images for a convolution as a product. ``adam`` is the optimiser's step for all stacked runs at once.
+Sums are taken in a fixed order. Triton comes with torch's builds for NVIDIA GPUs; others never import this file.
 """
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-__all__ = ["norm_pool_relu"]
+__all__ = ["adam", "affine_pool_relu", "norm_pool_relu", "patches"]
 
 _PARTIALS = 64
 """In how many pieces the rows of a domain are summed; a power of two."""
 _ROWS = 32
+_ROWS_OF_SUMS = 128
+"""Rows that a program reads at once; where it adds many up, more of them hide how long memory takes to answer."""
 _CHANNELS = 64
+_NUMBERS = 1024
 
 
 @triton.jit
@@ -165,6 +170,75 @@ def _back(
         tl.store(out + start + step, result.to(out.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _affine_pool(
+    x, scale, shift, out, channels, pooled_rows, height, width, rows: tl.constexpr, wide: tl.constexpr
+):  # fmt: skip
+    """Scale and shift, take the largest of four, cut at 0."""
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    inside = column < channels
+    factor = tl.load(scale + column, mask=inside, other=0.0)
+    added = tl.load(shift + column, mask=inside, other=0.0)
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    mask = (row < pooled_rows)[:, None] & inside[None, :]
+    half = width // 2
+    image, rest = row // (half * (height // 2)), row % (half * (height // 2))
+    corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
+    start = x + corner[:, None] * channels + column[None, :]
+    best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * factor + added
+    for other in tl.static_range(1, 4):
+        step = ((other // 2) * width + other % 2) * channels
+        best = tl.maximum(tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * factor + added, best)
+    place = row.to(tl.int64)[:, None] * channels + column[None, :]
+    tl.store(out + place, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _patches(
+    images, out, of_image, of_run, of_channel, of_row, of_column, n_rows, n_images, channels, height, width, out_height,
+    out_width, columns, rows: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """Rows (runs, B, H', W') of patches (h, w, C), and ones behind them up to ``columns``."""
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    column = tl.arange(0, wide)
+    x, rest = row % out_width, row // out_width
+    y, rest = rest % out_height, rest // out_height
+    image, run = rest % n_images, rest // n_images
+    channel, place = column % channels, column // channels
+    start = run.to(tl.int64) * of_run + image.to(tl.int64) * of_image + y * of_row + x * of_column
+    offset = channel * of_channel + (place // width) * of_row + (place % width) * of_column
+    used = (row < n_rows)[:, None] & (place < height * width)[None, :]
+    value = tl.load(images + start[:, None] + offset[None, :], mask=used, other=1.0)
+    there = (row < n_rows)[:, None] & (column < columns)[None, :]
+    to = row.to(tl.int64)[:, None] * columns + column[None, :]
+    tl.store(out + to, value.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _adam(
+    parameters, gradient, mean, square, taken, bad, numbers, steps, learning_rate, log_beta1, log_beta2, epsilon,
+    size: tl.constexpr,
+):  # fmt: skip
+    run = tl.program_id(1)
+    place = tl.program_id(0) * size + tl.arange(0, size)
+    rests = tl.load(bad + run) + tl.zeros([size], tl.float32)
+    mask = (place < numbers) & (rests < 0.5)
+    place = place + run.to(tl.int64) * numbers
+    step = tl.load(taken + run * steps) + 1.0
+    beta1, beta2 = tl.exp(log_beta1), tl.exp(log_beta2)
+    given = tl.load(gradient + place, mask=mask, other=0.0)
+    first = tl.load(mean + place, mask=mask, other=0.0)
+    second = tl.load(square + place, mask=mask, other=0.0)
+    first = first + (1 - beta1) * (given - first)
+    second = beta2 * second + (1 - beta2) * given * given
+    size_of_step = learning_rate / (1 - tl.exp(step * log_beta1))
+    deviation = tl.sqrt(second) / tl.sqrt(1 - tl.exp(step * log_beta2)) + epsilon
+    tl.store(mean + place, first, mask=mask)
+    tl.store(square + place, second, mask=mask)
+    before = tl.load(parameters + place, mask=mask, other=0.0)
+    tl.store(parameters + place, before - size_of_step * first / deviation, mask=mask)
+
+
 class _NormPoolReLU(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -181,7 +255,8 @@ class _NormPoolReLU(torch.autograd.Function):
         which = torch.empty(out.shape, dtype=torch.int8, device=x.device)
         per_piece = -(-n_rows // _PARTIALS)
         common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
-        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **common)
+        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
+        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
         _pool[(tiles, across, domains)](
             x, partial, weight, bias, out, which, moments, running_mean, running_variance, running_mean.stride(0),
             n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon, **common,
@@ -202,8 +277,9 @@ class _NormPoolReLU(torch.autograd.Function):
         out = torch.empty_like(x)
         sizes = (pooled_rows, height, width)
         common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
+        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
         _sums[(_PARTIALS, across, domains)](
-            x, gradient, which, moments, partial, channels, -(-pooled_rows // _PARTIALS), *sizes, **common
+            x, gradient, which, moments, partial, channels, -(-pooled_rows // _PARTIALS), *sizes, **of_sums
         )
         _back[(-(-pooled_rows // _ROWS), across, domains)](
             x, gradient, which, moments, partial, weight, out, n_rows, channels, *sizes, **common
@@ -231,3 +307,50 @@ def norm_pool_relu(
         maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
     )
     return pooled
+
+
+def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """Maps (B, C, H, W), H and W even, times ``scale`` (C,), plus ``shift``, pooled and cut at 0; no way back."""
+    images, channels, height, width = maps.shape
+    x = maps.permute(0, 2, 3, 1).contiguous()
+    out = x.new_empty(images, height // 2, width // 2, channels)
+    pooled_rows = images * (height // 2) * (width // 2)
+    grid = (-(-pooled_rows // _ROWS), -(-channels // _CHANNELS))
+    _affine_pool[grid](x, scale, shift, out, channels, pooled_rows, height, width, rows=_ROWS, wide=_CHANNELS)
+    return out.permute(0, 3, 1, 2)
+
+
+def patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Every patch of images (B, runs, C, H, W) as a row (runs, B, H', W', columns), ones behind its numbers."""
+    n_images, runs, channels = images.shape[:3]
+    sides = (images.shape[3] - height + 1, images.shape[4] - width + 1)
+    rows = torch.empty(runs, n_images, *sides, columns, dtype=dtype, device=images.device)
+    n_rows = rows.numel() // columns
+    wide = 1 << (columns - 1).bit_length()
+    _patches[(-(-n_rows // _ROWS),)](
+        images, rows, *images.stride(), n_rows, n_images, channels, height, width, *sides, columns, rows=_ROWS,
+        wide=wide,
+    )  # fmt: skip
+    return rows
+
+
+def adam(
+    parameters: torch.Tensor,
+    gradient: torch.Tensor,
+    mean: torch.Tensor,
+    square: torch.Tensor,
+    taken: torch.Tensor,
+    bad: torch.Tensor,
+    *,
+    learning_rate: float,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """A step of Adam for rows (runs, n) in place; ``taken`` (runs, ...) counts steps; rows whose ``bad`` is 1 rest."""
+    runs, numbers = parameters.shape
+    logs = [math.log(beta) for beta in betas]
+    _adam[(-(-numbers // _NUMBERS), runs)](
+        parameters, gradient, mean, square, taken, bad, numbers, taken.stride(0), learning_rate, *logs, epsilon,
+        size=_NUMBERS,
+    )  # fmt: skip
+    taken.add_(1 - bad[:, None])
