@@ -43,7 +43,7 @@ from daband.experiments import (
     with_committees,
 )
 from daband.experiments.records import Records
-from daband.plugins import name_plugins
+from daband.registry import name_plugins
 from daband.report import summarise
 
 __all__ = ["app", "main"]

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from daband.domains.contract import About, Pair
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, did_you_mean
 from daband.registry import Registry
-from daband.suggestions import did_you_mean
 
 __all__ = [
     "PairEntry",

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from daband.arguments import finite, whole
-from daband.arrays import ArrayLike, FloatArray
-from daband.blas_threads import one_blas_thread
+from daband.arrays import ArrayLike, FloatArray, one_blas_thread
 from daband.domains import Columns, Contexts, TableTransform
 from daband.domains.readers.parquet_log import ParquetLog, opened_log
 from daband.errors import InvalidInput

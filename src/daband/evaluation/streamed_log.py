@@ -21,8 +21,7 @@ from daband.evaluation.cross_fitting import FOLDS, check_rows
 from daband.evaluation.intervals import Estimate, RunningMean, WeightSums
 from daband.evaluation.off_policy_estimators import THRESHOLDS, importance_weights
 from daband.evaluation.off_policy_inputs import Probabilities, probabilities
-from daband.linear import RidgeSums
-from daband.linear.reward_model import RewardModel, feature_map, fold_numbers, needs_components, sampled_places
+from daband.linear import RewardModel, RidgeSums, feature_map, fold_numbers, needs_components, sampled_places
 
 __all__ = ["LogStream", "LogSums", "sum_log"]
 

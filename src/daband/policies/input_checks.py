@@ -11,8 +11,7 @@ from daband.arguments import check_available
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
-from daband.linear.kernels import kernels
-from daband.linear.prior_trust import DISCOUNTS
+from daband.linear import DISCOUNTS, kernels
 
 __all__ = [
     "LARGEST_NORM",

@@ -39,16 +39,18 @@ from daband.learning.stepper import take_steps
 from daband.linear import (
     ArmModel,
     Decision,
+    ExpertShares,
     Exploration,
     HeadMixture,
     PrimalRidge,
     RidgeHead,
     Standardise,
+    arm_probabilities,
+    calibrated_scale,
+    check_head_memory,
+    label_shift,
     shift_transform,
 )
-from daband.linear.aggregation import ExpertShares
-from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
-from daband.linear.head import check_head_memory
 from daband.objectives import FEEDBACKS
 from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies

@@ -41,19 +41,20 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory, checked_number
 from daband.domain_names import DomainNames
-from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import (
     Decision,
     Transform,
     apply_transform,
     as_transform,
     build_transform,
+    cross_fitted_rewards,
+    flat_features,
     frozen_step,
+    kernels,
     shift_transform,
     transform_settings,
 )
-from daband.linear.kernels import kernels
-from daband.linear.reward_model import cross_fitted_rewards, flat_features
 from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.input_checks import (
@@ -77,7 +78,6 @@ from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift
-from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
 
 __all__ = ["Policy", "RewardedDecision", "below", "build", "exploration_setting", "join_decisions", "load", "policies"]

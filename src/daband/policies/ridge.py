@@ -20,8 +20,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput
-from daband.linear import ArmModel, Decision, Exploration, RidgeHead, RidgeSums
-from daband.linear.norm_limit import LARGEST_SQUARE
+from daband.linear import LARGEST_SQUARE, ArmModel, Decision, Exploration, RidgeHead, RidgeSums
 from daband.policies.input_checks import LARGEST_RAW_NORM, check_arms, check_propensities, check_rewards
 from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.propensities import WEIGHTINGS, resolve_weighting, round_weights
