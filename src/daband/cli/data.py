@@ -13,8 +13,7 @@ from rich.table import Table
 
 from daband.cli.running import say
 from daband.domains import data_directory, load
-from daband.domains.catalogue import check, listing, resources
-from daband.domains.download import get
+from daband.domains.download import check, get, listing, resources
 from daband.domains.registry import pairs
 from daband.errors import InvalidInput
 

@@ -10,7 +10,6 @@ from daband.domains.contract import (
     RewardDomain,
     Rounds,
 )
-from daband.domains.data_paths import cache_directory, data_directory
 from daband.domains.datasets.synthetic import SyntheticView
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
@@ -21,7 +20,7 @@ from daband.domains.readers.logs import ArrayLog, from_log
 from daband.domains.readers.parquet_log import ParquetLog
 from daband.domains.readers.tables import from_table
 from daband.domains.readers.torch_datasets import from_datasets
-from daband.domains.registry import PairEntry, load, pair_names, register_pair
+from daband.domains.registry import PairEntry, cache_directory, data_directory, load, pair_names, register_pair
 from daband.table_transform import TableTransform
 
 __all__ = [

@@ -30,7 +30,7 @@ from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilitie
 from daband.evaluation.off_policy_warnings import log_warnings
 from daband.evaluation.streamed_log import LogStream, sum_log
 from daband.policies import Policy
-from daband.policies.input_checks import check_arms
+from daband.policies.rounds import check_arms
 
 __all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
 

@@ -6,8 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from daband.linear import Decision
-from daband.policies.checkpoint import read_checkpoint, read_notes
-from daband.policies.policy import Policy, RewardedDecision, build, load, policies
+from daband.policies.policy import Policy, RewardedDecision, build, load, policies, read_checkpoint, read_notes
 from daband.policies.random import Random
 from daband.policies.reward_scale import RewardRange
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy

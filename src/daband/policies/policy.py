@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -55,11 +55,15 @@ from daband.linear import (
     shift_transform,
     transform_settings,
 )
-from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
 from daband.policies.for_pair import policy_for_pair, setting_defaults
-from daband.policies.input_checks import (
+from daband.policies.locks import Locks, defer_signals
+from daband.policies.reward_scale import RewardRange, RewardScale
+from daband.policies.rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
+    LARGEST_WEIGHT,
+    PendingRounds,
+    RoundIds,
     check_arms,
     check_available,
     check_contexts,
@@ -69,18 +73,85 @@ from daband.policies.input_checks import (
     check_seed,
     check_shape,
     check_whole,
+    pseudo_rewards,
+    resolve_weighting,
+    round_weights,
 )
-from daband.policies.locks import Locks, defer_signals
-from daband.policies.pending_rounds import PendingRounds
-from daband.policies.propensities import LARGEST_WEIGHT, pseudo_rewards, resolve_weighting, round_weights
-from daband.policies.reward_scale import RewardRange, RewardScale
-from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift
 from daband.table_transform import TableTransform
+from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
-__all__ = ["Policy", "RewardedDecision", "below", "build", "exploration_setting", "join_decisions", "load", "policies"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Policy",
+    "RewardedDecision",
+    "SavedPolicy",
+    "below",
+    "build",
+    "check_notes",
+    "exploration_setting",
+    "join_decisions",
+    "load",
+    "policies",
+    "read_checkpoint",
+    "read_notes",
+    "write_checkpoint",
+]
+
+# The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
+#
+# The header holds the policy's name and settings and the caller's notes as JSON; the tensors hold what was learned. See
+# ``daband.tensor_files`` for the digest.
+
+
+FORMAT_VERSION = 2
+_FORMAT = FileFormat(
+    name="daband-policy",
+    what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
+    version=FORMAT_VERSION,
+    oldest=FORMAT_VERSION,
+    remedy="train and save it anew",
+    required=("settings", "notes"),
+)
+
+
+class SavedPolicy(NamedTuple):
+    """What a file holds: the policy's settings, its arrays by name, and the caller's notes."""
+
+    settings: dict[str, Any]
+    arrays: dict[str, AnyArray]
+    notes: dict[str, str]
+
+
+def check_notes(notes: Mapping[str, str] | None) -> dict[str, str]:
+    """The caller's notes as a file can hold them: texts by name."""
+    if notes is None:
+        return {}
+    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
+        raise InvalidInput(f"notes must be a mapping from text to text, got {notes!r}")
+    return dict(notes)
+
+
+def write_checkpoint(
+    path: str | Path, settings: dict[str, Any], arrays: dict[str, AnyArray], notes: dict[str, str]
+) -> None:
+    """Write a whole file or nothing."""
+    write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
+
+
+def read_checkpoint(path: str | Path) -> SavedPolicy:
+    """Settings, arrays and notes of a saved policy, each bit as it was written."""
+    header, arrays = read_tensor_file(path, _FORMAT)
+    return SavedPolicy(header["settings"], arrays, header["notes"])
+
+
+def read_notes(path: str | Path) -> dict[str, str]:
+    """The caller's notes in a saved policy's header."""
+    notes: dict[str, str] = read_tensor_header(path, _FORMAT)["notes"]
+    return notes
+
 
 _NO_LOCK = nullcontext()
 _FLOAT64 = np.dtype(np.float64)

@@ -21,11 +21,18 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput
 from daband.linear import LARGEST_SQUARE, ArmModel, Decision, Exploration, RidgeHead, RidgeSums
-from daband.policies.input_checks import LARGEST_RAW_NORM, check_arms, check_propensities, check_rewards
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.propensities import WEIGHTINGS, resolve_weighting, round_weights
 from daband.policies.reward_scale import RewardRange
-from daband.policies.round_ids import RoundIds
+from daband.policies.rounds import (
+    LARGEST_RAW_NORM,
+    WEIGHTINGS,
+    RoundIds,
+    check_arms,
+    check_propensities,
+    check_rewards,
+    resolve_weighting,
+    round_weights,
+)
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
 

@@ -37,7 +37,7 @@ from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.files import read_npz, write_bytes
 from daband.policies import Policy, RidgePolicy, read_checkpoint
-from daband.policies.input_checks import check_domain, check_prior_trust
+from daband.policies.rounds import check_domain, check_prior_trust
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred

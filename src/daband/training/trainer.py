@@ -33,7 +33,7 @@ from daband.evaluation.collapse import CollapseWarning, CollapseWatch
 from daband.files import read_bytes, read_npz, write_bytes, write_text
 from daband.linear import Decision
 from daband.policies import Policy, RewardedDecision, read_checkpoint
-from daband.policies.propensities import resolve_weighting
+from daband.policies.rounds import resolve_weighting
 from daband.training.folder import Folder, as_json
 
 __all__ = ["History", "Phase", "Prefetcher", "Progress", "Run", "TrainSettings", "Trainer", "source_phase"]

@@ -22,8 +22,7 @@ from daband.policies.for_pair import setting_defaults
 from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
-from daband.trust.audit import Ask
-from daband.trust.audit_folder import questions_csv, read_answers
+from daband.trust.audit import Ask, questions_csv, read_answers
 from daband.trust.candidates import Candidate, default_candidates
 from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import explanations_of
