@@ -16,12 +16,9 @@ import daband
 from daband.cli.files import table_as_log
 from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import rows_bar, say, warnings_on
-from daband.domains import Columns
-from daband.domains.readers.parquet_log import ParquetLog
+from daband.domains import Columns, ParquetLog
 from daband.errors import InvalidInput
-from daband.experiments import policy_folder
-from daband.experiments.methods import checked_method, policy_class
-from daband.experiments.records import decimals
+from daband.experiments import checked_method, decimals, policy_class, policy_folder
 from daband.files import check_writable, make_folder, write_text
 from daband.policies import Policy
 

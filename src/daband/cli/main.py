@@ -28,6 +28,7 @@ from daband.errors import DabandError
 from daband.experiments import (
     AssessedRun,
     Experiment,
+    Records,
     RunSpec,
     assess_runs,
     load_experiment,
@@ -36,7 +37,6 @@ from daband.experiments import (
     start_from_shorter,
     with_committees,
 )
-from daband.experiments.records import Records
 from daband.registry import name_plugins
 from daband.report import summarise
 

@@ -25,10 +25,19 @@ from rich.table import Table
 
 from daband.cli.options import Jobs
 from daband.cli.progress import CONTINUING, watch
-from daband.experiments import BenchError, RunSpec, bench, continue_bench, finished_runs
-from daband.experiments.ray_executor import on_ray
-from daband.experiments.records import TARGET_ACCURACY, Records, decimals, metric_of
-from daband.experiments.run import read_spec
+from daband.experiments import (
+    TARGET_ACCURACY,
+    BenchError,
+    Records,
+    RunSpec,
+    bench,
+    continue_bench,
+    decimals,
+    finished_runs,
+    metric_of,
+    on_ray,
+    read_spec,
+)
 from daband.report import Mean
 
 __all__ = [

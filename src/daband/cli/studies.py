@@ -14,18 +14,25 @@ from rich.table import Table
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem, whole_numbers
 from daband.cli.running import interrupted_exit, report_hint, run_all, say
 from daband.errors import InvalidInput
-from daband.experiments import load_experiment
-from daband.experiments.ablation import BASES, AblationRow, ablation_rows, ablation_runs, write_ablation
-from daband.experiments.records import TARGET_ACCURACY, TARGET_VALUE, Metric, Records
-from daband.experiments.sweep import (
+from daband.experiments import (
+    BASES,
     SELECTION_RULES,
+    TARGET_ACCURACY,
+    TARGET_VALUE,
+    AblationRow,
     Choice,
+    Metric,
     Point,
+    Records,
+    ablation_rows,
+    ablation_runs,
     choices,
+    load_experiment,
     measure,
     parse_grid,
     sweep_points,
     sweep_runs,
+    write_ablation,
     write_sweep,
 )
 from daband.report import Mean

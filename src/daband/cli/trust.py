@@ -17,8 +17,7 @@ from rich.table import Table
 
 from daband.cli.options import Name, Overrides, stem
 from daband.cli.running import interrupted_exit, interruptible, say, warnings_on
-from daband.domains import load
-from daband.domains.registry import pairs
+from daband.domains import load, pairs
 from daband.errors import InvalidInput
 from daband.experiments import (
     AUDIT_FOLDER,
@@ -26,11 +25,11 @@ from daband.experiments import (
     RunSpec,
     assess_runs,
     begin_audit,
+    decimals,
     finish_choice,
     load_experiment,
     policy_folder,
 )
-from daband.experiments.records import decimals
 from daband.files import make_folder, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, check_memory
-from daband.domains import LoggedRounds
-from daband.domains.readers.parquet_log import LogPart, ParquetLog
+from daband.domains import LoggedRounds, LogPart, ParquetLog
 from daband.errors import DataError
 from daband.evaluation.cross_fitting import FOLDS, check_rows
 from daband.evaluation.intervals import Estimate, RunningMean, WeightSums

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from daband.domains.registry import pairs
+from daband.domains import pairs
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.experiments.methods import checked_method, policy_arguments
 from daband.files import checked_path

@@ -15,10 +15,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from daband.arrays import FloatArray
-from daband.domains import Pair, load
-from daband.domains.registry import pairs
+from daband.domains import Pair, load, pairs
 from daband.errors import DataError, InvalidInput, did_you_mean
-from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
+from daband.evaluation import CRITERIA, SourceHistory, criteria
 from daband.experiments.methods import check_recipe, policy_settings
 from daband.experiments.records import Record, metric_of, read_results, results_locked
 from daband.experiments.run import read_spec

@@ -28,14 +28,10 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
-from daband.encoders.frozen import freeze_encoder
+from daband.encoders import freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning.inference_encoder import InferenceEncoder
-from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
-from daband.learning.settings import EncoderSettings, Recipe
-from daband.learning.stepper import take_steps
+from daband.learning import EncoderSettings, InferenceEncoder, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
 from daband.linear import (
     ArmModel,
     Decision,

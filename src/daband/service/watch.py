@@ -13,7 +13,7 @@ import orjson
 
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
-from daband.evaluation.intervals import Estimate, normal_interval
+from daband.evaluation import Estimate, normal_interval
 from daband.service.settings import Settings
 from daband.service.store import Event, LoggedReward
 from daband.serving import Deployed, Monitor
