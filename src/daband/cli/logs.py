@@ -48,6 +48,8 @@ def fit_log_command(
     address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
     skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
+    half_life: Annotated[float | None, typer.Option(help="Of a new policy: when a round counts half.")] = None,
+    time: Annotated[str | None, typer.Option(help="The column with the time of a round: a number, or a date.")] = None,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
@@ -63,7 +65,9 @@ def fit_log_command(
         return
     with named_as_options():
         columns = log_columns(context)
-        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
+        if policy is not None and half_life is not None:
+            raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
+        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
     with rows_bar(console, fitted.name) as show, named_as_options():
         daband.fit_log(
             fitted,
@@ -74,6 +78,7 @@ def fit_log_command(
             workers=workers,
             on_damaged=on_damaged,
             directory=state,
+            time=time,
             progress=show,
         )
     fitted.save(out)
@@ -145,13 +150,17 @@ def _fit_table(console: Console, log: str, out: Path, method: str, named: dict[s
     say(console, f"{fitted!r}\nPolicy: {out}")
 
 
-def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:
+def _new(
+    method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str, half_life: float | None
+) -> Policy:
     if arms is None:
         raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never pulled")
     checked_method(method)
     found = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
     settings: dict[str, Any] = {"context_shape": found.context_shape, "n_arms": arms, "reward_range": "auto"}
     kind = policy_class(method)
+    if half_life is not None:
+        settings["half_life"] = half_life
     if method.endswith("-p"):
         settings["transform"] = daband.PCA(min(64, found.context_shape[0]))
     elif kind.scale_matters:

@@ -193,6 +193,11 @@ class RoundBuffer(ContextBuffer):
         }
         self._add(contexts, more)
 
+    def fade(self, factor: float) -> None:
+        """Draw every stored round by ``factor`` times its weight from now on."""
+        self.weights[: len(self)] *= factor
+        self.weighted = True
+
     def _columns(self) -> dict[str, torch.Tensor]:
         return {"contexts": self.contexts, "arms": self.arms, "rewards": self.rewards, "weights": self.weights}
 

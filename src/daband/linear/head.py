@@ -48,7 +48,8 @@ class RidgeHead:
 
     With ``arms="disjoint"`` features are (B, d) and every arm has its own regression; with "shared" they are (B, K, d)
     and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in that of features;
-    "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory.
+    "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory. A head
+    that ``fades`` is primal.
 
     Contexts to learn from may have a squared norm of at most ``primal.LARGEST_SQUARE`` times the ridge; larger ones
     raise ``InvalidInput`` and change nothing. ``decide`` may run in several threads, but not while ``learn``, ``play``
@@ -59,7 +60,16 @@ class RidgeHead:
     """
 
     def __init__(
-        self, *, n_arms: int, dim: int, arms: ArmModel, ridge: float, exploration: Exploration, seed: int, form: str
+        self,
+        *,
+        n_arms: int,
+        dim: int,
+        arms: ArmModel,
+        ridge: float,
+        exploration: Exploration,
+        seed: int,
+        form: str,
+        fades: bool = False,
     ) -> None:
         if not (np.isfinite(ridge) and ridge > 0):
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
@@ -72,7 +82,9 @@ class RidgeHead:
                 "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "
                 "propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
             )
-        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=form == "primal")
+        if fades and form == "dual":
+            raise InvalidInput("form='dual' keeps rounds as they are, and a half_life fades them; use form='primal'")
+        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=fades or form == "primal")
         self.n_arms = n_arms
         self.dim = dim
         self.arms = arms
@@ -85,7 +97,8 @@ class RidgeHead:
         """Where prior trust is chosen as rewards arrive, it owns the statistics; ``statistics`` are those that act."""
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
-        if form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30))):
+        dual = form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30)))
+        if dual and not fades:
             self.statistics = DualRidge(heads, dim, ridge)
         else:
             self.statistics = PrimalRidge(heads, dim, ridge)
@@ -249,6 +262,13 @@ class RidgeHead:
         features, rewards = _weighted(features, rewards, weights)
         fresh.fit(features, arms, rewards)
         return fresh
+
+    def fade(self, factor: float) -> None:
+        """Count every round learned so far by ``factor``, and ``counts`` as before; the ridge stays as it is."""
+        assert isinstance(self.statistics, PrimalRidge)
+        faded = self.statistics.discounted(factor)
+        faded.counts = self.statistics.counts
+        self.statistics = faded
 
     @property
     def can_discount(self) -> bool:

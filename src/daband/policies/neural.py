@@ -202,6 +202,8 @@ class NeuralLinUCB(Policy):
         seed: decides initial weights, batches, ties and draws.
         shift: what may differ between the domains, e.g. "covariate" (``daband.Shift``); by the shape of a context,
             unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
+        half_life: after how many rounds, or how much of the ``time`` that ``update`` is told, a round counts half in
+            the heads, and is half as likely to be drawn by a gradient step.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -237,6 +239,7 @@ class NeuralLinUCB(Policy):
         device: str = "auto",
         seed: int = 0,
         shift: ShiftLike = None,
+        half_life: float | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -246,6 +249,7 @@ class NeuralLinUCB(Policy):
             transform=transform,
             seed=seed,
             shift=shift,
+            half_life=half_life,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
@@ -305,6 +309,7 @@ class NeuralLinUCB(Policy):
                 exploration=exploration,
                 seed=self.seed,
                 form=form,
+                fades=self.half_life is not None,
             )
 
         latent = self._learner.encoder.dimension
@@ -603,7 +608,14 @@ class NeuralLinUCB(Policy):
 
     @property
     def can_discount(self) -> bool:
-        return self._head.can_discount
+        return self._head.can_discount and self.half_life is None
+
+    def _fade(self, factor: float) -> None:
+        with self._locks.state:
+            for expert in self._experts:
+                expert.head.fade(factor)
+        for buffer in self._buffers.rounds:
+            buffer.fade(factor)
 
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
         with self._locks.state:
