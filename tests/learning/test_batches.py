@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from daband.domain_names import DomainNames
-from daband.encoders.augmentation import Augmentation
+from daband.encoders import Augmentation
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, ResidentBatches, batches_for
 from daband.learning.learner import Learner

@@ -19,14 +19,9 @@ from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.gpu import triton_kernels
 
-__all__ = ["DomainNorm", "domain_rows", "pool_relu"]
+__all__ = ["DomainNorm", "pool_relu"]
 
 STATISTICS = ("own", "source", "gated")
-
-
-def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
-    """How many rows each domain has, up to the last that has any, where all are of one domain."""
-    return (0,) * domain + (rows,)
 
 
 class DomainNorm(nn.Module):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from daband.encoders.augmentation import Augmentation, augment
+from daband.encoders import Augmentation, augment
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer, as_float
 
 __all__ = ["BLOCK", "BatchShape", "Batches", "DrawnBatch", "PrefetchedBatches", "ResidentBatches", "batches_for"]
