@@ -116,7 +116,7 @@ def skada(data: Data, device: str) -> Player:
         def forward(self, X: torch.Tensor, sample_weight: Any = None) -> Any:  # noqa: ARG002 - skorch's names
             return self.dense(self.maps(X))
 
-    judge = nn.Sequential(*discriminator()[:-1], nn.Sigmoid(), nn.Flatten(0))
+    judge = nn.Sequential(*list(discriminator())[:-1], nn.Sigmoid(), nn.Flatten(0))
     contexts = np.concatenate([data.source, data.target]).astype(np.float32) / 255
     labels = np.concatenate([data.labels, np.full(IMAGES, -1)])
     domains = np.concatenate([np.ones(IMAGES), np.full(IMAGES, -2)]).astype(int)

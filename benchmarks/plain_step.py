@@ -48,7 +48,7 @@ class PlainStep:
         images = torch.cat([self.source[rows], self.target[seen]]).float() / 255
         loss = self.loss(images, self.arms[rows], self.rewards[rows])
         self.optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
 
     def loss(self, images: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:

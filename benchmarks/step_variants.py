@@ -83,8 +83,9 @@ def by_timing() -> contextlib.AbstractContextManager[None]:
     return changed(torch.backends.cudnn, benchmark=True)
 
 
+Way = Callable[[], contextlib.AbstractContextManager[None]]
 BEFORE = (no_autocast, no_kernels, no_stream, one_branch, nothing_ahead)
-WAYS: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[None]], ...]] = {
+WAYS: dict[str, tuple[Way, ...]] = {
     "as it is": (),
     "maps in TF32": (no_autocast,),
     "without fused kernels": (no_kernels,),
@@ -153,7 +154,9 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     for runs in map(int, given.runs.split(",")):
-        work = [(name, {}, managers) for name, managers in WAYS.items()]
+        work: list[tuple[str, Mapping[str, Any], tuple[Way, ...]]] = [
+            (name, {}, managers) for name, managers in WAYS.items()
+        ]
         work += [(name, changes, ()) for name, changes in WITHOUT.items() if given.parts and changes]
         for name, changes, managers in work:
             profiles: list[str] = []

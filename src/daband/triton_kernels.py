@@ -5,7 +5,7 @@ reads and writes the large maps some fifteen times a step, these kernels read th
 ``patches`` cuts images for a convolution as a product. ``adam`` is the optimiser's step for all stacked runs at once.
 Sums are taken in a fixed order. Triton comes with torch's builds for NVIDIA GPUs; others never import this file.
 """
-# mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls, no-warn-return-any
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class _UnitNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
         norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
-        unit = rows / norm
+        unit: torch.Tensor = rows / norm
         ctx.save_for_backward(unit, norm)
         return unit
 
@@ -177,7 +177,8 @@ class _UnitNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         unit, norm = ctx.saved_tensors
         along = (gradients[0] * unit).sum(dim=-1, keepdim=True)
-        return torch.addcmul(gradients[0], along, unit, value=-1) / norm
+        by_rows: torch.Tensor = torch.addcmul(gradients[0], along, unit, value=-1) / norm
+        return by_rows
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:

@@ -195,7 +195,7 @@ class ResidentBatches(Batches):
         for run, own in enumerate(self._parts):
             for place, part in enumerate(own):
                 rows = self._rows[:steps, run, place]
-                contexts = part.contexts.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+                contexts = part.contexts.index_select(0, rows.flatten()).view(*rows.shape, *part.contexts.shape[1:])
                 columns = slice(place * size, (place + 1) * size)
                 self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
             if len(self._prepared):

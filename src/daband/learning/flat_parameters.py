@@ -217,9 +217,9 @@ class RowAdam:
     def step(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
         """One step for every run; a run whose ``bad`` (runs,) is 1 takes none."""
         if self._kernels is not None:
-            mean, square, taken = (self._moments[name] for name in ("exp_avg", "exp_avg_sq", "step"))
+            own = [self._moments[name] for name in ("exp_avg", "exp_avg_sq", "step")]
             settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
-            self._kernels.adam(self._parameters, gradient, mean, square, taken, bad, **settings)
+            self._kernels.adam(self._parameters, gradient, *own, bad, **settings)
             return
         for run, (parameters, averages, squares, taken) in enumerate(self._rows):
             adam(
