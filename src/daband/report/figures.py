@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.experiments.records import TARGET_ACCURACY, Metric
+from daband.experiments import TARGET_ACCURACY, Metric
 from daband.report.runs import Curve
 from daband.report.style import (
     ACCENT,

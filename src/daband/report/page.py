@@ -18,8 +18,16 @@ from matplotlib.figure import Figure
 
 import daband
 from daband.errors import InvalidInput
-from daband.experiments.ablation import AblationRow, ablation_rows
-from daband.experiments.records import TARGET_ACCURACY, TARGET_VALUE, Record, decimals, group_by, metric_of
+from daband.experiments import (
+    TARGET_ACCURACY,
+    TARGET_VALUE,
+    AblationRow,
+    Record,
+    ablation_rows,
+    decimals,
+    group_by,
+    metric_of,
+)
 from daband.files import read_json, write_bytes, write_text
 from daband.report.document import Block, Document, Drawing, Folded, Section, Table, Text, Tile
 from daband.report.reference import paper_accuracy

@@ -11,8 +11,7 @@ import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation import Paired
-from daband.experiments.ablation import ablation_rows
-from daband.experiments.records import TARGET_ACCURACY, TARGET_VALUE, Metric, Record, decimals, metric_of
+from daband.experiments import TARGET_ACCURACY, TARGET_VALUE, Metric, Record, ablation_rows, decimals, metric_of
 from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
 from daband.report.figures import Group, ablation_figure, gain_figure, pairs_figure, score_figure, sweep_figure
 from daband.report.reference import paper_ablation, paper_accuracy

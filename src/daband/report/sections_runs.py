@@ -12,7 +12,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.evaluation import CollapseWatch
-from daband.experiments.records import TARGET_ACCURACY, Records, decimals, group_by, metric_of
+from daband.experiments import TARGET_ACCURACY, Records, decimals, group_by, metric_of
 from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
 from daband.report.figures import (
     bound_figure,

@@ -11,8 +11,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
 from daband.evaluation import Paired, compare_paired
-from daband.experiments.ablation import BASES, COMBINATIONS
-from daband.experiments.records import Metric, Record, group_by, metric_of
+from daband.experiments import BASES, COMBINATIONS, Metric, Record, group_by, metric_of
 
 __all__ = [
     "BASELINE", "UNKNOWN", "Key", "Mean", "MethodSummary", "Verdict", "growth_exponent", "key_of", "labelled", "mixing",
