@@ -12,6 +12,7 @@ from daband.domains.contract import (
 )
 from daband.domains.data_paths import cache_directory, data_directory
 from daband.domains.datasets.synthetic import SyntheticView
+from daband.domains.mixtures import join_pairs, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import Columns
@@ -53,7 +54,9 @@ __all__ = [
     "from_log",
     "from_table",
     "imagenet_normalise",
+    "join_pairs",
     "load",
     "pair_names",
     "register_pair",
+    "restrict_pair",
 ]
