@@ -21,7 +21,7 @@ import torch
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domain_names import DomainNames
 from daband.learning.settings import ReplaySettings
-from daband.linear.draws import uniforms
+from daband.linear import uniforms
 
 __all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "Segment", "as_float"]
 

@@ -29,27 +29,25 @@ from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
 from daband.domain_names import DomainNames
-from daband.encoders.frozen import freeze_encoder
+from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning.inference_encoder import InferenceEncoder
-from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
-from daband.learning.settings import EncoderSettings, Recipe
-from daband.learning.stepper import take_steps
+from daband.learning import ContextBuffer, EncoderSettings, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
 from daband.linear import (
     ArmModel,
     Decision,
+    ExpertShares,
     Exploration,
     HeadMixture,
     PrimalRidge,
     RidgeHead,
     Standardise,
+    arm_probabilities,
+    calibrated_scale,
+    check_head_memory,
+    label_shift,
     shift_transform,
 )
-from daband.linear.aggregation import ExpertShares
-from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
-from daband.linear.head import check_head_memory
 from daband.objectives import FEEDBACKS
 from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
@@ -460,7 +458,7 @@ class NeuralLinUCB(Policy):
         self._acting = Acting(experts, tuple(shares[ready].tolist()))
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
-        transformed = super()._transform_contexts(contexts, domain)
+        transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
         return transformed if self._layout is None else channels_first(transformed, self._layout)
 
     def _encode(self, expert: Expert, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
@@ -545,7 +543,8 @@ class NeuralLinUCB(Policy):
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         predicted = None
-        if self._learner.gated and not self.domains.is_target(domain):
+        in_source = domain < len(self.domains.sources)
+        if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
@@ -672,7 +671,7 @@ class NeuralLinUCB(Policy):
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
-        if not self.domains.is_target(domain):
+        if domain < len(self.domains.sources):
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)

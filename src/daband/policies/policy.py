@@ -32,55 +32,126 @@ import copy
 import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
 from daband.domain_names import DomainNames
-from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import (
     Decision,
     Transform,
     apply_transform,
     as_transform,
     build_transform,
+    cross_fitted_rewards,
+    flat_features,
     frozen_step,
+    kernels,
     shift_transform,
     transform_settings,
 )
-from daband.linear.kernels import kernels
-from daband.linear.reward_model import cross_fitted_rewards, flat_features
-from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
 from daband.policies.for_pair import policy_for_pair, setting_defaults
-from daband.policies.input_checks import (
+from daband.policies.locks import Locks, defer_signals
+from daband.policies.reward_scale import RewardRange, RewardScale
+from daband.policies.rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
-    check_arms,
+    LARGEST_WEIGHT,
+    PendingRounds,
+    RoundIds,
     check_available,
     check_contexts,
+    check_played,
     check_prior_trust,
     check_propensities,
     check_rewards,
     check_seed,
     check_shape,
     check_whole,
+    pseudo_rewards,
+    resolve_weighting,
+    round_weights,
 )
-from daband.policies.locks import Locks, defer_signals
-from daband.policies.pending_rounds import PendingRounds
-from daband.policies.propensities import LARGEST_WEIGHT, pseudo_rewards, resolve_weighting, round_weights
-from daband.policies.reward_scale import RewardRange, RewardScale
-from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift
-from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
+from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
-__all__ = ["Policy", "RewardedDecision", "below", "build", "exploration_setting", "join_decisions", "load", "policies"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Policy",
+    "RewardedDecision",
+    "SavedPolicy",
+    "below",
+    "build",
+    "check_notes",
+    "exploration_setting",
+    "join_decisions",
+    "load",
+    "policies",
+    "read_checkpoint",
+    "read_notes",
+    "write_checkpoint",
+]
+
+# The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
+#
+# The header holds the policy's name and settings and the caller's notes as JSON; the tensors hold what was learned. See
+# ``daband.tensor_files`` for the digest.
+
+
+FORMAT_VERSION = 2
+_FORMAT = FileFormat(
+    name="daband-policy",
+    what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
+    version=FORMAT_VERSION,
+    oldest=FORMAT_VERSION,
+    remedy="train and save it anew",
+    required=("settings", "notes"),
+)
+
+
+class SavedPolicy(NamedTuple):
+    """What a file holds: the policy's settings, its arrays by name, and the caller's notes."""
+
+    settings: dict[str, Any]
+    arrays: dict[str, AnyArray]
+    notes: dict[str, str]
+
+
+def check_notes(notes: Mapping[str, str] | None) -> dict[str, str]:
+    """The caller's notes as a file can hold them: texts by name."""
+    if notes is None:
+        return {}
+    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
+        raise InvalidInput(f"notes must be a mapping from text to text, got {notes!r}")
+    return dict(notes)
+
+
+def write_checkpoint(
+    path: str | Path, settings: dict[str, Any], arrays: dict[str, AnyArray], notes: dict[str, str]
+) -> None:
+    """Write a whole file or nothing."""
+    write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
+
+
+def read_checkpoint(path: str | Path) -> SavedPolicy:
+    """Settings, arrays and notes of a saved policy, each bit as it was written."""
+    header, arrays = read_tensor_file(path, _FORMAT)
+    return SavedPolicy(header["settings"], arrays, header["notes"])
+
+
+def read_notes(path: str | Path) -> dict[str, str]:
+    """The caller's notes in a saved policy's header."""
+    notes: dict[str, str] = read_tensor_header(path, _FORMAT)["notes"]
+    return notes
+
 
 _NO_LOCK = nullcontext()
 _FLOAT64 = np.dtype(np.float64)
@@ -419,8 +490,7 @@ class Policy(ABC, metaclass=_PolicyType):
             checked = self._check_contexts(contexts)
             n = len(checked)
             where = self._index(domain)
-            arms = check_arms(arm, n, self.n_arms)
-            rewards = check_rewards(reward, (n,))
+            arms, rewards = check_played(arm, reward, n, self.n_arms)
             self._scale.check(rewards)
             weighting, propensities = "none", None
             if propensity is not None or propensity_weighting is not None:
@@ -542,7 +612,7 @@ class Policy(ABC, metaclass=_PolicyType):
 
     def _domain_weights(self, domain: int, n: int) -> FloatArray | None:
         """The weights (n,) of rounds of a domain; None where each counts once."""
-        if self.domains.is_target(domain) or self._source_weights[domain] == 1.0:
+        if domain >= len(self._source_weights) or self._source_weights[domain] == 1.0:
             return None
         return np.full(n, self._source_weights[domain])
 
@@ -805,10 +875,6 @@ class Policy(ABC, metaclass=_PolicyType):
 
     # Between what users call and what a policy implements.
 
-    @property
-    def _state_guard(self) -> AbstractContextManager[object]:
-        return self._locks.state if self.locks_state else _NO_LOCK
-
     def _decide_request(
         self, request: tuple[AnyArray, int, BoolArray | None], first_round: int, rule: str | None
     ) -> Decision:
@@ -863,13 +929,16 @@ class Policy(ABC, metaclass=_PolicyType):
         weights: FloatArray | None,
         times: FloatArray | None = None,
     ) -> None:
-        unit = self._scale.to_unit(rewards)
+        unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
-        with self._state_guard:
+        with self._locks.state if self.locks_state else _NO_LOCK:
             features = self._transform_contexts(contexts, domain)
             own = self._domain_weights(domain, len(arms))
-            weights = own if weights is None else weights if own is None else own * weights
-            self._learn(features, arms, unit, domain, self._age(len(arms), weights, times))
+            if own is not None:
+                weights = own if weights is None else own * weights
+            if self.half_life is not None:
+                weights = self._age(len(arms), weights, times)
+            self._learn(features, arms, unit, domain, weights)
             self.rounds_learned += len(arms)
 
     def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
@@ -936,7 +1005,7 @@ class Policy(ABC, metaclass=_PolicyType):
             first = self.rounds_decided
             self.rounds_decided += len(contexts)
         try:
-            with self._state_guard:
+            with self._locks.state if self.locks_state else _NO_LOCK:
                 decision = self._play(self._transform_contexts(contexts, domain), unit, domain, mask, first)
         except BaseException:
             with self._locks.state:

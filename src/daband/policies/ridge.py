@@ -20,13 +20,19 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput
-from daband.linear import ArmModel, Decision, Exploration, RidgeHead, RidgeSums
-from daband.linear.norm_limit import LARGEST_SQUARE
-from daband.policies.input_checks import LARGEST_RAW_NORM, check_arms, check_propensities, check_rewards
+from daband.linear import LARGEST_SQUARE, ArmModel, Decision, Exploration, RidgeHead, RidgeSums
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.propensities import WEIGHTINGS, resolve_weighting, round_weights
 from daband.policies.reward_scale import RewardRange
-from daband.policies.round_ids import RoundIds
+from daband.policies.rounds import (
+    LARGEST_RAW_NORM,
+    WEIGHTINGS,
+    RoundIds,
+    check_played,
+    check_propensities,
+    check_rewards,
+    resolve_weighting,
+    round_weights,
+)
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
 
@@ -193,7 +199,7 @@ class RidgePolicy(Policy):
         """
         checked = self._check_contexts(contexts)
         n = len(checked)
-        arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
+        arms, rewards = check_played(arm, reward, n, self.n_arms)
         self._scale.check(rewards)
         unit = self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)

@@ -31,14 +31,24 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray
-from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableTransform
-from daband.domains.readers.parquet_files import log_files, read_footer, read_frames, refuse_nulls, resolve_columns
-from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
-from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.domains import (
+    Columns,
+    Contexts,
+    LoggedDomain,
+    LogPart,
+    ParquetLog,
+    RewardDomain,
+    TableTransform,
+    log_files,
+    opened_log,
+    read_footer,
+    read_frames,
+    refuse_nulls,
+    resolve_columns,
+)
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.files import read_npz, write_bytes
-from daband.policies import Policy, RidgePolicy, read_checkpoint
-from daband.policies.input_checks import check_domain, check_prior_trust
-from daband.suggestions import did_you_mean
+from daband.policies import Policy, RidgePolicy, check_domain, check_prior_trust, read_checkpoint
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
