@@ -19,17 +19,9 @@ from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, Rewar
 from daband.errors import InvalidInput
 
 __all__ = [
-    "PAIR_CHECKS",
-    "check_finite_contexts",
-    "check_names",
-    "check_no_target_rewards_in_reach",
-    "check_order",
-    "check_pair",
-    "check_registered_pair",
-    "check_rewards",
-    "check_shapes",
-    "check_source_test",
-]
+    "PAIR_CHECKS", "check_finite_contexts", "check_names", "check_no_target_rewards_in_reach", "check_order",
+    "check_pair", "check_registered_pair", "check_rewards", "check_shapes", "check_source_test",
+]  # fmt: skip
 
 PAIR_CHECKS = Checks()
 

@@ -161,7 +161,9 @@ def check_propensities_weigh_rounds(make: MakePolicy) -> None:
         assert_close(without.decide(contexts).mean, even.decide(contexts).mean, "means")
         for weighting in even.propensity_weightings:
             policy = fresh(make, arms)
-            policy.update(contexts, chosen, reward, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting)
+            policy.update(
+                contexts, chosen, reward, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting
+            )
             policy.observe_target(contexts)
             policy.adapt(steps=2)
             assert policy.rounds_learned == 24, policy.rounds_learned

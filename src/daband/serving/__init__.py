@@ -11,18 +11,6 @@ from daband.serving.networks import Network, network_from
 from daband.table_transform import RowWarning
 
 __all__ = [
-    "MOST_CONTEXTS",
-    "Deployed",
-    "DeployedDecision",
-    "ExportWarning",
-    "FrozenParts",
-    "FrozenPolicy",
-    "Member",
-    "Monitor",
-    "MonitorReport",
-    "Network",
-    "RowWarning",
-    "export",
-    "load_deployed",
-    "network_from",
-]
+    "MOST_CONTEXTS", "Deployed", "DeployedDecision", "ExportWarning", "FrozenParts", "FrozenPolicy", "Member",
+    "Monitor", "MonitorReport", "Network", "RowWarning", "export", "load_deployed", "network_from",
+]  # fmt: skip

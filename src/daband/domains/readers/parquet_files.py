@@ -19,19 +19,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
-    "LogFile",
-    "LogPart",
-    "UnusableFile",
-    "check_schema",
-    "is_list",
-    "lists_as_rows",
-    "log_files",
-    "read_footer",
-    "read_frames",
-    "refuse_nulls",
-    "refuse_where",
-    "resolve_columns",
-]
+    "LogFile", "LogPart", "UnusableFile", "check_schema", "is_list", "lists_as_rows", "log_files", "read_footer",
+    "read_frames", "refuse_nulls", "refuse_where", "resolve_columns",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
