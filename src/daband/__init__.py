@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Policy,
         Random,
         Recipe,
+        Trees,
         load,
         recipe_for,
     )
@@ -40,9 +41,9 @@ __version__ = "0.3.0"
 __all__ = [
     "PCA", "Assessment", "Audit", "CheckpointError", "Choice", "Constant", "DABand", "DabandError", "DataError",
     "Decision", "Evaluation", "InvalidInput", "LinUCB", "LogEstimate", "NeuralLinUCB", "NotFitted", "Policy", "Random",
-    "Recipe", "Run", "Shift", "Standardise", "TrainingDiverged", "assess", "audit", "choose", "continue_on_target",
-    "domains", "evaluate", "evaluate_log", "export", "fit_log", "learn_log", "load", "load_deployed", "recipe_for",
-    "train",
+    "Recipe", "Run", "Shift", "Standardise", "TrainingDiverged", "Trees", "assess", "audit", "choose",
+    "continue_on_target", "domains", "evaluate", "evaluate_log", "export", "fit_log", "learn_log", "load",
+    "load_deployed", "recipe_for", "train",
 ]  # fmt: skip
 
 
@@ -50,7 +51,7 @@ _NAMES_OF = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "evaluation": "Evaluation LogEstimate evaluate evaluate_log",
     "linear": "PCA Decision Standardise",
-    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Recipe load recipe_for",
+    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Recipe Trees load recipe_for",
     "serving": "export load_deployed",
     "shift": "Shift",
     "training": "Run continue_on_target fit_log learn_log train",
