@@ -37,8 +37,8 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
         "",
         f"That is {load['ratio']:.0%} of the bare endpoint (goal: 60%); p99 is {spread:.1f} times the median",
         "(goal: 5).",
-        f"By turn: {', '.join(f'{one:.0%}' for one in ratios)}. The load of the machine was {machine['load']:.1f} after",
-        "the last turn.",
+        f"By turn: {', '.join(f'{one:.0%}' for one in ratios)}. The load of the machine was {machine['load']:.1f}",
+        "after the last turn.",
         "",
     ]
     soak = load["soak"]

@@ -110,10 +110,7 @@ def export(
         "reference": None,
     }
     arrays = frozen.arrays()
-    if earlier is not None:
-        ranges = earlier.reader.ranges
-    else:
-        ranges = None if layout is not None else _ranges(frozen, contexts)
+    ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
     if ranges is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     deployed = assembled(frozen, _through_json(header), ranges=ranges, reference=None)
