@@ -13,6 +13,7 @@ from daband.domains.contract import (
 from daband.domains.datasets.files import FilesRead, read_files
 from daband.domains.datasets.synthetic import SyntheticView
 from daband.domains.download import check, get, listing, resources
+from daband.domains.mixtures import join_pairs, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import Columns
@@ -59,6 +60,7 @@ __all__ = [
     "from_table",
     "get",
     "imagenet_normalise",
+    "join_pairs",
     "listing",
     "load",
     "log_files",
@@ -72,4 +74,5 @@ __all__ = [
     "register_pair",
     "resolve_columns",
     "resources",
+    "restrict_pair",
 ]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from daband.domain_names import DomainNames
 from daband.errors import InvalidInput, did_you_mean
 from daband.linear import PCA, Standardise
 from daband.shift import ShiftLike, as_shift
@@ -37,6 +38,9 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(free)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
     arguments["shift"] = getattr(pair, "shift", None)
+    domains = getattr(pair, "domains", None)
+    if domains not in (None, DomainNames()):
+        arguments["domains"] = domains
     if "transform" not in settings:
         arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"))
     arguments |= settings
@@ -47,6 +51,8 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
             arguments["alpha"] = standardised_alpha(n_features)
             arguments.setdefault("ridge", standardised_ridge(n_features))
     policy = kind(**{name: value for name, value in arguments.items() if name in offered})
+    if "domains" in arguments and "domains" not in offered:
+        policy.domains = arguments["domains"]  # type: ignore[attr-defined]
     table = getattr(pair, "table", None)
     if table is not None:
         policy.table = table  # type: ignore[attr-defined]
