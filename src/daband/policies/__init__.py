@@ -28,6 +28,7 @@ from daband.policies.rounds import (
     check_rewards,
     resolve_weighting,
 )
+from daband.policies.trees import Trees
 
 if TYPE_CHECKING:
     from daband.learning import Recipe
@@ -46,6 +47,7 @@ __all__ = [
     "RewardRange",
     "RewardedDecision",
     "RidgePolicy",
+    "Trees",
     "adapt_stacked",
     "build",
     "can_stack",
