@@ -25,17 +25,9 @@ from daband.errors import InvalidInput
 from daband.registry import Registry
 
 __all__ = [
-    "Encoded",
-    "Encoder",
-    "Features",
-    "InferenceEncoder",
-    "LatentSettings",
-    "dense",
-    "domain_rows",
-    "encoders",
-    "unit_norm",
-    "unit_range",
-]
+    "Encoded", "Encoder", "Features", "InferenceEncoder", "LatentSettings", "dense", "domain_rows", "encoders",
+    "unit_norm", "unit_range",
+]  # fmt: skip
 
 
 class Encoded(NamedTuple):
