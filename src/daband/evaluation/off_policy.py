@@ -366,8 +366,8 @@ class _Facts:
         if abs(average.value - (1.0 - share)) > _DEVIATIONS * average.error:
             reasons.append(
                 f"weights average {average.value:.3g} instead of {1.0 - share:.3g}: propensities are not those of the "
-                "log, or the policy takes arms in contexts where the log never does; of those nothing is known, and the "
-                "estimate leaves them out"
+                "log, or the policy takes arms in contexts where the log never does; of those nothing is known, and "
+                "the estimate leaves them out"
             )
         dropped = weights.total - kept.total
         if estimator == "switch-dr" and dropped > _ROUNDING * weights.total:
