@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, did_you_mean
 from daband.linear import PCA, Standardise
 from daband.shift import ShiftLike, as_shift
-from daband.suggestions import did_you_mean
 
 __all__ = ["default_transform", "policy_for_pair", "setting_defaults", "standardised_alpha", "standardised_ridge"]
 

@@ -28,27 +28,25 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
-from daband.encoders.frozen import freeze_encoder
+from daband.encoders import freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning.inference_encoder import InferenceEncoder
-from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
-from daband.learning.settings import EncoderSettings, Recipe
-from daband.learning.stepper import take_steps
+from daband.learning import EncoderSettings, InferenceEncoder, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
 from daband.linear import (
     ArmModel,
     Decision,
+    ExpertShares,
     Exploration,
     HeadMixture,
     PrimalRidge,
     RidgeHead,
     Standardise,
+    arm_probabilities,
+    calibrated_scale,
+    check_head_memory,
+    label_shift,
     shift_transform,
 )
-from daband.linear.aggregation import ExpertShares
-from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
-from daband.linear.head import check_head_memory
 from daband.objectives import FEEDBACKS
 from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
@@ -204,6 +202,8 @@ class NeuralLinUCB(Policy):
         seed: decides initial weights, batches, ties and draws.
         shift: what may differ between the domains, e.g. "covariate" (``daband.Shift``); by the shape of a context,
             unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
+        half_life: after how many rounds, or how much of the ``time`` that ``update`` is told, a round counts half in
+            the heads, and is half as likely to be drawn by a gradient step.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -239,6 +239,7 @@ class NeuralLinUCB(Policy):
         device: str = "auto",
         seed: int = 0,
         shift: ShiftLike = None,
+        half_life: float | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -248,6 +249,7 @@ class NeuralLinUCB(Policy):
             transform=transform,
             seed=seed,
             shift=shift,
+            half_life=half_life,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
@@ -307,6 +309,7 @@ class NeuralLinUCB(Policy):
                 exploration=exploration,
                 seed=self.seed,
                 form=form,
+                fades=self.half_life is not None,
             )
 
         latent = self._learner.encoder.dimension
@@ -605,7 +608,14 @@ class NeuralLinUCB(Policy):
 
     @property
     def can_discount(self) -> bool:
-        return self._head.can_discount
+        return self._head.can_discount and self.half_life is None
+
+    def _fade(self, factor: float) -> None:
+        with self._locks.state:
+            for expert in self._experts:
+                expert.head.fade(factor)
+        for buffer in self._buffers.rounds:
+            buffer.fade(factor)
 
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
         with self._locks.state:
