@@ -246,8 +246,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     estimates = [estimate_target(scores, explanations, member=i) for i in range(len(policies))]
     place, _ = _without_rewards([options[i] for i in kept], scores, estimates)
     record["chosen"] = options[kept[place]].name
-    known = np.array([np.mean(list(estimate.by_explanation.values())) for estimate in estimates])
-    record["bought"] = _buy(scores, known, table[order], place)
+    record["bought"] = _buy(scores, table[order], place, one_hot=pair.feedback == "one_hot")
     record["seconds"] = time.time() - start
     (out / f"{path.stem}__{seed}.json").write_text(json.dumps(record))
     return record
@@ -263,32 +262,36 @@ def _distinct(policies: Sequence[Any], pair: Any) -> list[int]:
     return sorted(kept.values())
 
 
-def _buy(scores: Any, estimates: Any, table: Any, place: int) -> dict[str, Any]:
-    """How far below the best candidate the choice is after so many rewards: as ``choose`` asks, and drawn evenly."""
+def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any]:
+    """How far below the best candidate the choice is after so many rewards: as ``choose`` asks, and drawn evenly.
+
+    Evenly with the candidates' predictions as control variates ("even"), and without ("plain").
+    """
     from daband.trust.selection import Proposals, Selection
 
     arms = scores.target_arm
     predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
     rows = np.arange(arms.shape[1])
     truth = np.array([table[rows, own].mean() for own in arms])
-    found: dict[str, Any] = {"asked": {}, "even": {}, "stopped": [], "best_kept": [], "covered": [], "width": []}
-    for budget in BUDGETS:
-        found["asked"][str(budget)], found["even"][str(budget)] = [], []
+    found: dict[str, Any] = {name: {} for name in ("asked", "even", "plain")}
+    found |= {name: [] for name in ("stopped", "best_kept", "covered", "width")}
+    for how in ("asked", "even", "plain"):
+        found[how] = {str(budget): [] for budget in BUDGETS}
     for draw in range(DRAWS):
-        selection = Selection(Proposals(arms, predicted, draw), estimates)
+        selection = Selection(Proposals(arms, predicted), one_hot=one_hot, seed=draw)
         for spent in range(max(BUDGETS) + 1):
             if spent in BUDGETS:
                 leader = selection.leader if selection.asked else place
                 found["asked"][str(spent)].append(float(truth.max() - truth[leader]))
-            question = selection.question()
-            if question is not None and not selection.finished:
-                selection.answer(float(np.clip(table[question], 0.0, 1.0)))
+            if not selection.finished and (questions := selection.draw()):
+                selection.answer(float(np.clip(table[questions[0]], 0.0, 1.0)))
         found["stopped"].append(selection.asked)
         found["best_kept"].append(bool(selection.remaining[truth.argmax()]))
         limits = selection.interval(selection.leader)
         found["covered"].append(bool(limits.low - 1e-9 <= truth[selection.leader] <= limits.high + 1e-9))
         found["width"].append(limits.high - limits.low)
-        found["even"] = _evenly(found["even"], arms, predicted, estimates, table, truth, place, draw)
+        for how, guess in (("even", predicted), ("plain", np.zeros_like(predicted))):
+            found[how] = _evenly(found[how], arms, guess, table, truth, place, draw)
     return found
 
 
@@ -296,7 +299,6 @@ def _evenly(
     found: dict[str, list[float]],
     arms: Any,
     predicted: Any,
-    estimates: Any,
     table: Any,
     truth: Any,
     place: int,
@@ -309,8 +311,7 @@ def _evenly(
     base = np.array([predicted[np.arange(n), own].mean() for own in arms])
     for spent in range(max(BUDGETS) + 1):
         if str(spent) in found:
-            values = base + total / spent if spent else estimates
-            leader = int(values.argmax()) if spent else place
+            leader = int((base + total / spent).argmax()) if spent else place
             found[str(spent)].append(float(truth.max() - truth[leader]))
         context = generator.integers(n)
         proposed = np.unique(arms[:, context])
@@ -345,7 +346,9 @@ def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, se
                 for seed in group:
                     untrained[path, seed] = untrained.get((path, seed), 0) + 1
     todo = [job for _, job in sorted(training, key=lambda one: one[0])]
-    unjudged = {(path, seed): second for path in paths for seed, second in zip(seeds, [*seeds[1:], *seeds], strict=False)}
+    unjudged = {
+        (path, seed): second for path in paths for seed, second in zip(seeds, [*seeds[1:], *seeds], strict=False)
+    }
     running: dict[Any, tuple[Any, ...]] = {}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         while todo or running:
@@ -425,7 +428,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         own = [record for record in records if kind in (record["data"], "all")]
         for budget in BUDGETS:
             row: dict[str, Any] = {"data": kind, "rewards": budget}
-            for how in ("asked", "even"):
+            for how in ("asked", "even", "plain"):
                 lost = [value for record in own for value in record["bought"][how][str(budget)]]
                 row[f"{how}_within"], row[f"{how}_lost"] = _mean(value <= 0.03 for value in lost), _mean(lost)
             found["rewards"].append(row)
@@ -486,7 +489,9 @@ def main() -> None:
         export(given.half, given.export)
     if given.pairs:
         given.out.mkdir(parents=True, exist_ok=True)
-        paths = [p for p in sorted(given.pairs.glob("*.npz")) if not given.kinds or p.stem.split("__")[0] in given.kinds]
+        paths = [
+            p for p in sorted(given.pairs.glob("*.npz")) if not given.kinds or p.stem.split("__")[0] in given.kinds
+        ]
         run(paths, given.seeds, given.out, jobs=given.jobs, seconds=given.seconds, episodes=given.episodes)
     if given.runs:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]

@@ -139,12 +139,13 @@ def questions_csv(
     arms: Sequence[int],
     *,
     names: Sequence[str],
-    files: Sequence[str],
+    files: Sequence[str] = (),
     contexts: Sequence[int] = (),
+    rewards: Mapping[int, float] | None = None,
 ) -> str:
-    """The questions as CSV with an empty column for rewards; ``names`` (K,) and ``files`` (n,) may be empty.
+    """The questions as CSV with a column for rewards to fill in; ``names`` (K,) and ``files`` (n,) may be empty.
 
-    ``contexts`` (n,) are their positions in the target, where the ids are not.
+    ``contexts`` (n,) are their positions in the target, where the ids are not; ``rewards`` by id are known already.
     """
     columns: dict[str, Sequence[Any]] = {"id": ids}
     if contexts:
@@ -154,7 +155,7 @@ def questions_csv(
     columns["arm"] = arms
     if names:
         columns["arm_name"] = [names[arm] for arm in arms]
-    columns["reward"] = [""] * len(ids)
+    columns["reward"] = [(rewards or {}).get(identity, "") for identity in ids]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -162,12 +163,15 @@ def questions_csv(
     return text.getvalue()
 
 
-def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]:
+def read_answers(
+    path: str | Path, asked: Mapping[int, int], *, contexts: Sequence[int] | None = None
+) -> dict[int, float]:
     """Rewards by id from a CSV with the columns ``id`` and ``reward``; rows with an empty reward are not answered yet.
 
     Args:
         path: the file. A column ``arm`` is compared with what was asked; other columns are ignored.
         asked: the arm of every question by its id.
+        contexts: the context of every question, where the file has more questions than are asked so far.
     """
     path = checked_path(path, "answers")
     try:
@@ -189,8 +193,15 @@ def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]
     for line, row in rows:
         where = f"{path}, line {line}"
         identity = _whole(row["id"], f"{where}: id")
+        if contexts is not None and identity >= len(contexts):
+            continue
         if identity not in asked:
             raise InvalidInput(f"{where}: id {identity} was not asked; answer the ids of questions.csv")
+        if contexts is not None and _whole(row.get("context"), f"{where}: context") != contexts[identity]:
+            raise InvalidInput(
+                f"{where}: id {identity} is not about context {contexts[identity]}: these are the questions of other "
+                "candidates; give another directory"
+            )
         if identity in seen:
             raise InvalidInput(f"{where}: id {identity} is answered in line {seen[identity]} already; keep one of them")
         seen[identity] = line
