@@ -429,7 +429,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for budget in BUDGETS:
             row: dict[str, Any] = {"data": kind, "rewards": budget}
             for how in ("asked", "even", "plain"):
-                lost = [value for record in own for value in record["bought"][how][str(budget)]]
+                lost = [value for record in own for value in record["bought"].get(how, {}).get(str(budget), ())]
                 row[f"{how}_within"], row[f"{how}_lost"] = _mean(value <= 0.03 for value in lost), _mean(lost)
             found["rewards"].append(row)
         simple = [max(r["values"][m] for m in SIMPLE if m in r["values"]) for r in own]
