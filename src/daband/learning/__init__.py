@@ -5,7 +5,6 @@ Here is everything that composes a ``Recipe``; ``daband.policies.recipes`` has t
 
 from daband.encoders import Augmentation, LatentSettings
 from daband.learning.flat_parameters import FlatStatistics
-from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
 from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
@@ -17,7 +16,6 @@ __all__ = [
     "Augmentation",
     "EncoderSettings",
     "FlatStatistics",
-    "InferenceEncoder",
     "LatentSettings",
     "Learner",
     "LearningSettings",

@@ -202,7 +202,8 @@ class Standardise:
         def watch(rows: FloatArray, deviations: FloatArray) -> None:
             _warn_of_outlier(rows, deviations, step.mean)
 
-        return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=watch)
+        rows = contexts.reshape(-1, len(step.mean))
+        return step(rows if rows.dtype == np.float64 else unit_scale(rows), watch=watch)
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """What it does to contexts of a domain, as fitted."""

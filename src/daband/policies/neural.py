@@ -28,10 +28,10 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
-from daband.encoders import freeze_encoder
+from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning import EncoderSettings, InferenceEncoder, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
+from daband.learning import EncoderSettings, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
 from daband.linear import (
     ArmModel,
     Decision,
@@ -442,7 +442,7 @@ class NeuralLinUCB(Policy):
         self._acting = Acting(experts, tuple(shares[ready].tolist()))
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
-        transformed = super()._transform_contexts(contexts, domain)
+        transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
         return transformed if self._layout is None else channels_first(transformed, self._layout)
 
     def _encode(self, expert: Expert, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
@@ -525,7 +525,8 @@ class NeuralLinUCB(Policy):
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         predicted = None
-        if self._learner.gated and not self.domains.is_target(domain):
+        in_source = domain < len(self.domains.sources)
+        if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
@@ -650,7 +651,7 @@ class NeuralLinUCB(Policy):
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
-        if not self.domains.is_target(domain):
+        if domain < len(self.domains.sources):
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)

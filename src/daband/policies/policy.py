@@ -32,7 +32,7 @@ import copy
 import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -64,9 +64,9 @@ from daband.policies.rounds import (
     LARGEST_WEIGHT,
     PendingRounds,
     RoundIds,
-    check_arms,
     check_available,
     check_contexts,
+    check_played,
     check_prior_trust,
     check_propensities,
     check_rewards,
@@ -488,8 +488,7 @@ class Policy(ABC, metaclass=_PolicyType):
             checked = self._check_contexts(contexts)
             n = len(checked)
             where = self._domain if domain is None else self.domains.index(domain)
-            arms = check_arms(arm, n, self.n_arms)
-            rewards = check_rewards(reward, (n,))
+            arms, rewards = check_played(arm, reward, n, self.n_arms)
             self._scale.check(rewards)
             weighting, propensities = "none", None
             if propensity is not None or propensity_weighting is not None:
@@ -825,10 +824,6 @@ class Policy(ABC, metaclass=_PolicyType):
 
     # Between what users call and what a policy implements.
 
-    @property
-    def _state_guard(self) -> AbstractContextManager[object]:
-        return self._locks.state if self.locks_state else _NO_LOCK
-
     def _decide_request(
         self, request: tuple[AnyArray, int, BoolArray | None], first_round: int, rule: str | None
     ) -> Decision:
@@ -883,11 +878,13 @@ class Policy(ABC, metaclass=_PolicyType):
         weights: FloatArray | None,
         times: FloatArray | None = None,
     ) -> None:
-        unit = self._scale.to_unit(rewards)
+        unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
-        with self._state_guard:
+        with self._locks.state if self.locks_state else _NO_LOCK:
             features = self._transform_contexts(contexts, domain)
-            self._learn(features, arms, unit, domain, self._age(len(arms), weights, times))
+            if self.half_life is not None:
+                weights = self._age(len(arms), weights, times)
+            self._learn(features, arms, unit, domain, weights)
             self.rounds_learned += len(arms)
 
     def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
@@ -954,7 +951,7 @@ class Policy(ABC, metaclass=_PolicyType):
             first = self.rounds_decided
             self.rounds_decided += len(contexts)
         try:
-            with self._state_guard:
+            with self._locks.state if self.locks_state else _NO_LOCK:
                 decision = self._play(self._transform_contexts(contexts, domain), unit, domain, mask, first)
         except BaseException:
             with self._locks.state:
