@@ -301,4 +301,5 @@ class Selection:
 def _variance_of_difference(covariance: FloatArray, place: int) -> FloatArray:
     """Of all values and the one at a place, (C,)."""
     diagonal = covariance.diagonal()
-    return np.maximum(diagonal + diagonal[place] - 2.0 * covariance[place], 1e-12)
+    variance: FloatArray = np.maximum(diagonal + diagonal[place] - 2.0 * covariance[place], 1e-12)
+    return variance
