@@ -271,11 +271,8 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
         if wanted
         else "the largest estimated value without target rewards"
     )
-    reward, weight = scores.reward[place], scores.weight[place]
-    total = max(float(weight.sum()), 1e-12)
-    error = float(np.sqrt(np.square(weight * (reward - values[place])).sum())) / total
     constants = [index for index in range(len(options)) if index not in uses]
-    if constants and max(values[constants]) >= values[place] - error:
+    if constants and max(values[constants]) >= values[place]:
         best = max(constants, key=lambda index: values[index])
         return best, "contexts have not shown in the source that they help: the constant arm"
     return place, why
@@ -335,13 +332,16 @@ def _filled_in(
     arms = dict(enumerate(arm for _, arm in questions))
     contexts = [int(positions[context]) for context, _ in questions]
     known: dict[int, float] = {}
-    rows = 0
+    n_written = 0
     if path.exists():
         known = read_answers(path, arms, contexts=contexts)
-        rows = path.read_text(encoding="utf-8-sig").strip().count("\n")
-    if rows < len(questions):
-        names = pair.class_names
-        write_text(path, questions_csv(list(arms), list(arms.values()), names=names, contexts=contexts, rewards=known))
+        n_written = path.read_text(encoding="utf-8-sig").strip().count("\n")
+    if n_written < len(questions):
+        rows = {column: [names[place] for place in contexts] for column, names in pair.target.row_names.items()}
+        text = questions_csv(
+            list(arms), list(arms.values()), names=pair.class_names, rows=rows, contexts=contexts, rewards=known
+        )
+        write_text(path, text)
     return {questions[i]: reward for i, reward in known.items()}
 
 
