@@ -56,20 +56,25 @@ def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
     np.testing.assert_array_equal(both.arm, scores.argmax(axis=1))
 
 
-def test_playing_is_deciding_and_learning_round_by_round():
-    played, told = _policy(linear_weight=0.5), _policy(linear_weight=0.5)
-    contexts, _, _ = _rounds(40)
-    every_reward = np.random.default_rng(5).random((40, 2))
+@pytest.mark.parametrize("dim", [DIM, 1100])  # wide contexts begin in the dual form
+def test_playing_is_deciding_and_learning_round_by_round(dim):
+    played, told = _policy(linear_weight=0.5, dim=dim), _policy(linear_weight=0.5, dim=dim)
+    contexts, _, _ = _rounds(100, dim=dim)  # more than are played together
+    contexts[80:] = contexts[:20]
+    draw = np.random.default_rng(5)
+    every_reward, available = draw.random((100, 2)), draw.random((100, 2)) < 0.9
+    available[~available.any(axis=1)] = True
     for policy in (played, told):
         policy.prepare(contexts)
-    decision = played.play(contexts, every_reward)
+    decision = played.play(contexts, every_reward, available=available)
     arms = []
-    for row, rewards in zip(contexts, every_reward, strict=True):
-        arms.append(int(told.select(row[None]).arm[0]))
+    for row, rewards, mask in zip(contexts, every_reward, available, strict=True):
+        arms.append(int(told.select(row[None], available=mask).arm[0]))
         told.update(row[None], arms[-1:], rewards[arms[-1:]])
     assert decision.arm.tolist() == arms
-    np.testing.assert_allclose(played.decide(contexts).mean, told.decide(contexts).mean, atol=1e-9)
-    np.testing.assert_allclose(played.decide(contexts).width, told.decide(contexts).width, atol=1e-9)
+    assert played.expert_shares == pytest.approx(told.expert_shares)
+    np.testing.assert_allclose(played.decide(contexts).mean, told.decide(contexts).mean, atol=1e-7)
+    np.testing.assert_allclose(played.decide(contexts).width, told.decide(contexts).width, atol=1e-7)
 
 
 @pytest.mark.parametrize("explore", ["ucb", "greedy", "thompson"])

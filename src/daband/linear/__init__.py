@@ -3,7 +3,7 @@
 from daband.linear.dual import DualRidge
 from daband.linear.exploration import Decision, Exploration
 from daband.linear.head import ArmModel, RidgeHead
-from daband.linear.mixture import HeadMixture
+from daband.linear.mixture import EpisodeScores, HeadMixture
 from daband.linear.pca import PCA
 from daband.linear.primal import PrimalRidge
 from daband.linear.ridge_sums import RidgeSums
@@ -24,6 +24,7 @@ __all__ = [
     "ArmModel",
     "Decision",
     "DualRidge",
+    "EpisodeScores",
     "Exploration",
     "HeadMixture",
     "OutlierWarning",

@@ -12,7 +12,31 @@ from daband.linear.exploration import Decision
 from daband.linear.head import RidgeHead
 from daband.linear.scoring import mixed_scores
 
-__all__ = ["HeadMixture"]
+__all__ = ["EpisodeScores", "HeadMixture"]
+
+
+class EpisodeScores:
+    """Predicted rewards and squared widths, (B, K) each, of rounds under a head, while the rounds before are learned.
+
+    The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
+    products, and every round that is learned corrects those to come by a rank-one update; the head itself learns all of
+    them at the end. For heads of disjoint arms without prior trust.
+    """
+
+    def __init__(self, head: RidgeHead, features: AnyArray) -> None:
+        products, contexts, direct = head.statistics.products(features)
+        self.mean, self.variance = head.statistics.score_products(products, contexts, direct)
+        self._covariance = products if direct else np.matmul(products, contexts.T)
+
+    def learn(self, row: int, arm: int, reward: float) -> None:
+        """Correct the rows behind ``row``, in which this arm was played."""
+        rest = slice(row + 1, None)
+        covariance = self._covariance[arm]
+        column = covariance[row, rest].copy()
+        gain = column / (1.0 + covariance[row, row])
+        self.mean[rest, arm] += gain * (reward - self.mean[row, arm])
+        covariance[rest, rest] -= gain[:, None] * column
+        self.variance[rest, arm] = np.maximum(covariance.diagonal()[rest], 0.0)
 
 
 @dataclass(frozen=True)
@@ -55,7 +79,10 @@ class HeadMixture:
 
     def score(self, features: Sequence[AnyArray]) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths, (B, K) each."""
-        scores = [head.score(part) for head, part in zip(self.heads, features, strict=True)]
+        return self.mix([head.score(part) for head, part in zip(self.heads, features, strict=True)])
+
+    def mix(self, scores: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths from those of each head."""
         if len(scores) == 1:
             return scores[0]
         both = [(mean, np.sqrt(variance)) for mean, variance in scores]

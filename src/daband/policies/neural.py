@@ -39,6 +39,7 @@ from daband.learning.stepper import take_steps
 from daband.linear import (
     ArmModel,
     Decision,
+    EpisodeScores,
     Exploration,
     HeadMixture,
     PrimalRidge,
@@ -65,6 +66,8 @@ _LARGEST_PIXEL = 2.0
 _LARGEST_INPUT = 4096
 """Numbers of a context beyond which the network acts alone: the other expert would take longer than it."""
 _STREAK_THAT_STOPS = 3
+_PLAYED_TOGETHER = 64
+"""Rounds whose covariances are computed at once; they grow with its square."""
 _MOST_CONTEXTS = 2048
 """Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
 _MOST_DISTINCT = 1 << 16
@@ -376,8 +379,9 @@ class NeuralLinUCB(Policy):
         }
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
-        parts = {"_take_steps": "step", "_encode": "features", "_decide_by_heads": "head", "_learn_by_heads": "head"}
-        return [(part, self, method) for method, part in {**parts, "_fit_head": "head"}.items()]
+        heads = ("_decide_by_heads", "_learn_by_heads", "_play_block", "_fit_head")
+        parts = {"_take_steps": "step", "_encode": "features", **dict.fromkeys(heads, "head")}
+        return [(part, self, method) for method, part in parts.items()]
 
     @property
     def learner(self) -> Learner:
@@ -558,18 +562,60 @@ class NeuralLinUCB(Policy):
                 decision = experts[0].head.play(features[0], rewards, first_round=first_round, available=available)
         else:
             new = self._distinct.add(contexts) if len(experts) == len(self._experts) else None
+            blocked = self.arms == "disjoint" and all(expert.head.trust is None for expert in experts)
+            play, length = (self._play_block, _PLAYED_TOGETHER) if blocked else (self._play_round, 1)
             parts = []
-            for row in range(len(contexts)):
-                one = slice(row, row + 1)
-                own = [part[one] for part in features]
-                mask = None if available is None else available[one]
-                parts.append(self._decide_by_heads(self._acting, own, mask, first_round + row, None))
-                arm = parts[-1].arm
-                self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], None, None if new is None else new[one])
+            for start in range(0, len(contexts), length):
+                part = slice(start, start + length)
+                own, mask = [column[part] for column in features], None if available is None else available[part]
+                parts += play(own, rewards[part], mask, None if new is None else new[part], first_round + start)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
         self._remember(contexts, decision.arm, played, domain, None, decision.mean)
         return decision
+
+    def _play_round(
+        self,
+        features: Sequence[FloatArray],
+        rewards: FloatArray,
+        available: BoolArray | None,
+        new: BoolArray | None,
+        first_round: int,
+    ) -> list[Decision]:
+        decision = self._decide_by_heads(self._acting, features, available, first_round, None)
+        self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], None, new)
+        return [decision]
+
+    def _play_block(
+        self,
+        features: Sequence[FloatArray],
+        rewards: FloatArray,
+        available: BoolArray | None,
+        new: BoolArray | None,
+        first_round: int,
+    ) -> list[Decision]:
+        """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
+        experts = self._acting.experts
+        with self._locks.state:
+            scores = [EpisodeScores(expert.head, part) for expert, part in zip(experts, features, strict=True)]
+        decisions = []
+        for row in range(len(rewards)):
+            one = slice(row, row + 1)
+            mixed = self._acting.mixture.mix([(part.mean[one], part.variance[one]) for part in scores])
+            mask = None if available is None else available[one]
+            decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
+            arm = int(decisions[-1].arm[0])
+            if new is not None and new[row]:
+                predicted = np.array([[part.mean[row, arm] for part in scores]])
+                if self._shares.add(predicted, rewards[one, arm]):
+                    self._publish()
+            for part in scores:
+                part.learn(row, arm, float(rewards[row, arm]))
+        arms = np.concatenate([decision.arm for decision in decisions])
+        with self._locks.state:
+            for expert, part in zip(experts, features, strict=True):
+                expert.head.learn(part, arms, rewards[np.arange(len(arms)), arms])
+        return decisions
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
