@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.linear import DualRidge, PrimalRidge
 
 DIM = 6
 
@@ -210,3 +211,28 @@ def test_without_a_weight_the_network_acts_alone():
     assert policy.expert_shares == {"network": 1.0}
     with pytest.raises(daband.InvalidInput, match="linear_weight"):
         _policy(linear_weight=1.0)
+
+
+def test_a_wide_expert_is_exported_without_its_widths(tmp_path):
+    policy = _policy(daband.DABand, linear_weight=0.5, dim=1100)
+    contexts, arms, rewards = _rounds(80, dim=1100)
+    policy.prepare(contexts)
+    policy.update(contexts, arms, rewards)
+    shares = dict(zip(policy.expert_shares, policy._acting.mixture.width_shares, strict=True))
+    assert policy.expert_shares["ridge"] > 0
+    assert shares["ridge"] == 0
+    assert shares["network"] > 0
+    path = tmp_path / "p.daband"
+    daband.export(policy, path, domain="source")
+    assert path.stat().st_size < 4e6  # the inverses alone would take 19 MB
+    deployed = daband.load_deployed(path)
+    decided = [deployed.decide(row).arm for row in contexts[:20]]
+    assert decided == policy.decide(contexts[:20], "source").arm.tolist()
+
+
+def test_coefficients_in_the_dual_form_are_those_in_the_primal_form():
+    contexts, arms, rewards = _rounds(60, dim=12)
+    dual, primal = DualRidge(2, 12, 0.5), PrimalRidge(2, 12, 0.5)
+    for statistics in (dual, primal):
+        statistics.update(contexts, arms, rewards)
+    np.testing.assert_allclose(dual.theta, primal.theta, atol=1e-8)

@@ -85,7 +85,7 @@ class RidgeHead:
         """Where prior trust is chosen as rewards arrive, it owns the statistics; ``statistics`` are those that act."""
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
-        if form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30))):
+        if form == "dual" or (form == "auto" and (self.is_wide or not self._primal_fits(heads, 1 << 30))):
             self.statistics = DualRidge(heads, dim, ridge)
         else:
             self.statistics = PrimalRidge(heads, dim, ridge)
@@ -251,6 +251,11 @@ class RidgeHead:
         return fresh
 
     @property
+    def is_wide(self) -> bool:
+        """Whether there are so many features that statistics begin in the dual form."""
+        return self.dim >= _DUAL_FROM_DIM
+
+    @property
     def can_discount(self) -> bool:
         """Whether the statistics are small enough to be kept once for every discount."""
         heads = self.statistics.n_heads
@@ -317,8 +322,10 @@ class RidgeHead:
             )
         return statistics.to_primal()
 
-    def frozen(self) -> tuple[FloatArray, FloatArray]:
-        """Copies of theta (heads, d) and of the inverse of A (heads, d, d)."""
+    def frozen(self, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Copies of theta (heads, d) and of the inverse of A (heads, d, d): (heads, 0, 0) without ``widths``."""
+        if not widths:
+            return self.statistics.theta.copy(), np.zeros((self.statistics.n_heads, 0, 0))
         statistics = self.primal("the policy cannot be exported")
         return statistics.theta.copy(), statistics.inverse.copy()
 

@@ -91,10 +91,16 @@ class HeadMixture:
 
     @property
     def width_shares(self) -> tuple[float, ...]:
-        """What each head's width counts, in units of the first one's alpha."""
+        """What each head's width counts, in units of the first one's alpha.
+
+        That of a wide head beside another is left out: its alpha and its ridge leave next to nothing of it, and in an
+        exported file it would take the square of its features for every arm.
+        """
         alpha = self.heads[0].exploration.alpha
         ratios = [head.exploration.alpha / alpha if alpha > 0 else 1.0 for head in self.heads]
-        return tuple(share * ratio for share, ratio in zip(self.shares, ratios, strict=True))
+        wide = [head.is_wide and head is not self.heads[0] for head in self.heads]
+        parts = zip(self.shares, ratios, wide, strict=True)
+        return tuple(0.0 if left_out else share * ratio for share, ratio, left_out in parts)
 
     def with_arms(self, n_arms: int) -> HeadMixture:
         """The same heads for another number of shared arms."""

@@ -486,7 +486,7 @@ class NeuralLinUCB(Policy):
         for expert, share, width in zip(acting.experts, acting.shares, acting.mixture.width_shares, strict=True):
             if share == 0.0:
                 continue
-            theta, inverse = expert.head.frozen()
+            theta, inverse = expert.head.frozen(widths=width > 0)
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
