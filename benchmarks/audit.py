@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import FloatArray
+from daband.trust.audit import certainty
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
-from daband.trust.audit_predictions import certainty
 from daband.trust.score_interval import Counts, score_limits
 
 BUDGETS = (100, 200)

@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 
 import daband
-from daband.blas_threads import one_blas_thread
+from daband.arrays import one_blas_thread
 from daband.linear.primal import PrimalRidge
 
 N_FILES, N_FEATURES, N_ARMS = 64, 32, 10

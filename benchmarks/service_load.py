@@ -33,8 +33,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from daband.service.store import Event, Reward, Store
-from daband.service.writer import Writer
+from daband.service.store import Event, Reward, Store, Writer
 
 CLIENTS = 16
 

@@ -7,6 +7,8 @@ import functools
 import math
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +26,7 @@ __all__ = [
     "as_numpy",
     "check_memory",
     "checked_number",
+    "one_blas_thread",
     "restored_array",
     "unit_scale",
 ]
@@ -139,3 +142,24 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
     if contexts.dtype == np.uint8:
         return contexts / 255.0
     return np.ascontiguousarray(contexts, dtype=np.float64)
+
+
+# One thread for numpy's products, where these are many and small.
+#
+# OpenBLAS shares a product of a few thousand rows among threads, which then wait for one another in a loop. On a busy
+# machine that takes many times as long as one thread would.
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within this block products of numpy run on the thread that asks for them, in the whole process.
+
+    Without threadpoolctl, which comes with scikit-learn, nothing changes.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        yield
+        return
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield

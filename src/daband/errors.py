@@ -3,6 +3,11 @@
 Each also derives from the built-in error that an outsider would expect, so ``except ValueError`` keeps working.
 """
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "CheckpointError",
     "DabandError",
@@ -12,6 +17,7 @@ __all__ = [
     "InvalidInput",
     "NotFitted",
     "TrainingDiverged",
+    "did_you_mean",
 ]
 
 
@@ -80,3 +86,12 @@ class TrainingDiverged(DabandError, ArithmeticError):
 
 class DeviceOutOfMemory(DabandError, MemoryError):
     """A gradient step needs more memory than the device has; the message says what to try."""
+
+
+# What a user may have meant by a name that does not exist.
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'episodes'?"`` to append to an error message; empty where nothing known is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from daband.errors import InvalidInput
-from daband.suggestions import did_you_mean
+from daband.errors import InvalidInput, did_you_mean
 
 __all__ = ["KINDS", "Shift", "ShiftLike", "as_shift", "default_shift"]
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from daband.arrays import FloatArray
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import write_text
-from daband.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from daband.domains import load
-from daband.domains.datasets import digit as module
-from daband.domains.datasets.mnist import (
+from daband.domains.datasets import digits as module
+from daband.domains.datasets.digits import (
     blend,
     packaged_photographs,
     photographs_in,

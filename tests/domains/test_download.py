@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from daband.domains import catalogue
-from daband.domains.download import download, get, unpack
+from daband.domains.download import check, download, get, unpack
 from daband.domains.registry import Resource, pairs
 from daband.errors import DataError, InvalidInput
 
@@ -224,11 +223,11 @@ def test_get_fetches_what_is_missing_and_only_that(offered, places):
 
 
 def test_check_tells_there_missing_and_damaged(offered, places):
-    assert [status.state for status in catalogue.check("digit")] == ["missing"] * 3
+    assert [status.state for status in check("digit")] == ["missing"] * 3
     list(get("digit"))
-    assert [status.state for status in catalogue.check("digit")] == ["there", "there", "missing"]
+    assert [status.state for status in check("digit")] == ["there", "there", "missing"]
     (places / "letters/a").write_bytes(CONTENT[:-1])
-    statuses = list(catalogue.check("digit"))
+    statuses = list(check("digit"))
     assert statuses[0].state == "damaged"
     assert "delete it and run `daband data get digit`" in statuses[0].remedy
     assert statuses[2].remedy == "ask the authors"

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from daband.domains import load
-from daband.domains.datasets.handwritten import _interpolated
+from daband.domains.datasets.digits import _interpolated
 from daband.errors import DataError
 from tests.domains.test_digit import write_mnist
 

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 import daband
-from daband.cli.assess import assessed_line
 from daband.cli.main import app
+from daband.cli.trust import assessed_line
 from daband.domains import About, from_arrays
 from daband.domains.registry import PairEntry, pairs
 from daband.errors import InvalidInput

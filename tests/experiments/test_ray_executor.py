@@ -165,7 +165,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
 # The cluster is there before the driver names its plugin: workers learn of it with their run.
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
-from daband.plugins import name_plugins
+from daband.registry import name_plugins
 name_plugins(["ray_plugin"])
 from daband.experiments import BenchError, Experiment, bench, ray_executor
 ray_executor.write_text = lambda *_: None  # the sign that workers look for is never written

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daband.linear import draws_numba, draws_numpy, kernels_numba, kernels_numpy
-from daband.linear.draws import draw_key
+from daband.linear import kernels_numba, kernels_numpy
 from daband.linear.exploration import Exploration, seeded_draws
+from daband.linear.kernels import draw_key
 
 KEY = np.uint64(12345678901234567890)
 
 
 def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
-    compiled, plain = (d.uniforms(KEY, 7, 20_000, 4) for d in (draws_numba, draws_numpy))
+    compiled, plain = (d.uniforms(KEY, 7, 20_000, 4) for d in (kernels_numba, kernels_numpy))
     np.testing.assert_array_equal(compiled, plain)
     assert abs(plain.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(plain.T)[0, 1]) < 0.03
@@ -26,8 +26,8 @@ def test_uniform_numbers_are_the_same_to_the_bit_and_uniform():
 
 
 def test_a_batch_of_uniforms_is_its_singles():
-    whole = draws_numpy.uniforms(KEY, 0, 6, 3)
-    parts = np.concatenate([draws_numpy.uniforms(KEY, i, 1, 3) for i in range(6)])
+    whole = kernels_numpy.uniforms(KEY, 0, 6, 3)
+    parts = np.concatenate([kernels_numpy.uniforms(KEY, i, 1, 3) for i in range(6)])
     np.testing.assert_array_equal(whole, parts)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import daband
 from daband.errors import CheckpointError
 from daband.policies import read_notes
-from daband.policies.checkpoint import FORMAT_VERSION, read_checkpoint, write_checkpoint
+from daband.policies.policy import FORMAT_VERSION, read_checkpoint, write_checkpoint
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import daband
 from daband.domains import Columns, TableTransform, from_table
 from daband.errors import CheckpointError, InvalidInput
 from daband.policies import policies
-from daband.policies.checkpoint import read_checkpoint, write_checkpoint
+from daband.policies.policy import read_checkpoint, write_checkpoint
 
 pl = pytest.importorskip("polars")
 

@@ -9,9 +9,8 @@ from daband.errors import InvalidInput
 from daband.evaluation.intervals import effective_sample_size, mean_estimate
 from daband.evaluation.off_policy_estimators import self_normalised
 from daband.service import Settings
-from daband.service.promise import PromiseTest
 from daband.service.store import Event, LoggedReward
-from daband.service.watch import ValueSums, Watch
+from daband.service.watch import PromiseTest, ValueSums, Watch
 from daband.serving import load_deployed
 from tests.service.conftest import DIM
 

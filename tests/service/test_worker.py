@@ -12,9 +12,8 @@ from daband.errors import InvalidInput
 from daband.service import Client, Clock, Settings, Store
 from daband.service.app import publish_file
 from daband.service.decider import model_from
-from daband.service.learner import replay
 from daband.service.store import Event, Reward
-from daband.service.worker import Worker, work
+from daband.service.worker import Worker, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import daband
-from daband.linear.draws import draw_key
 from daband.linear.exploration import seeded_draws
+from daband.linear.kernels import draw_key
 from daband.policies import policies
 from daband.serving import ExportWarning, Member
 from tests.serving.kinds import ARMS, KINDS, contexts_of, trained

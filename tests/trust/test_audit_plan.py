@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from daband.trust.audit import certainty
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
-from daband.trust.audit_predictions import certainty
 from daband.trust.confidence_sequence import confidence_sequence
 
 PREDICTED = np.concatenate([np.full(700, 0.99), np.random.default_rng(3).random(300)])

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from daband.checks.explained import run_checks
 from daband.encoders import Encoder, build_encoder, domain_rows
-from daband.learning.flat_parameters import FlatStatistics
+from daband.learning import FlatStatistics
 
 __all__ = ["ENCODER_CHECKS", "check_encoder"]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
-from daband.evaluation.scores import Scores
+from daband.evaluation import Scores
 
 __all__ = ["check_estimator", "made_up_scores"]
 

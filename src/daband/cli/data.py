@@ -12,10 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from daband.cli.running import say
-from daband.domains import data_directory, load
-from daband.domains.catalogue import check, listing, resources
-from daband.domains.download import get
-from daband.domains.registry import pairs
+from daband.domains import check, data_directory, get, listing, load, pairs, resources
 from daband.errors import InvalidInput
 
 __all__ = ["app"]

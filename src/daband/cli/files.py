@@ -21,8 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.running import say
-from daband.domains import Columns, LoggedDomain, Pair, from_table
-from daband.domains.datasets.files import FilesRead, read_files
+from daband.domains import Columns, FilesRead, LoggedDomain, Pair, from_table, read_files
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
 

@@ -16,24 +16,19 @@ from rich.table import Table
 
 import daband
 from daband.cli import data
-from daband.cli.ablate import ablate
-from daband.cli.assess import assess_command, assessed_line
-from daband.cli.audit import audit_command
-from daband.cli.choose import choose_command
-from daband.cli.continued import continue_command
-from daband.cli.evaluate_log import evaluate_log_command
-from daband.cli.export import export_command
 from daband.cli.files import takes_files
-from daband.cli.fit_log import fit_log_command, learn_command
+from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
-from daband.cli.running import run_all, say, warnings_on
-from daband.cli.serve import export_events_command, serve_command
-from daband.cli.sweep import sweep
+from daband.cli.running import continue_command, run_all, say, warnings_on
+from daband.cli.serving import export_command, export_events_command, serve_command
+from daband.cli.studies import ablate, sweep
 from daband.cli.tables import comparison_table, profiled
+from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
 from daband.errors import DabandError
 from daband.experiments import (
     AssessedRun,
     Experiment,
+    Records,
     RunSpec,
     assess_runs,
     load_experiment,
@@ -42,8 +37,7 @@ from daband.experiments import (
     start_from_shorter,
     with_committees,
 )
-from daband.experiments.records import Records
-from daband.plugins import name_plugins
+from daband.registry import name_plugins
 from daband.report import summarise
 
 __all__ = ["app", "main"]

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from daband.experiments import Event, RunSpec
-from daband.experiments.records import metric_of
+from daband.experiments import Event, RunSpec, metric_of
 from daband.report.summary import UNKNOWN
 
 __all__ = ["CONTINUING", "TRAINING", "Stage", "watch"]

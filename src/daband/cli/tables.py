@@ -11,8 +11,7 @@ from rich.table import Table
 
 from daband.cli.options import spans
 from daband.cli.running import say
-from daband.experiments import RunSpec, profile_run
-from daband.experiments.records import TARGET_ACCURACY, decimals
+from daband.experiments import TARGET_ACCURACY, RunSpec, decimals, profile_run
 from daband.report import Mean, MethodSummary
 
 __all__ = ["comparison_table", "profiled"]

@@ -10,18 +10,20 @@ from daband.domains.contract import (
     RewardDomain,
     Rounds,
 )
-from daband.domains.data_paths import cache_directory, data_directory
+from daband.domains.datasets.files import FilesRead, read_files
 from daband.domains.datasets.synthetic import SyntheticView
+from daband.domains.download import check, get, listing, resources
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.image_folder import Reading, from_image_folder
 from daband.domains.readers.images import Framing, imagenet_normalise
 from daband.domains.readers.logs import ArrayLog, from_log
-from daband.domains.readers.parquet_log import ParquetLog
+from daband.domains.readers.parquet_files import log_files, read_footer, read_frames, refuse_nulls, resolve_columns
+from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
 from daband.domains.readers.tables import from_table
 from daband.domains.readers.torch_datasets import from_datasets
-from daband.domains.registry import PairEntry, load, pair_names, register_pair
+from daband.domains.registry import PairEntry, cache_directory, data_directory, load, pair_names, pairs, register_pair
 from daband.table_transform import TableTransform
 
 __all__ = [
@@ -33,7 +35,9 @@ __all__ = [
     "Columns",
     "Contexts",
     "EvaluationDomain",
+    "FilesRead",
     "Framing",
+    "LogPart",
     "LoggedDomain",
     "LoggedRounds",
     "Pair",
@@ -45,6 +49,7 @@ __all__ = [
     "SyntheticView",
     "TableTransform",
     "cache_directory",
+    "check",
     "data_directory",
     "from_arrays",
     "from_callable",
@@ -52,8 +57,19 @@ __all__ = [
     "from_image_folder",
     "from_log",
     "from_table",
+    "get",
     "imagenet_normalise",
+    "listing",
     "load",
+    "log_files",
+    "opened_log",
     "pair_names",
+    "pairs",
+    "read_files",
+    "read_footer",
+    "read_frames",
+    "refuse_nulls",
     "register_pair",
+    "resolve_columns",
+    "resources",
 ]

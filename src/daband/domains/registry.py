@@ -1,25 +1,32 @@
-"""The registry of pairs: ``load`` one by name, or register one's own."""
+"""Pairs by name: what registers one, what data it needs, and where that data lies."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from daband.domains.contract import About, Pair
-from daband.errors import InvalidInput
+from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.registry import Registry
-from daband.suggestions import did_you_mean
 
 __all__ = [
     "PairEntry",
     "Resource",
+    "cache_directory",
+    "data_directory",
+    "find",
     "load",
+    "need",
     "pair_names",
     "pairs",
     "register_pair",
 ]
+
 
 Build = Callable[..., Pair]
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]
@@ -121,3 +128,48 @@ def load(name: str, *, tiny: bool = False, **options: Any) -> Pair:
     if not isinstance(tiny, bool):
         raise InvalidInput(f"tiny must be True or False, got {tiny!r}")
     return entry.build(tiny=tiny, **options)
+
+
+# Where data lies: the data directory that a user fills, and the cache that daband fills.
+#
+# They are two folders because the first may be shared and read-only.
+
+
+def data_directory() -> Path:
+    """The folder with downloaded data: ``DABAND_DATA``, else ``data`` in the cache folder. It need not exist."""
+    given = os.environ.get("DABAND_DATA")
+    return Path(given).expanduser() if given else cache_directory() / "data"
+
+
+def cache_directory() -> Path:
+    """The folder for what daband can make again: ``DABAND_CACHE``, else the user's cache folder."""
+    given = os.environ.get("DABAND_CACHE")
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local")).expanduser() / "daband"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/daband").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"
+
+
+def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:
+    """The first of these paths below the data directory that exists."""
+    root = data_directory() if directory is None else directory
+    for candidate in candidates:
+        if (root / candidate).exists():
+            return root / candidate
+    return None
+
+
+def need(candidates: Sequence[str], *, pair: str, directory: Path | None = None) -> Path:
+    """Like ``find``; when nothing is there, an error that says what is missing and where it would be looked for."""
+    found = find(candidates, directory=directory)
+    if found is None:
+        root = data_directory() if directory is None else directory
+        names = " or ".join(candidates)
+        raise DataError(
+            f"{pair} needs {names} below the data directory {root}. `daband data check {pair}` says where to get it; "
+            f"set DABAND_DATA to use another directory"
+        )
+    return found

@@ -11,9 +11,8 @@ from torch import nn
 
 from daband.domain_names import DomainNames
 from daband.encoders.contract import Encoder, Features, LatentSettings, encoders
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, did_you_mean
 from daband.image_layout import image_layout
-from daband.suggestions import did_you_mean
 
 __all__ = ["CustomFeatures", "build_encoder"]
 

@@ -12,7 +12,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.evaluation.density_ratio import DensityRatio
 from daband.evaluation.off_policy_inputs import CheckedLog
-from daband.linear.reward_model import RewardModel, flat_features, fold_numbers
+from daband.linear import RewardModel, flat_features, fold_numbers
 
 __all__ = ["FOLDS", "CrossFitted", "Regressor", "check_rows", "cross_fit"]
 

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from daband.arguments import finite, whole
-from daband.arrays import ArrayLike, FloatArray
-from daband.blas_threads import one_blas_thread
-from daband.domains import Columns, Contexts, TableTransform
-from daband.domains.readers.parquet_log import ParquetLog, opened_log
+from daband.arrays import ArrayLike, FloatArray, one_blas_thread
+from daband.domains import Columns, Contexts, ParquetLog, TableTransform, opened_log
 from daband.errors import InvalidInput
 from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
 from daband.evaluation.intervals import Estimate, WeightSums, mean_estimate, normal_interval
@@ -30,8 +28,7 @@ from daband.evaluation.off_policy_estimators import (
 from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilities, read_log, read_target
 from daband.evaluation.off_policy_warnings import log_warnings
 from daband.evaluation.streamed_log import LogStream, sum_log
-from daband.policies import Policy
-from daband.policies.input_checks import check_arms
+from daband.policies import Policy, check_arms
 
 __all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
 

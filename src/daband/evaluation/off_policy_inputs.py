@@ -11,8 +11,7 @@ import numpy as np
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
-from daband.policies import Policy
-from daband.policies.input_checks import check_arms, check_propensities, check_rewards
+from daband.policies import Policy, check_arms, check_propensities, check_rewards
 
 __all__ = ["CheckedLog", "Log", "Probabilities", "probabilities", "read_log", "read_target"]
 

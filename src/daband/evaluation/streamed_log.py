@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, check_memory
-from daband.domains import LoggedRounds
-from daband.domains.readers.parquet_log import LogPart, ParquetLog
+from daband.domains import LoggedRounds, LogPart, ParquetLog
 from daband.errors import DataError
 from daband.evaluation.cross_fitting import FOLDS, check_rows
 from daband.evaluation.intervals import Estimate, RunningMean, WeightSums
 from daband.evaluation.off_policy_estimators import THRESHOLDS, importance_weights
 from daband.evaluation.off_policy_inputs import Probabilities, probabilities
-from daband.linear import RidgeSums
-from daband.linear.reward_model import RewardModel, feature_map, fold_numbers, needs_components, sampled_places
+from daband.linear import RewardModel, RidgeSums, feature_map, fold_numbers, needs_components, sampled_places
 
 __all__ = ["LogStream", "LogSums", "sum_log"]
 

@@ -1,10 +1,21 @@
 """Experiments: presets, one run from settings to a folder, and many runs at a time."""
 
+from daband.experiments.ablation import BASES, COMBINATIONS, AblationRow, ablation_rows, ablation_runs, write_ablation
 from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
 from daband.experiments.bench import BenchError, bench, continue_bench
 from daband.experiments.executors import Event, Executor, Listener, WorkerDied
-from daband.experiments.methods import build_policy, method_names
-from daband.experiments.records import read_results
+from daband.experiments.methods import build_policy, checked_method, method_names, policy_class
+from daband.experiments.ray_executor import on_ray
+from daband.experiments.records import (
+    TARGET_ACCURACY,
+    TARGET_VALUE,
+    Metric,
+    Record,
+    Records,
+    decimals,
+    metric_of,
+    read_results,
+)
 from daband.experiments.run import (
     AUDIT_FOLDER,
     CANDIDATES_FOLDER,
@@ -18,39 +29,77 @@ from daband.experiments.run import (
     finished_runs,
     policy_folder,
     profile_run,
+    read_spec,
     start_from_shorter,
 )
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
+from daband.experiments.sweep import (
+    SELECTION_RULES,
+    Choice,
+    Point,
+    choices,
+    measure,
+    parse_grid,
+    sweep_points,
+    sweep_runs,
+    write_sweep,
+)
 
 __all__ = [
     "AUDIT_FOLDER",
+    "BASES",
     "CANDIDATES_FOLDER",
     "CHOICE_FILE",
+    "COMBINATIONS",
+    "SELECTION_RULES",
+    "TARGET_ACCURACY",
+    "TARGET_VALUE",
+    "AblationRow",
     "AssessedRun",
     "BenchError",
+    "Choice",
     "Event",
     "Executor",
     "Experiment",
     "Listener",
+    "Metric",
+    "Point",
     "PolicyFolder",
     "Profiled",
+    "Record",
+    "Records",
     "RunSpec",
     "WorkerDied",
+    "ablation_rows",
+    "ablation_runs",
     "assess_runs",
     "begin_audit",
     "bench",
     "build_policy",
+    "checked_method",
+    "choices",
     "continue_bench",
     "continue_run",
+    "decimals",
     "execute",
     "finish_choice",
     "finished_runs",
     "load_experiment",
+    "measure",
     "method_names",
+    "metric_of",
+    "on_ray",
+    "parse_grid",
+    "policy_class",
     "policy_folder",
     "preset_names",
     "profile_run",
     "read_results",
+    "read_spec",
     "start_from_shorter",
+    "sweep_points",
+    "sweep_runs",
     "with_committees",
+    "write_ablation",
+    "write_sweep",
 ]

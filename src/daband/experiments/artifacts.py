@@ -275,7 +275,7 @@ def _device(policy: Policy | None) -> str:
     wanted = None if policy is None else policy.settings().get("device")
     if wanted is None:  # a linear policy; torch is not imported to say so
         return "cpu"
-    from daband.policies.neural import device_named
+    from daband.policies import device_named
 
     return str(device_named(wanted))
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from daband.domains import Pair
-from daband.errors import InvalidInput
-from daband.policies import Policy, policies
-from daband.policies.for_pair import default_transform, setting_defaults
-from daband.suggestions import did_you_mean
+from daband.errors import InvalidInput, did_you_mean
+from daband.policies import Policy, default_transform, policies, setting_defaults
 
 __all__ = [
     "build_policy",

@@ -28,8 +28,8 @@ from daband.experiments.records import Record
 from daband.experiments.run import execute
 from daband.experiments.settings import RunSpec
 from daband.files import write_bytes, write_text
-from daband.plugins import name_plugins, named_plugins
 from daband.ray_cluster import connected, import_ray
+from daband.registry import name_plugins, named_plugins
 
 __all__ = ["on_ray"]
 

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from daband.domains.registry import pairs
-from daband.errors import DataError, InvalidInput
+from daband.domains import pairs
+from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.experiments.methods import checked_method, policy_arguments
 from daband.files import checked_path
-from daband.suggestions import did_you_mean
 
 __all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "validation_message"]
 

@@ -15,17 +15,15 @@ import numpy as np
 from pydantic import ValidationError
 
 from daband.arrays import FloatArray
-from daband.domains import Pair, load
-from daband.domains.registry import pairs
-from daband.errors import DataError, InvalidInput
-from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
+from daband.domains import Pair, load, pairs
+from daband.errors import DataError, InvalidInput, did_you_mean
+from daband.evaluation import CRITERIA, SourceHistory, criteria
 from daband.experiments.methods import check_recipe, policy_settings
 from daband.experiments.records import Record, metric_of, read_results, results_locked
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, validation_message
 from daband.files import read_json, read_npz, write_text
 from daband.policies import load as load_policy
-from daband.suggestions import did_you_mean
 
 __all__ = ["SELECTION_RULES", "Choice", "Point", "choices", "measure", "parse_grid", "sweep_points", "sweep_runs",
            "write_sweep"]  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch.func import functional_call
 
-from daband.encoders.augmentation import augment
+from daband.encoders import augment
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, Batches
 from daband.learning.flat_parameters import RowAdam

@@ -21,7 +21,7 @@ import torch
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domain_names import DomainNames
 from daband.learning.settings import ReplaySettings
-from daband.linear.draws import uniforms
+from daband.linear import uniforms
 
 __all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "Segment", "as_float"]
 
@@ -192,6 +192,11 @@ class RoundBuffer(ContextBuffer):
             "weights": torch.from_numpy(np.array(given, np.float64)),
         }
         self._add(contexts, more)
+
+    def fade(self, factor: float) -> None:
+        """Draw every stored round by ``factor`` times its weight from now on."""
+        self.weights[: len(self)] *= factor
+        self.weighted = True
 
     def _columns(self) -> dict[str, torch.Tensor]:
         return {"contexts": self.contexts, "arms": self.arms, "rewards": self.rewards, "weights": self.weights}

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from daband.encoders import LatentSettings
-from daband.encoders.augmentation import Augmentation
+from daband.encoders import Augmentation, LatentSettings
 from daband.errors import InvalidInput
 from daband.objectives import Weight
 from daband.shift import Shift

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, check_memory, unit_scale
 from daband.errors import InvalidInput
-from daband.linear.draws import draw_key, uniforms
 from daband.linear.dual import DualRidge
 from daband.linear.exploration import Decision, Exploration, UniformDraws
-from daband.linear.kernels import kernels, kernels_are_compiled
-from daband.linear.norm_limit import check_norm
-from daband.linear.primal import PrimalRidge
+from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
+from daband.linear.primal import PrimalRidge, check_norm, mixed_scores
 from daband.linear.prior_trust import DISCOUNTS, PriorTrust
 
-__all__ = ["ArmModel", "RidgeHead", "check_head_memory"]
+__all__ = ["ArmModel", "EpisodeScores", "HeadMixture", "RidgeHead", "check_head_memory"]
 
 ArmModel = Literal["disjoint", "shared"]
 
@@ -48,9 +48,10 @@ class RidgeHead:
 
     With ``arms="disjoint"`` features are (B, d) and every arm has its own regression; with "shared" they are (B, K, d)
     and one regression serves all arms. ``form`` "dual" works in the space of rounds, "primal" in that of features;
-    "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory.
+    "auto" starts dual where the dimension is large and moves to primal once that is cheaper and fits in memory. A head
+    that ``fades`` is primal.
 
-    Contexts to learn from may have a squared norm of at most ``norm_limit.LARGEST_SQUARE`` times the ridge; larger ones
+    Contexts to learn from may have a squared norm of at most ``primal.LARGEST_SQUARE`` times the ridge; larger ones
     raise ``InvalidInput`` and change nothing. ``decide`` may run in several threads, but not while ``learn``, ``play``
     or ``add_arm`` change the statistics: the policy holds a lock.
 
@@ -59,7 +60,16 @@ class RidgeHead:
     """
 
     def __init__(
-        self, *, n_arms: int, dim: int, arms: ArmModel, ridge: float, exploration: Exploration, seed: int, form: str
+        self,
+        *,
+        n_arms: int,
+        dim: int,
+        arms: ArmModel,
+        ridge: float,
+        exploration: Exploration,
+        seed: int,
+        form: str,
+        fades: bool = False,
     ) -> None:
         if not (np.isfinite(ridge) and ridge > 0):
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
@@ -72,7 +82,9 @@ class RidgeHead:
                 "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "
                 "propensity of a choice has no closed form; use explore='ucb', or 'greedy' with an epsilon"
             )
-        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=form == "primal")
+        if fades and form == "dual":
+            raise InvalidInput("form='dual' keeps rounds as they are, and a half_life fades them; use form='primal'")
+        check_head_memory(n_arms=n_arms, dim=dim, arms=arms, primal=fades or form == "primal")
         self.n_arms = n_arms
         self.dim = dim
         self.arms = arms
@@ -85,7 +97,8 @@ class RidgeHead:
         """Where prior trust is chosen as rewards arrive, it owns the statistics; ``statistics`` are those that act."""
         heads = n_arms if arms == "disjoint" else 1
         self.statistics: PrimalRidge | DualRidge
-        if form == "dual" or (form == "auto" and (self.is_wide or not self._primal_fits(heads, 1 << 30))):
+        dual = form == "dual" or (form == "auto" and (dim >= _DUAL_FROM_DIM or not self._primal_fits(heads, 1 << 30)))
+        if dual and not fades:
             self.statistics = DualRidge(heads, dim, ridge)
         else:
             self.statistics = PrimalRidge(heads, dim, ridge)
@@ -163,7 +176,8 @@ class RidgeHead:
             self.statistics = self.trust.statistics
             return
         self.statistics.update(features, arms, rewards)
-        self._change_form()
+        if isinstance(self.statistics, DualRidge):
+            self._change_form()
 
     def play(
         self, features: AnyArray, rewards: FloatArray, *, first_round: int, available: BoolArray | None = None
@@ -250,10 +264,12 @@ class RidgeHead:
         fresh.fit(features, arms, rewards)
         return fresh
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether there are so many features that statistics begin in the dual form."""
-        return self.dim >= _DUAL_FROM_DIM
+    def fade(self, factor: float) -> None:
+        """Count every round learned so far by ``factor``, and ``counts`` as before; the ridge stays as it is."""
+        assert isinstance(self.statistics, PrimalRidge)
+        faded = self.statistics.discounted(factor)
+        faded.counts = self.statistics.counts
+        self.statistics = faded
 
     @property
     def can_discount(self) -> bool:
@@ -376,3 +392,98 @@ def _weighted(features: AnyArray, rewards: FloatArray, weights: FloatArray | Non
         return features, rewards
     root = np.sqrt(weights)
     return unit_scale(features) * root[:, None], rewards * root
+
+
+# Several ridge heads on different features of the same contexts, whose predicted rewards and widths are averaged.
+
+
+class EpisodeScores:
+    """Predicted rewards and squared widths, (B, K) each, of rounds under a head, while the rounds before are learned.
+
+    The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
+    products, and every round that is learned corrects those to come by a rank-one update; the head itself learns all of
+    them at the end. For heads of disjoint arms without prior trust.
+    """
+
+    def __init__(self, head: RidgeHead, features: AnyArray) -> None:
+        products, contexts, direct = head.statistics.products(features)
+        self.mean, self.variance = head.statistics.score_products(products, contexts, direct)
+        self._covariance = products if direct else np.matmul(products, contexts.T)
+
+    def learn(self, row: int, arm: int, reward: float) -> None:
+        """Correct the rows behind ``row``, in which this arm was played."""
+        rest = slice(row + 1, None)
+        covariance = self._covariance[arm]
+        column = covariance[row, rest].copy()
+        gain = column / (1.0 + covariance[row, row])
+        self.mean[rest, arm] += gain * (reward - self.mean[row, arm])
+        covariance[rest, rest] -= gain[:, None] * column
+        self.variance[rest, arm] = np.maximum(covariance.diagonal()[rest], 0.0)
+
+
+@dataclass(frozen=True)
+class HeadMixture:
+    """Decides by the weighted mean of what several heads predict.
+
+    The error of a mean is at most the mean of the errors: so the same mean of the widths is a width of it. Each head's
+    width counts by its own ``alpha``. Rule, epsilon and draws are those of the first head. Features are a list with the
+    array of each head. Threads: as ``RidgeHead``.
+    """
+
+    heads: tuple[RidgeHead, ...]
+    shares: tuple[float, ...]
+    exploring: tuple[float, ...] = ()
+    """What each head counts in the width; as in the mean, unless given."""
+
+    @property
+    def n_arms(self) -> int:
+        """How many arms there are."""
+        return self.heads[0].n_arms
+
+    def decide(
+        self,
+        features: Sequence[AnyArray],
+        *,
+        first_round: int,
+        available: BoolArray | None = None,
+        rule: str | None = None,
+    ) -> Decision:
+        """Choose an arm for each row, with the statistics as they are."""
+        if len(self.heads) == 1:
+            return self.heads[0].decide(features[0], first_round=first_round, available=available, rule=rule)
+        mean, variance = self.score(features)
+        return self.heads[0].choose(mean, variance, first_round=first_round, available=available, rule=rule)
+
+    def probabilities(
+        self, features: Sequence[AnyArray], *, available: BoolArray | None = None, rule: str | None = None
+    ) -> FloatArray:
+        """The probability with which ``decide`` chooses each arm, (B, K)."""
+        mean, variance = self.score(features)
+        return self.heads[0].probabilities_at(mean, variance, available=available, rule=rule)
+
+    def score(self, features: Sequence[AnyArray]) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths, (B, K) each."""
+        return self.mix([head.score(part) for head, part in zip(self.heads, features, strict=True)])
+
+    def mix(self, scores: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths from those of each head."""
+        if len(scores) == 1:
+            return scores[0]
+        both = [(mean, np.sqrt(variance)) for mean, variance in scores]
+        mean, width = mixed_scores(both, self.shares, self.width_shares)
+        return mean, width * width
+
+    @property
+    def width_shares(self) -> tuple[float, ...]:
+        """What each head's width counts, in units of the first one's alpha."""
+        alpha = self.heads[0].exploration.alpha
+        ratios = [head.exploration.alpha / alpha if alpha > 0 else 1.0 for head in self.heads]
+        return tuple(share * ratio for share, ratio in zip(self.exploring or self.shares, ratios, strict=True))
+
+    def with_arms(self, n_arms: int) -> HeadMixture:
+        """The same heads for another number of shared arms."""
+        return HeadMixture(
+            tuple(head.with_arms(n_arms) if head.arms == "shared" else head for head in self.heads),
+            self.shares,
+            self.exploring,
+        )

@@ -1,4 +1,4 @@
-"""Which inner loops run here: compiled ones where numba is installed, numpy ones otherwise.
+"""Which inner loops run on this machine: compiled ones where numba is installed, numpy ones otherwise.
 
 ``DABAND_KERNELS=numpy`` selects the numpy ones, e.g. where compiling is not wanted. They are loaded when the first
 loop runs: numba takes more than a second to import, and who only decides with an exported policy needs none of it.
@@ -12,9 +12,12 @@ import importlib.util
 import os
 from typing import Any
 
+import numpy as np
+
+from daband.arrays import FloatArray
 from daband.errors import InvalidInput
 
-__all__ = ["draws", "kernels", "kernels_are_compiled"]
+__all__ = ["draw_key", "kernels", "kernels_are_compiled", "uniforms"]
 
 
 @functools.cache
@@ -27,17 +30,31 @@ def kernels_are_compiled() -> bool:
 
 
 class _LoadedOnUse:
-    """A module of loops that is imported when the first of them is called; afterwards an attribute like any other."""
-
-    def __init__(self, module: str) -> None:
-        self._module = module
+    """The module of loops, imported when the first of them is called; afterwards an attribute like any other."""
 
     def __getattr__(self, name: str) -> Any:
         kind = "numba" if kernels_are_compiled() else "numpy"
-        loop = getattr(importlib.import_module(f"{self._module}_{kind}"), name)
+        loop = getattr(importlib.import_module(f"daband.linear.kernels_{kind}"), name)
         setattr(self, name, loop)
         return loop
 
 
-kernels: Any = _LoadedOnUse("daband.linear.kernels")
-draws: Any = _LoadedOnUse("daband.linear.draws")
+kernels: Any = _LoadedOnUse()
+
+
+# Seeded random numbers without a generator: each is a hash (splitmix64) of a key, a round number and a slot.
+#
+# A batch therefore equals its single rounds, rounds can be drawn in any order, and there is no generator state to save.
+# The numbers are the same with numba and without, on every processor.
+
+
+def draw_key(seed: int) -> np.uint64:
+    """The key that stands for ``seed``: seeds that differ in one bit give unrelated keys."""
+    key: np.uint64 = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+    return key
+
+
+def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> FloatArray:
+    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    numbers: FloatArray = kernels.uniforms(key, first_round, n_rounds, n_slots)
+    return numbers

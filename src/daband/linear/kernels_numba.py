@@ -7,13 +7,90 @@ number of pending rows) is checked here before anything is written.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
+from numba import njit
 
-from daband.linear.compiling import compiled
-from daband.linear.draws_numba import uniform
+from daband.linear.kernels_numpy import MIX_1, MIX_2, STEP_ROUND, STEP_SLOT
+
+__all__ = ["UncachedKernelsWarning", "compiled"]
+
+# How the loops are compiled: with numba, and its cache where one can be written.
+#
+# numba writes compiled loops beside the package or below the user's home. A container whose file system is read-only,
+# with a user who has no home, offers neither: there every process compiles anew, which takes some seconds.
+
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+class UncachedKernelsWarning(UserWarning):
+    """Compiled loops cannot be kept on disk, so that this process compiles them anew."""
+
+
+def compiled(**options: Any) -> Callable[[Loop], Loop]:
+    """``numba.njit`` with a cache on disk, or without where numba finds no place to write one."""
+
+    def compile_loop(loop: Loop) -> Loop:
+        try:
+            jitted: Loop = njit(cache=True, **options)(loop)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            _say_uncached()
+            jitted = njit(**options)(loop)
+        return jitted
+
+    return compile_loop
+
+
+@functools.cache
+def _say_uncached() -> None:
+    """Warn, once a process."""
+    warnings.warn(
+        "numba can write its cache neither beside the package nor below a home directory, so this process compiles "
+        "daband's loops anew (some seconds). Point NUMBA_CACHE_DIR to a folder that can be written, or set "
+        "DABAND_KERNELS=numpy",
+        UncachedKernelsWarning,
+        stacklevel=2,
+    )
+
+
+# The seeded uniforms of ``kernels``, compiled; bit for bit those of ``kernels_numpy``.
+
+
+_ONE = np.uint64(1)
+
+
+@compiled()
+def _mixed(x: Any) -> Any:
+    x = (x ^ (x >> np.uint64(30))) * MIX_1
+    x = (x ^ (x >> np.uint64(27))) * MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled()
+def uniform(key: Any, round_number: Any, slot: Any) -> Any:
+    """The uniform number in [0, 1) of one round and slot."""
+    bits = _mixed(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
+    bits = _mixed(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
+    return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@compiled()
+def uniforms(key: Any, first_round: int, n_rounds: int, n_slots: int) -> Any:
+    """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
+    out = np.empty((n_rounds, n_slots))
+    for i in range(n_rounds):
+        for j in range(n_slots):
+            out[i, j] = uniform(key, first_round + i, j)
+    return out
+
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 TIE = 1e-12

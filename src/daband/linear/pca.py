@@ -4,15 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
-from daband.linear.steps import PcaStep
 
-__all__ = ["PCA"]
+__all__ = ["PCA", "PcaStep"]
+
+
+@dataclass(frozen=True)
+class PcaStep:
+    """Flat contexts (n, d), centred and projected on ``axes`` (m, d): (n, m)."""
+
+    centre: FloatArray
+    axes: FloatArray
+    kind: ClassVar[str] = "pca"
+
+    def __post_init__(self) -> None:
+        if self.centre.ndim != 1 or self.axes.ndim != 2 or self.axes.shape[1] != len(self.centre):
+            raise ValueError(f"axes have shape {self.axes.shape}, the centre {self.centre.shape}")
+        if not (np.isfinite(self.centre).all() and np.isfinite(self.axes).all()):
+            raise ValueError("centre and axes must be finite")
+
+    @property
+    def n_inputs(self) -> int:
+        """Numbers of a context."""
+        return len(self.centre)
+
+    @property
+    def n_features(self) -> int:
+        """Numbers that a context becomes."""
+        return len(self.axes)
+
+    def __call__(self, rows: FloatArray) -> FloatArray:
+        features: FloatArray = (rows - self.centre).dot(self.axes.T)
+        return features
+
+    def settings(self) -> dict[str, Any]:
+        """What a file's header says of it."""
+        return {"kind": self.kind}
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """What a file holds of it."""
+        return {"centre": self.centre, "axes": self.axes}
+
 
 _EXACT_UP_TO = 1024
 _OVERSAMPLING = 16

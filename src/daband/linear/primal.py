@@ -3,17 +3,184 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
-from daband.linear.norm_limit import LARGEST_SQUARE, check_norm, raise_too_large
-from daband.linear.ridge_sums import RidgeSums
-from daband.linear.scoring import ridge_scores
 
-__all__ = ["PrimalRidge"]
+__all__ = [
+    "LARGEST_SQUARE",
+    "PrimalRidge",
+    "RidgeSums",
+    "check_norm",
+    "mixed_scores",
+    "raise_too_large",
+    "ridge_scores",
+    "squared_norms",
+]
+
+# From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
+
+
+_BLOCK = 131_072
+"""Numbers of a block's products: about 1 MB, which stays in the cache."""
+
+
+def ridge_scores(theta: FloatArray, inverse: FloatArray, z: FloatArray, loops: Any) -> tuple[FloatArray, FloatArray]:
+    """Mean z.theta and variance z'A^-1 z of features (B, d) under every regression, (B, heads) each.
+
+    theta is (heads, d), inverse (heads, d, d); ``loops`` is the module of kernels that runs.
+    """
+    n_heads, dim = theta.shape
+    if len(z) == 1:  # products with a vector
+        row = z[0]
+        variance = inverse.reshape(-1, dim).dot(row).reshape(n_heads, dim).dot(row)
+        np.maximum(variance, 0.0, out=variance)
+        return theta.dot(row)[None], variance[None]
+    mean, variance = np.empty((len(z), n_heads)), np.empty((len(z), n_heads))
+    rows = max(64, _BLOCK // (dim * n_heads))
+    for start in range(0, len(z), rows):
+        part = z[start : start + rows]
+        mean[start : start + rows] = part @ theta.T
+        variance[start : start + rows] = loops.diagonal(np.matmul(part, inverse), part)
+    return mean, variance
+
+
+def mixed_scores(
+    scores: Sequence[tuple[FloatArray, FloatArray]], shares: Sequence[float], width_shares: Sequence[float]
+) -> tuple[FloatArray, FloatArray]:
+    """The weighted mean of several predictions, each of means and widths (B, K).
+
+    The error of a mean is at most the mean of the errors: so the same mean of the widths is a width of it.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    mean, width = shares[0] * scores[0][0], width_shares[0] * scores[0][1]
+    for (one_mean, one_width), share, width_share in zip(scores[1:], shares[1:], width_shares[1:], strict=True):
+        mean += share * one_mean
+        width += width_share * one_width
+    return mean, width
+
+
+# How large a context may be against the ridge before rounding errors reach the predictions.
+#
+# The largest eigenvalue of A is at least |z|^2 of any context learned, the smallest may be the ridge: what double
+# precision leaves of means and widths shrinks with the ratio of the two.
+
+
+LARGEST_SQUARE = 1e10
+"""The largest squared norm of a context, in units of the ridge. Up to here means are off by about 1e-6 at most, by 1e-4
+in the dual form or where one such context repeats. Errors grow in proportion to it: at 1e16 widths are noise."""
+
+
+def squared_norms(contexts: AnyArray) -> FloatArray:
+    """The squared norm of every row of contexts (B, d), (B,); uint8 counts as 0..1."""
+    wide = contexts.astype(np.float64, copy=False)
+    norms: FloatArray = np.einsum("bd,bd->b", wide, wide)
+    return norms / (255.0 * 255.0) if contexts.dtype == np.uint8 else norms
+
+
+def check_norm(contexts: AnyArray, ridge: float) -> None:
+    """Refuse contexts (..., d) of which one is too large against the ridge."""
+    limit = LARGEST_SQUARE * ridge
+    if contexts.dtype == np.uint8 and contexts.shape[-1] <= limit:
+        return
+    if contexts.dtype == np.float64 and kernels.sum_of_squares(contexts.reshape(-1)) <= limit:  # all rows at once
+        return
+    norms = squared_norms(contexts.reshape(-1, contexts.shape[-1]))
+    if not (norms <= limit).all():
+        raise_too_large(norms, ridge)
+
+
+def raise_too_large(norms: FloatArray, ridge: float) -> NoReturn:
+    """Name the largest of the contexts with these squared norms (B,)."""
+    row = int(np.argmax(norms))
+    raise InvalidInput(
+        f"contexts are too large against ridge={ridge:g} for accurate arithmetic: row {row} has squared norm "
+        f"{float(norms[row]):.3g}, and at most {LARGEST_SQUARE:g} times the ridge is accepted. Look for an outlier, "
+        "scale the contexts down, or raise the ridge"
+    )
+
+
+# What some rounds teach a ridge regression, as sums: Z'Z, Z'r and how many there are.
+#
+# Sums of parts add up to those of the whole, in any order and on any machine, which is what learns from logs larger
+# than memory. Everything is summed in double precision, whatever the type of the contexts.
+
+
+_TILE_BYTES = 1 << 22
+"""Rows are sorted by head and summed in tiles of about this size, which stay in the cache."""
+_APART = 8
+"""Numbers left between the columns of a tile: at distances of a power of two they would share few lines of a cache."""
+
+
+class RidgeSums:
+    """``gram`` (heads, d, d), ``moment`` (heads, d) and ``counts`` (heads,) of the rounds that were added.
+
+    Contexts whose columns lie one after the other (Fortran order), as tables give them, are summed fastest.
+    """
+
+    def __init__(self, n_heads: int, dim: int) -> None:
+        self.dim = dim
+        self.gram: FloatArray = np.zeros((n_heads, dim, dim))
+        self.moment: FloatArray = np.zeros((n_heads, dim))
+        self.counts: IntArray = np.zeros(n_heads, np.int64)
+        self._tile = max(64, _TILE_BYTES // (8 * dim))
+        self._columns: FloatArray = np.empty((dim + 1, 0))
+
+    def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
+        """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
+        for start in range(0, len(contexts), self._tile):
+            tile = slice(start, start + self._tile)
+            self._add_tile(contexts[tile], heads[tile], rewards[tile], None if weights is None else weights[tile])
+
+    def merge(self, other: RidgeSums) -> None:
+        """Add the sums of other rounds."""
+        self.gram += other.gram
+        self.moment += other.moment
+        self.counts += other.counts
+
+    def state(self) -> dict[str, AnyArray]:
+        """The sums as arrays."""
+        return {"gram": self.gram, "moment": self.moment, "counts": self.counts}
+
+    def restore(self, state: dict[str, AnyArray]) -> None:
+        """Restore what ``state`` returned."""
+        self.gram = restored_array(state, "gram", self.gram)
+        self.moment = restored_array(state, "moment", self.moment)
+        self.counts = restored_array(state, "counts", self.counts)
+
+    def __getstate__(self) -> dict[str, AnyArray]:
+        return self.state()
+
+    def __setstate__(self, state: dict[str, AnyArray]) -> None:
+        RidgeSums.__init__(self, *state["moment"].shape)
+        self.__dict__.update(state)
+
+    def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: FloatArray | None) -> None:
+        n, n_heads, dim = len(contexts), len(self.counts), self.dim
+        if self._columns.shape[1] < n:
+            self._columns = np.empty((dim + 1, self._tile + _APART))
+        small = heads.astype(np.uint8 if n_heads <= 256 else np.uint16) if n_heads <= 65_536 else heads
+        order = np.argsort(small, kind="stable")  # a radix sort for small integers
+        # A row times the root of its weight counts by its weight in every product of two rows.
+        root = np.ones(n) if weights is None else np.sqrt(weights[order])
+        columns = self._columns[:, :n]
+        kernels.gather_columns(contexts.T, order, root, columns[:dim])
+        np.multiply(rewards[order], root, out=columns[dim])
+        counts = np.bincount(heads, minlength=n_heads)
+        stop = np.cumsum(counts)
+        for head in np.flatnonzero(counts):
+            own = columns[:, stop[head] - counts[head] : stop[head]]
+            products = own @ own.T  # rewards stand in the last row: Z'Z and Z'r in one product
+            self.gram[head] += products[:dim, :dim]
+            self.moment[head] += products[dim, :dim]
+        self.counts += counts
+
 
 _LARGE_VARIANCE = 1e6
 """A rank-one update loses as many digits as its variance has; above this the inverse is computed from A at once."""
@@ -76,7 +243,8 @@ class PrimalRidge:
 
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads)."""
-        return ridge_scores(self.theta, self.inverse, unit_scale(contexts), kernels)
+        usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
+        return ridge_scores(self.theta, self.inverse, contexts if usual else unit_scale(contexts), kernels)
 
     def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
         """The factors of an episode's covariances: A^-1 z (heads, B, d) and z (B, d); and that they are not direct."""

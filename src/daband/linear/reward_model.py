@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
-from daband.linear.draws import draw_key, uniforms
+from daband.linear.kernels import draw_key, uniforms
 from daband.linear.pca import PCA
-from daband.linear.ridge_sums import RidgeSums
+from daband.linear.primal import RidgeSums
 
 __all__ = [
     "RewardModel",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,9 +15,87 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
-from daband.linear.steps import StandardiseStep
 
-__all__ = ["CLIP", "OutlierWarning", "Standardise", "feature_scale"]
+__all__ = ["CLIP", "OutlierWarning", "Standardise", "StandardiseStep", "feature_scale"]
+
+_SMALLEST_DEVIATION = 1e-200
+"""No number that a policy accepts overflows when it is divided by a larger one."""
+
+
+@dataclass(frozen=True)
+class StandardiseStep:
+    """Flat contexts (n, d) to (n, d + 1): centred, divided by deviations, clipped, scaled; and a constant 1.
+
+    With ``axes`` (m, d) the standardised numbers are projected on them, which gives (n, m + 1).
+    """
+
+    mean: FloatArray
+    deviation: FloatArray
+    axes: FloatArray | None
+    clip: float
+    scale: float
+    kind: ClassVar[str] = "standardise"
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 1 or self.deviation.shape != self.mean.shape:
+            raise ValueError(f"mean has shape {self.mean.shape}, deviation {self.deviation.shape}")
+        if self.axes is not None and (self.axes.ndim != 2 or self.axes.shape[1] != len(self.mean)):
+            raise ValueError(f"axes have shape {self.axes.shape}, there are {len(self.mean)} means")
+        if not ((self.deviation > 0).all() and np.isfinite(self.deviation).all() and np.isfinite(self.mean).all()):
+            raise ValueError("means must be finite and deviations positive")
+        if not (0 < self.clip < np.inf and 0 < self.scale < np.inf):
+            raise ValueError(f"clip and scale must be positive, got {self.clip} and {self.scale}")
+
+    @property
+    def n_inputs(self) -> int:
+        """Numbers of a context."""
+        return len(self.mean)
+
+    @property
+    def n_features(self) -> int:
+        """Numbers that a context becomes."""
+        return len(self.mean if self.axes is None else self.axes) + 1
+
+    def __call__(self, rows: FloatArray, watch: Callable[[FloatArray, FloatArray], None] | None = None) -> FloatArray:
+        """Features of rows; ``watch`` sees the rows, and what they are in deviations before these are clipped."""
+        dimensions = len(self.mean)
+        out = np.empty((len(rows), dimensions + 1))
+        out[:, -1] = 1.0
+        inner = out[:, :-1]
+        np.subtract(rows, self.mean, out=inner)
+        if self._may_overflow:
+            with np.errstate(over="ignore"):  # what overflows is clipped
+                inner /= self.deviation
+        else:
+            inner /= self.deviation
+        if watch is not None:
+            watch(rows, inner)
+        lowest, highest, scale = self._bounds
+        np.maximum(inner, lowest, out=inner)
+        np.minimum(inner, highest, out=inner)
+        inner *= scale
+        if self.axes is None:
+            return out
+        return np.concatenate([inner @ self.axes.T, out[:, -1:]], axis=1)
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Lowest and highest deviation and the scale, as arrays: numpy converts numbers anew in every call."""
+        return np.array(-self.clip), np.array(self.clip), np.array(self.scale)
+
+    @functools.cached_property
+    def _may_overflow(self) -> bool:
+        return bool(self.deviation.min() < _SMALLEST_DEVIATION)
+
+    def settings(self) -> dict[str, Any]:
+        """What a file's header says of it."""
+        return {"kind": self.kind, "clip": self.clip, "scale": self.scale}
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """What a file holds of it."""
+        arrays = {"mean": self.mean, "deviation": self.deviation}
+        return arrays if self.axes is None else {**arrays, "axes": self.axes}
+
 
 CLIP = 5.0
 """Deviations at which standardised numbers are clipped."""
@@ -122,7 +202,8 @@ class Standardise:
         def watch(rows: FloatArray, deviations: FloatArray) -> None:
             _warn_of_outlier(rows, deviations, step.mean)
 
-        return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=watch)
+        rows = contexts.reshape(-1, len(step.mean))
+        return step(rows if rows.dtype == np.float64 else unit_scale(rows), watch=watch)
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """What it does to contexts of a domain, as fitted."""

@@ -16,22 +16,35 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, FloatArray, unit_scale
 from daband.errors import InvalidInput, NotFitted
-from daband.linear.pca import PCA
-from daband.linear.standardise import Standardise
-from daband.linear.steps import TransformStep
+from daband.linear.pca import PCA, PcaStep
+from daband.linear.standardise import Standardise, StandardiseStep
 from daband.shift import Shift
 
 __all__ = [
     "CustomTransform",
     "Transform",
+    "TransformStep",
     "UnsavedPartWarning",
     "apply_transform",
     "as_transform",
     "build_transform",
     "frozen_step",
     "shift_transform",
+    "step_from",
     "transform_settings",
 ]
+
+TransformStep = StandardiseStep | PcaStep
+
+
+def step_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> TransformStep:
+    """The step that a file describes: ``settings`` of its header, ``arrays`` by name."""
+    if settings["kind"] == "pca":
+        return PcaStep(arrays["centre"], arrays["axes"])
+    if settings["kind"] != "standardise":
+        raise ValueError(f"the transform is of the unknown kind {settings['kind']!r}")
+    mean, deviation, axes = arrays["mean"], arrays["deviation"], arrays.get("axes")
+    return StandardiseStep(mean, deviation, axes, clip=float(settings["clip"]), scale=float(settings["scale"]))
 
 
 class UnsavedPartWarning(UserWarning):

@@ -6,15 +6,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from daband.linear import Decision
-from daband.policies.checkpoint import read_checkpoint, read_notes
-from daband.policies.policy import Policy, RewardedDecision, build, load, policies
+from daband.policies.for_pair import default_transform, setting_defaults
+from daband.policies.policy import Policy, RewardedDecision, build, load, policies, read_checkpoint, read_notes
 from daband.policies.random import Random
 from daband.policies.reward_scale import RewardRange
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
+from daband.policies.rounds import (
+    check_arms,
+    check_domain,
+    check_prior_trust,
+    check_propensities,
+    check_rewards,
+    resolve_weighting,
+)
 
 if TYPE_CHECKING:
-    from daband.learning.settings import Recipe
-    from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack
+    from daband.learning import Recipe
+    from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
@@ -32,6 +40,13 @@ __all__ = [
     "adapt_stacked",
     "build",
     "can_stack",
+    "check_arms",
+    "check_domain",
+    "check_prior_trust",
+    "check_propensities",
+    "check_rewards",
+    "default_transform",
+    "device_named",
     "load",
     "policies",
     "read_checkpoint",
@@ -39,6 +54,8 @@ __all__ = [
     "recipe_for",
     "recipe_names",
     "resolve_recipe",
+    "resolve_weighting",
+    "setting_defaults",
 ]
 
 
@@ -47,6 +64,7 @@ _NEED_TORCH = {
     "NeuralLinUCB": "neural",
     "adapt_stacked": "neural",
     "can_stack": "neural",
+    "device_named": "neural",
     "Recipe": "recipes",
     "recipe_for": "recipes",
     "recipe_names": "recipes",

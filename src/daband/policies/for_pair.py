@@ -13,12 +13,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, did_you_mean
 from daband.linear import PCA, Standardise
 from daband.shift import ShiftLike, as_shift
-from daband.suggestions import did_you_mean
 
-__all__ = ["default_transform", "policy_for_pair", "setting_defaults", "standardised_alpha", "standardised_ridge"]
+__all__ = [
+    "default_transform",
+    "policy_for_pair",
+    "setting_defaults",
+    "standardised_alpha",
+    "standardised_ridge",
+]
 
 _P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")

@@ -6,10 +6,16 @@ objective adds the terms of the target-regret bound to the source regret; with a
 Neural-LinUCB, to the bit.
 
 On vectors the network does not act alone. It is one of several *experts*, each of which predicts every arm's reward:
-the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, one on
-their 64 leading principal components, and every arm's mean. A network overfits a small table, and extrapolates badly
-where contexts are far from those it was trained on; ridge regression does neither, but misses what is not linear. What
-an expert counts is decided by how well it predicted rounds before it learned them (``linear/aggregation.py``).
+the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, and
+every arm's mean. A network overfits a small table, and extrapolates badly where contexts are far from those it was
+trained on; ridge regression does neither, but misses what is not linear. What an expert counts is decided by how well
+it predicted rounds before it learned them (``linear/aggregation.py``).
+
+Of more than 64 numbers there are three ridge regressions, since predicting and exploring need different ones. A small
+ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
+again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
+variance of a prediction is that of a reward, whatever the number of features. It has the prior share; the two small
+ones, on all numbers and on their 64 leading principal components, have the widths.
 """
 
 from __future__ import annotations
@@ -28,28 +34,26 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
-from daband.encoders.frozen import freeze_encoder
+from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning.inference_encoder import InferenceEncoder
-from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
-from daband.learning.settings import EncoderSettings, Recipe
-from daband.learning.stepper import take_steps
+from daband.learning import EncoderSettings, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
 from daband.linear import (
     ArmModel,
     Decision,
     EpisodeScores,
+    ExpertShares,
     Exploration,
     HeadMixture,
     PrimalRidge,
     RidgeHead,
     Standardise,
+    arm_probabilities,
+    calibrated_scale,
+    check_head_memory,
+    label_shift,
     shift_transform,
 )
-from daband.linear.aggregation import ExpertShares
-from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
-from daband.linear.head import check_head_memory
 from daband.objectives import FEEDBACKS
 from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
@@ -158,7 +162,9 @@ class Expert:
     features: InferenceEncoder | ContextFeatures
     head: RidgeHead
     prior: float
-    """Its share before the first round."""
+    """Its share in predictions before the first round."""
+    exploring: float
+    """Its share in widths, which stays."""
 
     @property
     def ready(self) -> bool:
@@ -176,11 +182,13 @@ class Acting:
     """The network first."""
     shares: tuple[float, ...]
     """What each counts in predictions."""
+    exploring: tuple[float, ...]
+    """What each counts in widths."""
 
     @property
     def mixture(self) -> HeadMixture:
         """The heads, mixed by the shares."""
-        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares)
+        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares, self.exploring)
 
 
 @policies.register("nlinucb")
@@ -207,6 +215,8 @@ class NeuralLinUCB(Policy):
         seed: decides initial weights, batches, ties and draws.
         shift: what may differ between the domains, e.g. "covariate" (``daband.Shift``); by the shape of a context,
             unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
+        half_life: after how many rounds, or how much of the ``time`` that ``update`` is told, a round counts half in
+            the heads, and is half as likely to be drawn by a gradient step.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -242,6 +252,7 @@ class NeuralLinUCB(Policy):
         device: str = "auto",
         seed: int = 0,
         shift: ShiftLike = None,
+        half_life: float | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -251,6 +262,7 @@ class NeuralLinUCB(Policy):
             transform=transform,
             seed=seed,
             shift=shift,
+            half_life=half_life,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
@@ -310,10 +322,11 @@ class NeuralLinUCB(Policy):
                 exploration=exploration,
                 seed=self.seed,
                 form=form,
+                fades=self.half_life is not None,
             )
 
         latent = self._learner.encoder.dimension
-        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0)
+        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0, 1.0)
         if not (self.recipe.learning.linear_weight > 0 and math.prod(self.feature_shape) <= _LARGEST_INPUT):
             return (network,)
         shape, dim = self._encoded_shape, math.prod(self._encoded_shape)
@@ -321,23 +334,24 @@ class NeuralLinUCB(Policy):
         shift = self.shift if self.transform is None else Shift(("covariate",))
         standardise = shift_transform(Standardise(), shift, dim)
         every = ContextFeatures(shape, None if isinstance(self.transform, Standardise) else standardise)
-        features = {"ridge": every}
+        # By name: features, the ridge, the share in predictions before the first round, and that in widths.
+        usual = ridge * standardised_ridge(every.dimension)
+        parts = {"ridge": (every, usual, 2 / 3, 2 / 3)}
         if dim > _COMPONENTS:
-            features["components"] = ContextFeatures(
-                shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim)
-            )
+            components = ContextFeatures(shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim))
+            parts = {
+                "ridge": (every, usual, 0.0, 1 / 3),
+                "components": (components, usual, 0.0, 1 / 3),
+                "shrunk": (copy.deepcopy(every), usual * every.dimension / 16, 2 / 3, 0.0),
+            }
         if arms == "disjoint":
-            features["constant"] = ContextFeatures(shape, constant=True)
+            parts["constant"] = (ContextFeatures(shape, constant=True), ridge, 0.0, 0.0)
         narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(every.dimension)))
-        own_ridge = ridge * standardised_ridge(every.dimension)
-        priors = {"ridge": 1 / 3 if dim > _COMPONENTS else 2 / 3, "components": 1 / 3, "constant": 0.0}
         others = [
-            Expert(
-                name, part, head(part.dimension, narrower, "auto", ridge if part.constant else own_ridge), priors[name]
-            )
-            for name, part in features.items()
+            Expert(name, part, head(part.dimension, narrower, "auto", penalty), prior, exploring)
+            for name, (part, penalty, prior, exploring) in parts.items()
         ]
-        return replace(network, prior=1 / 3), *others
+        return replace(network, prior=1 / 3, exploring=1 / 3), *others
 
     # What a policy offers.
 
@@ -411,7 +425,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def expert_shares(self) -> dict[str, float]:
-        """What each expert counts in predictions, by name: network, ridge, components, constant; some may be absent."""
+        """What each expert counts in predictions, by name: network, ridge, constant; with many features also others."""
         acting = self._acting
         return {expert.name: share for expert, share in zip(acting.experts, acting.shares, strict=True)}
 
@@ -438,12 +452,12 @@ class NeuralLinUCB(Policy):
         shares = np.where(ready, self._shares.shares, 0.0)
         if not shares[0] and not all(ready):  # until all are ready nothing is known of them: the network is never out
             shares[0] = self._experts[0].prior
-        shares = shares / shares.sum()
-        experts = tuple(expert for expert in self._experts if expert.ready)
-        self._acting = Acting(experts, tuple(shares[ready].tolist()))
+        exploring = np.where(ready, [expert.exploring for expert in self._experts], 0.0)
+        both = [tuple((part / part.sum())[ready].tolist()) for part in (shares, exploring)]
+        self._acting = Acting(tuple(expert for expert in self._experts if expert.ready), *both)
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
-        transformed = super()._transform_contexts(contexts, domain)
+        transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
         return transformed if self._layout is None else channels_first(transformed, self._layout)
 
     def _encode(self, expert: Expert, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
@@ -484,7 +498,7 @@ class NeuralLinUCB(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
         for expert, share, width in zip(acting.experts, acting.shares, acting.mixture.width_shares, strict=True):
-            if share == 0.0:
+            if share == 0.0 and width == 0.0:
                 continue
             theta, inverse = expert.head.frozen(widths=width > 0)
             member = Member(theta, inverse, share=share, width_share=width)
@@ -526,7 +540,8 @@ class NeuralLinUCB(Policy):
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         predicted = None
-        if self._learner.gated and not self.domains.is_target(domain):
+        in_source = domain < len(self.domains.sources)
+        if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
@@ -651,7 +666,14 @@ class NeuralLinUCB(Policy):
 
     @property
     def can_discount(self) -> bool:
-        return self._head.can_discount
+        return self._head.can_discount and self.half_life is None
+
+    def _fade(self, factor: float) -> None:
+        with self._locks.state:
+            for expert in self._experts:
+                expert.head.fade(factor)
+        for buffer in self._buffers.rounds:
+            buffer.fade(factor)
 
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
         with self._locks.state:
@@ -686,7 +708,7 @@ class NeuralLinUCB(Policy):
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
-        if not self.domains.is_target(domain):
+        if domain < len(self.domains.sources):
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)

@@ -14,8 +14,8 @@ implements five methods, and registers:
 They get contexts that are checked and transformed, the index of their domain (``Policy.domains`` has its name), and
 rewards scaled to [0, 1]; they return means and widths on that scale. Further methods have a default that may be
 replaced: ``_freeze`` (needed to export), ``_probabilities`` (needed where arms are drawn at random), ``_play``,
-``_prepare``, ``_observe``, ``_adapt``, ``_trust_prior`` with ``can_discount``, ``_check_unit_rewards``, ``settings``
-(extended where there are more).
+``_prepare``, ``_observe``, ``_adapt``, ``_trust_prior`` with ``can_discount``, ``_fade`` (needed for a half-life),
+``_check_unit_rewards``, ``settings`` (extended where there are more).
 
 Whatever arrives is checked in full before anything changes, so an error leaves a policy exactly as it was.
 
@@ -32,55 +32,126 @@ import copy
 import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, check_memory, checked_number
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
 from daband.domain_names import DomainNames
-from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import (
     Decision,
     Transform,
     apply_transform,
     as_transform,
     build_transform,
+    cross_fitted_rewards,
+    flat_features,
     frozen_step,
+    kernels,
     shift_transform,
     transform_settings,
 )
-from daband.linear.kernels import kernels
-from daband.linear.reward_model import cross_fitted_rewards, flat_features
-from daband.policies.checkpoint import check_notes, read_checkpoint, write_checkpoint
 from daband.policies.for_pair import policy_for_pair, setting_defaults
-from daband.policies.input_checks import (
+from daband.policies.locks import Locks, defer_signals
+from daband.policies.reward_scale import RewardRange, RewardScale
+from daband.policies.rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
-    check_arms,
+    LARGEST_WEIGHT,
+    PendingRounds,
+    RoundIds,
     check_available,
     check_contexts,
+    check_played,
     check_prior_trust,
     check_propensities,
     check_rewards,
     check_seed,
     check_shape,
     check_whole,
+    pseudo_rewards,
+    resolve_weighting,
+    round_weights,
 )
-from daband.policies.locks import Locks, defer_signals
-from daband.policies.pending_rounds import PendingRounds
-from daband.policies.propensities import LARGEST_WEIGHT, pseudo_rewards, resolve_weighting, round_weights
-from daband.policies.reward_scale import RewardRange, RewardScale
-from daband.policies.round_ids import RoundIds
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift
-from daband.suggestions import did_you_mean
 from daband.table_transform import TableTransform
+from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
-__all__ = ["Policy", "RewardedDecision", "below", "build", "exploration_setting", "join_decisions", "load", "policies"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Policy",
+    "RewardedDecision",
+    "SavedPolicy",
+    "below",
+    "build",
+    "check_notes",
+    "exploration_setting",
+    "join_decisions",
+    "load",
+    "policies",
+    "read_checkpoint",
+    "read_notes",
+    "write_checkpoint",
+]
+
+# The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
+#
+# The header holds the policy's name and settings and the caller's notes as JSON; the tensors hold what was learned. See
+# ``daband.tensor_files`` for the digest.
+
+
+FORMAT_VERSION = 2
+_FORMAT = FileFormat(
+    name="daband-policy",
+    what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
+    version=FORMAT_VERSION,
+    oldest=FORMAT_VERSION,
+    remedy="train and save it anew",
+    required=("settings", "notes"),
+)
+
+
+class SavedPolicy(NamedTuple):
+    """What a file holds: the policy's settings, its arrays by name, and the caller's notes."""
+
+    settings: dict[str, Any]
+    arrays: dict[str, AnyArray]
+    notes: dict[str, str]
+
+
+def check_notes(notes: Mapping[str, str] | None) -> dict[str, str]:
+    """The caller's notes as a file can hold them: texts by name."""
+    if notes is None:
+        return {}
+    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
+        raise InvalidInput(f"notes must be a mapping from text to text, got {notes!r}")
+    return dict(notes)
+
+
+def write_checkpoint(
+    path: str | Path, settings: dict[str, Any], arrays: dict[str, AnyArray], notes: dict[str, str]
+) -> None:
+    """Write a whole file or nothing."""
+    write_tensor_file(path, _FORMAT, {"settings": settings, "notes": notes}, arrays)
+
+
+def read_checkpoint(path: str | Path) -> SavedPolicy:
+    """Settings, arrays and notes of a saved policy, each bit as it was written."""
+    header, arrays = read_tensor_file(path, _FORMAT)
+    return SavedPolicy(header["settings"], arrays, header["notes"])
+
+
+def read_notes(path: str | Path) -> dict[str, str]:
+    """The caller's notes in a saved policy's header."""
+    notes: dict[str, str] = read_tensor_header(path, _FORMAT)["notes"]
+    return notes
+
 
 _NO_LOCK = nullcontext()
 _FLOAT64 = np.dtype(np.float64)
@@ -169,6 +240,7 @@ class Policy(ABC, metaclass=_PolicyType):
         transform: Any,
         seed: int,
         shift: ShiftLike = None,
+        half_life: float | None = None,
     ) -> None:
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
@@ -189,6 +261,11 @@ class Policy(ABC, metaclass=_PolicyType):
             transform = shift_transform(transform, self.shift, self._dimensions)
         self.transform: Transform | None = transform
         self.seed = check_seed(seed)
+        self.half_life = None if half_life is None else checked_number("half_life", half_life)
+        """After how much time a round counts half; None: every round counts as much for ever."""
+        if self.half_life is not None and not self.half_life > 0:
+            raise InvalidInput(f"half_life must be a number > 0, or None, got {half_life!r}")
+        self._clock = 0.0
         self.domains = DomainNames()
         """The names of the domains; hooks get a domain's index in them."""
         self._domain = 0
@@ -290,6 +367,10 @@ class Policy(ABC, metaclass=_PolicyType):
         """Count what was learned so far by the best of these factors."""
         raise NotImplementedError
 
+    def _fade(self, factor: float) -> None:
+        """Count every round learned so far by this factor in (0, 1): what a half-life asks for before each update."""
+        raise NotImplementedError
+
     def _check_unit_rewards(self, rewards: FloatArray) -> None:
         """Raise where the method cannot learn from these rewards, which are scaled to [0, 1] already."""
 
@@ -376,6 +457,7 @@ class Policy(ABC, metaclass=_PolicyType):
         propensity: ArrayLike | None = None,
         on_duplicate: str = "refuse",
         propensity_weighting: str | None = None,
+        time: ArrayLike | None = None,
     ) -> list[int | str]:
         """Learn from a batch of rounds: late ones, some of them only, in any order, from any thread.
 
@@ -394,6 +476,8 @@ class Policy(ABC, metaclass=_PolicyType):
                 "flattened" (by the fourth root of that), "doubly_robust" (linear policies: every arm learns a
                 pseudo-reward of every round) or "none" (they are not used). By default the first of the policy's
                 ``propensity_weightings``, which was the best by measurement (docs/guide/logs.md).
+            time: when each round was played, (B,), in the unit of ``half_life``; late rounds count less. By default
+                rounds follow one another at a distance of 1.
 
         Returns:
             The ids that were skipped.
@@ -404,8 +488,7 @@ class Policy(ABC, metaclass=_PolicyType):
             checked = self._check_contexts(contexts)
             n = len(checked)
             where = self._domain if domain is None else self.domains.index(domain)
-            arms = check_arms(arm, n, self.n_arms)
-            rewards = check_rewards(reward, (n,))
+            arms, rewards = check_played(arm, reward, n, self.n_arms)
             self._scale.check(rewards)
             weighting, propensities = "none", None
             if propensity is not None or propensity_weighting is not None:
@@ -414,8 +497,9 @@ class Policy(ABC, metaclass=_PolicyType):
                     propensities = check_propensities(propensity, n)
                 elif weighting != "none":
                     raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
+            times = None if time is None else self._check_times(time, n)
             if ids is None:
-                self._learn_checked(checked, arms, rewards, where, weighting, propensities)
+                self._learn_checked(checked, arms, rewards, where, weighting, propensities, times)
                 return []
             names = self._ids.check(ids, n)
             new = self._ids.unknown(names)
@@ -428,9 +512,10 @@ class Policy(ABC, metaclass=_PolicyType):
             if skipped:
                 checked, arms, rewards = checked[new], arms[new], rewards[new]
                 propensities = None if propensities is None else propensities[new]
+                times = None if times is None else times[new]
             with defer_signals():
                 if len(checked):
-                    self._learn_checked(checked, arms, rewards, where, weighting, propensities)
+                    self._learn_checked(checked, arms, rewards, where, weighting, propensities, times)
                 self._ids.add(name for name, is_new in zip(names, new, strict=True) if is_new)
             return skipped
 
@@ -451,8 +536,9 @@ class Policy(ABC, metaclass=_PolicyType):
             checked, where, mask = self._check_request(contexts, domain, available)
             known = check_rewards(rewards, (len(checked), self.n_arms))
             self._scale.check(known)
-            play = self._play_scaled if self._scale.known else self._play_unscaled
-            return play(checked, known, where, mask)
+            if self._scale.known and self.half_life is None:
+                return self._play_scaled(checked, known, where, mask)
+            return self._play_singly(checked, known, where, mask)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""
@@ -582,6 +668,7 @@ class Policy(ABC, metaclass=_PolicyType):
             "transform": transform_settings(self.transform),
             "seed": self.seed,
             **({"shift": self.shift.state()} if self.shift.stated else {}),
+            **({} if self.half_life is None else {"half_life": self.half_life}),
         }
 
     def plan(self, episodes: int) -> None:
@@ -711,6 +798,8 @@ class Policy(ABC, metaclass=_PolicyType):
         arrays["rounds"] = np.array([self.rounds_decided, self.rounds_learned], np.int64)
         arrays["domain"] = np.array([self._domain], np.int64)
         arrays["reward_scale"] = self._scale.state()
+        if self.half_life is not None:
+            arrays["clock"] = np.array([self._clock])
         ids = self._ids if replay else RoundIds(self._ids.window)
         arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
         arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
@@ -722,6 +811,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self.rounds_decided, self.rounds_learned = (int(count) for count in arrays["rounds"])
         self._domain = range(len(self.domains))[int(arrays["domain"][0])]
         self._scale.restore(arrays["reward_scale"])
+        self._clock = float(arrays["clock"][0]) if self.half_life is not None else 0.0
         self._ids.restore(below("ids/", arrays))
         self._pending.restore(below("pending/", arrays))
         self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
@@ -733,10 +823,6 @@ class Policy(ABC, metaclass=_PolicyType):
             return copy.deepcopy(self.__dict__)
 
     # Between what users call and what a policy implements.
-
-    @property
-    def _state_guard(self) -> AbstractContextManager[object]:
-        return self._locks.state if self.locks_state else _NO_LOCK
 
     def _decide_request(
         self, request: tuple[AnyArray, int, BoolArray | None], first_round: int, rule: str | None
@@ -752,21 +838,24 @@ class Policy(ABC, metaclass=_PolicyType):
         domain: int,
         weighting: str,
         propensities: FloatArray | None,
+        times: FloatArray | None = None,
     ) -> None:
         """Learn checked rounds, or keep them back until the range of rewards is known."""
         weights = None
         if propensities is not None and weighting == "doubly_robust":
-            self._learn_doubly_robust(contexts, arms, rewards, propensities, domain)
+            self._learn_doubly_robust(contexts, arms, rewards, propensities, domain, times)
             return
         if propensities is not None:
             weights = round_weights(propensities, self.n_arms, weighting=weighting)
         if self._scale.known:
-            self._learn_scaled(contexts, arms, rewards, domain, weights)
+            self._learn_scaled(contexts, arms, rewards, domain, weights, times)
             return
         self._transform_contexts(contexts, domain)  # refuse now what could not be learned later
         rounds = self._pending.joined_with(contexts, arms, rewards, domain, weights)
         before = self._scale.state()
         if not self._scale.estimate(np.concatenate([batch[2] for batch in rounds])):
+            if times is not None:
+                raise InvalidInput("time: too few rewards for reward_range='auto' to know the range; give the range")
             self._pending.add(contexts, arms, rewards, domain, weights)
             return
         try:
@@ -776,20 +865,56 @@ class Policy(ABC, metaclass=_PolicyType):
             self._scale.restore(before)
             raise
         self._pending.clear()
-        for batch in rounds:
+        for batch in rounds[:-1]:
             self._learn_scaled(*batch)
+        self._learn_scaled(*rounds[-1], times)
 
     def _learn_scaled(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        domain: int,
+        weights: FloatArray | None,
+        times: FloatArray | None = None,
     ) -> None:
-        unit = self._scale.to_unit(rewards)
+        unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
-        with self._state_guard:
-            self._learn(self._transform_contexts(contexts, domain), arms, unit, domain, weights)
+        with self._locks.state if self.locks_state else _NO_LOCK:
+            features = self._transform_contexts(contexts, domain)
+            if self.half_life is not None:
+                weights = self._age(len(arms), weights, times)
+            self._learn(features, arms, unit, domain, weights)
             self.rounds_learned += len(arms)
 
+    def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
+        """Let the clock run to the latest of ``n`` rounds: what was learned fades, and so do older ones of these."""
+        if self.half_life is None:
+            return weights
+        times = self._clock + np.arange(1.0, n + 1.0) if times is None else times
+        now = max(self._clock, float(times.max()))
+        if self.rounds_learned and now > self._clock:
+            self._fade(float(np.exp2((self._clock - now) / self.half_life)))
+        self._clock = now
+        ages = np.exp2((times - now) / self.half_life)
+        return ages if weights is None else ages * weights
+
+    def _check_times(self, time: ArrayLike, n: int) -> FloatArray:
+        if self.half_life is None:
+            raise InvalidInput("time is of use to a policy with a half_life, and this one has none")
+        times = np.asarray(as_numpy(time, "time"), np.float64)
+        if times.shape != (n,) or not np.isfinite(times).all():
+            raise InvalidInput(f"time must be a finite number for each of {n} rounds, got shape {times.shape}")
+        return times
+
     def _learn_doubly_robust(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, propensities: FloatArray, domain: int
+        self,
+        contexts: AnyArray,
+        arms: IntArray,
+        rewards: FloatArray,
+        propensities: FloatArray,
+        domain: int,
+        times: FloatArray | None,
     ) -> None:
         """Every arm learns its pseudo-reward in every round; a round counts once, each of its arms 1 / n_arms.
 
@@ -812,7 +937,9 @@ class Policy(ABC, metaclass=_PolicyType):
                 predicted = cross_fitted_rewards(flat, arms, unit, n_arms=k, seed=self.seed)
             every = pseudo_rewards(predicted, arms, unit, propensities, largest=k * LARGEST_WEIGHT)
             repeated = np.repeat(features, k, axis=0)
-            self._learn(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, np.full(n * k, 1.0 / k))
+            ages = self._age(n, None, times)
+            weights = np.full(n * k, 1.0 / k) if ages is None else np.repeat(ages / k, k)
+            self._learn(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, weights)
             self.rounds_learned += n
 
     def _play_scaled(
@@ -824,7 +951,7 @@ class Policy(ABC, metaclass=_PolicyType):
             first = self.rounds_decided
             self.rounds_decided += len(contexts)
         try:
-            with self._state_guard:
+            with self._locks.state if self.locks_state else _NO_LOCK:
                 decision = self._play(self._transform_contexts(contexts, domain), unit, domain, mask, first)
         except BaseException:
             with self._locks.state:
@@ -834,15 +961,15 @@ class Policy(ABC, metaclass=_PolicyType):
         d = self._in_units(decision)
         return RewardedDecision(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
 
-    def _play_unscaled(
+    def _play_singly(
         self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: BoolArray | None
     ) -> RewardedDecision:
-        """Play one round at a time until "auto" knows the range, then the rest. All are played or none."""
+        """Play one round at a time, with no half-life until "auto" knows the range, then the rest. All or none."""
         before, name = self._snapshot(), self.domains.names[domain]
         parts: list[RewardedDecision] = []
         start = selected = 0
         try:
-            while start < len(contexts) and not self._scale.known:
+            while start < len(contexts) and not (self._scale.known and self.half_life is None):
                 part = slice(start, start + 1)
                 decision = self.select(contexts[part], name, None if mask is None else mask[part])
                 selected += 1

@@ -22,10 +22,9 @@ from typing import Any
 
 from torch import nn
 
-from daband.encoders import LatentSettings, image_layout
-from daband.encoders.augmentation import Augmentation
+from daband.encoders import Augmentation, LatentSettings, image_layout
 from daband.errors import InvalidInput
-from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
+from daband.learning import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.objectives import Weight
 from daband.shift import Shift, default_shift
 

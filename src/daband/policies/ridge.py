@@ -20,13 +20,19 @@ import numpy as np
 
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput
-from daband.linear import ArmModel, Decision, Exploration, RidgeHead, RidgeSums
-from daband.linear.norm_limit import LARGEST_SQUARE
-from daband.policies.input_checks import LARGEST_RAW_NORM, check_arms, check_propensities, check_rewards
+from daband.linear import LARGEST_SQUARE, ArmModel, Decision, Exploration, RidgeHead, RidgeSums
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.propensities import WEIGHTINGS, resolve_weighting, round_weights
 from daband.policies.reward_scale import RewardRange
-from daband.policies.round_ids import RoundIds
+from daband.policies.rounds import (
+    LARGEST_RAW_NORM,
+    WEIGHTINGS,
+    RoundIds,
+    check_played,
+    check_propensities,
+    check_rewards,
+    resolve_weighting,
+    round_weights,
+)
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
 
@@ -119,7 +125,10 @@ class RidgePolicy(Policy):
 
     @property
     def can_discount(self) -> bool:
-        return self._head.can_discount
+        return self._head.can_discount and self.half_life is None  # which discounts what was learned before
+
+    def _fade(self, factor: float) -> None:
+        self._head.fade(factor)
 
     def _trust_prior(self, discounts: tuple[float, ...]) -> None:
         with self._locks.state:
@@ -138,6 +147,8 @@ class RidgePolicy(Policy):
                 f"the policy keeps back {len(self._pending)} rounds until reward_range='auto' knows the range; update "
                 "it with more rounds first, or give the range"
             )
+        if self.half_life is not None:
+            raise InvalidInput("a half_life fades rounds in their order, which sums over parts of a log do not have")
         if self._head.trust is not None:
             raise InvalidInput("the policy discounts what it learned before (trust_prior): fit it to logs before that")
         self._head.check_primal_fits()
@@ -186,7 +197,7 @@ class RidgePolicy(Policy):
         """
         checked = self._check_contexts(contexts)
         n = len(checked)
-        arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
+        arms, rewards = check_played(arm, reward, n, self.n_arms)
         self._scale.check(rewards)
         unit = self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
@@ -241,6 +252,9 @@ class LinUCB(RidgePolicy):
         shift: what may differ between the domains (``daband.Shift``); ``LinUCB.for_pair`` standardises accordingly.
         form: "primal" keeps a d x d matrix per arm, "dual" one row per round; "auto" takes the cheaper.
         seed: decides ties and draws. Every whole number is a seed, 0 too.
+        half_life: after how many rounds, or how much of the ``time`` that ``update`` is told, a round counts half. The
+            ridge does not fade, so that this is the least squares of the weighted rounds; each round costs an
+            inversion per arm.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=3, seed=0)
     >>> contexts = [[1.0, 0.0], [0.0, 1.0]]
@@ -272,6 +286,7 @@ class LinUCB(RidgePolicy):
         shift: ShiftLike = None,
         form: Literal["auto", "primal", "dual"] = "auto",
         seed: int = 0,
+        half_life: float | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -281,6 +296,7 @@ class LinUCB(RidgePolicy):
             transform=transform,
             shift=shift,
             seed=seed,
+            half_life=half_life,
         )
         ridge = checked_number("ridge", ridge)
         self._head = RidgeHead(
@@ -291,6 +307,7 @@ class LinUCB(RidgePolicy):
             exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
             seed=self.seed,
             form=form,
+            fades=self.half_life is not None,
         )
         self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # beyond it the arithmetic is no longer accurate
 

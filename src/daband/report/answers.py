@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from daband.experiments.ablation import AblationRow, ablation_rows
-from daband.experiments.records import TARGET_VALUE, Record, decimals
+from daband.experiments import TARGET_VALUE, AblationRow, Record, ablation_rows, decimals
 from daband.report.document import Tile
 from daband.report.reference import paper_accuracy
 from daband.report.statistics import Verdict, pair_family, role_of, verdict

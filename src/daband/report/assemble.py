@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from daband.errors import InvalidInput
-from daband.experiments.records import TARGET_ACCURACY, Record, metric_of
+from daband.experiments import TARGET_ACCURACY, Record, metric_of
 from daband.files import read_json
 from daband.report.answers import Answer, answer_of, lead_of
 from daband.report.document import Block, Document, Folded, Section, Text

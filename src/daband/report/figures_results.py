@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from daband.arrays import FloatArray
-from daband.experiments.records import TARGET_ACCURACY, Metric
+from daband.experiments import TARGET_ACCURACY, Metric
 from daband.report.statistics import Key
 from daband.report.style import GRID, INK, MUTED, PAPER, label, style_of, written
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from daband.errors import InvalidInput
-from daband.experiments.records import Record
+from daband.experiments import Record
 from daband.report.runs import load_runs
 from daband.report.statistics import paired_difference, score_by_seed
 from daband.report.summary import summarise

@@ -12,7 +12,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import DataError
-from daband.experiments.records import Record
+from daband.experiments import Record
 from daband.files import read_bytes, read_json, read_npz
 from daband.trust import Assessment, read_assessment
 

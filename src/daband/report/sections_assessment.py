@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daband.experiments.records import metric_of
+from daband.experiments import metric_of
 from daband.report.document import Block, Folded, Section, Text
 from daband.report.runs import RunFiles
 from daband.report.style import label

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from daband.evaluation.paired_test import Paired
-from daband.experiments.records import TARGET_VALUE, Record, decimals, metric_of
+from daband.evaluation import Paired
+from daband.experiments import TARGET_VALUE, Record, decimals, metric_of
 from daband.report.document import Block, Drawing, Section, Text
 from daband.report.figures_results import Group, score_figure
 from daband.report.runs import RunFiles

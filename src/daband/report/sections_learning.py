@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.experiments.records import TARGET_ACCURACY, Records, decimals, metric_of
+from daband.experiments import TARGET_ACCURACY, Records, decimals, metric_of
 from daband.report.document import Block, Drawing, SideBySide, Text
 from daband.report.figures_learning import bound_figure, discriminator_figure, regret_figure
 from daband.report.runs import Curve, RunFiles, common_curve

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.experiments.records import decimals
+from daband.experiments import decimals
 from daband.report.document import Block, Drawing, SideBySide, Text
 from daband.report.figures_policy import confusion_figure, embedded, examples_figure, map_figure
 from daband.report.runs import RunFiles

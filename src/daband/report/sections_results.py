@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import FloatArray
-from daband.evaluation.paired_test import Paired
-from daband.experiments.records import TARGET_ACCURACY, Metric, Record, decimals, metric_of
+from daband.evaluation import Paired
+from daband.experiments import TARGET_ACCURACY, Metric, Record, decimals, metric_of
 from daband.report.document import Block, Drawing, Folded, SideBySide, Text
 from daband.report.figures_results import Group, gain_figure, pairs_figure, score_figure
 from daband.report.reference import paper_accuracy

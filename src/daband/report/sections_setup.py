@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daband.evaluation.collapse import CollapseWatch
+from daband.evaluation import CollapseWatch
 from daband.report.document import Block, Folded, Text
 from daband.report.runs import RunFiles
 from daband.report.statistics import Key

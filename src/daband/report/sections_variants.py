@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import FloatArray
-from daband.experiments.ablation import AblationRow, ablation_rows
-from daband.experiments.records import Metric, Record
+from daband.experiments import AblationRow, Metric, Record, ablation_rows
 from daband.report.document import Block, Drawing
 from daband.report.figures_results import ablation_figure, sweep_figure
 from daband.report.reference import paper_ablation

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
-from daband.evaluation.paired_test import Paired, compare_paired
-from daband.experiments.ablation import BASES, COMBINATIONS
-from daband.experiments.records import Metric, Record, metric_of
+from daband.evaluation import Paired, compare_paired
+from daband.experiments import BASES, COMBINATIONS, Metric, Record, metric_of
 
 __all__ = [
     "Key",

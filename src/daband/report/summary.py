@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daband.experiments.records import Metric, Record, metric_of
+from daband.experiments import Metric, Record, metric_of
 
 __all__ = ["UNKNOWN", "Mean", "MethodSummary", "labelled", "summarise"]
 

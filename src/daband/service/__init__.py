@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from daband.service.app import create_app
+from daband.service.app import create_app, serve
 from daband.service.export_events import export_events
-from daband.service.process import serve
 from daband.service.settings import Clock, Limits, Settings, Tokens
 from daband.service.store import Store
 

@@ -12,6 +12,9 @@ import binascii
 import hashlib
 import hmac
 import logging
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -30,13 +34,12 @@ from starlette.routing import Route
 from daband.errors import CheckpointError, InvalidInput
 from daband.service import pages
 from daband.service.decider import Decider, checked_id, checked_reward, model_from
-from daband.service.openapi import openapi
+from daband.service.pages import openapi
 from daband.service.settings import Clock, Settings
-from daband.service.store import Activation, Answer, Event, Reward, Store
-from daband.service.writer import LogFailed, Writer
+from daband.service.store import Activation, Answer, Event, LogFailed, Reward, Store, Writer
 from daband.serving import load_deployed
 
-__all__ = ["Service", "create_app"]
+__all__ = ["Service", "create_app", "serve"]
 
 _log = logging.getLogger("daband.service")
 _POLL_SECONDS = 1.0
@@ -411,3 +414,76 @@ def _decision(answer: Answer, arm_names: tuple[str, ...], warnings: tuple[Any, .
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, "application/json")
+
+
+# ``serve``: the application on uvicorn, and the worker's process beside it.
+
+
+def serve(
+    file: str | Path,
+    log: str = "sqlite:///events.db",
+    settings: Settings | None = None,
+    *,
+    learn: str | Path | None = None,
+    learn_every: int = 100,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    worker: bool = True,
+    access_log: bool = False,
+) -> None:
+    """Serve an exported policy until the process is stopped.
+
+    Args:
+        file: what ``daband.export`` wrote.
+        log: where events go: ``sqlite:///events.db``, or ``postgresql://...`` that several services may share.
+        settings: modes, waits, tokens and limits.
+        learn: the policy that ``file`` was exported from, to go on learning from the log.
+        learn_every: how many rewards are learned at a time.
+        host: the address to listen on.
+        port: the port.
+        worker: whether to start the process that learns, watches and sets default rewards.
+        access_log: whether the server writes a line for every request.
+    """
+    settings = settings or Settings()
+    _check_learning(learn, settings)
+    app = create_app(file, log, settings)
+    process = None
+    if worker:
+        process = _start_worker(log, settings, learn, learn_every)
+    try:
+        uvicorn.run(
+            app, host=host, port=port, access_log=access_log, log_level="info" if access_log else "warning",
+            timeout_keep_alive=75, server_header=False,
+        )  # fmt: skip
+    finally:
+        if process is not None:
+            process.terminate()
+            process.wait()
+
+
+def _check_learning(learn: str | Path | None, settings: Settings) -> None:
+    if learn is None:
+        return
+    if not Path(learn).is_file():
+        raise InvalidInput(f"learn: {learn} is not a file; give what policy.save wrote")
+    if settings.contexts != "keep":
+        raise InvalidInput(f"contexts={settings.contexts!r} leaves nothing to learn from; keep them, or do not learn")
+    if settings.mode == "log-only":
+        raise InvalidInput("mode='log-only' does not learn; take apprentice, or do not learn")
+
+
+def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
+    """The process; its task goes through its standard input, as an address may hold a password."""
+    task = {
+        "log": log,
+        "settings": {**asdict(settings), "tokens": {}},
+        "learn": None if learn is None else str(learn),
+        "learn_every": learn_every,
+        "parent": os.getpid(),
+    }
+    arguments = [sys.executable, "-c", "from daband.service.worker import main; main()"]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE)  # noqa: S603 - our own module
+    assert process.stdin is not None
+    process.stdin.write(orjson.dumps(task))
+    process.stdin.close()
+    return process

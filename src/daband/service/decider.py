@@ -16,11 +16,10 @@ import numpy as np
 import orjson
 
 from daband.arrays import BoolArray
-from daband.errors import InvalidInput
+from daband.errors import InvalidInput, did_you_mean
 from daband.service.settings import Settings
 from daband.service.store import Event
 from daband.serving import Deployed, load_deployed
-from daband.suggestions import did_you_mean
 
 __all__ = ["Decider", "Model", "checked_id", "checked_reward", "model_from"]
 

@@ -12,13 +12,11 @@ import numpy as np
 
 from daband.arguments import check_available, whole
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
-from daband.errors import CheckpointError, DataError, InvalidInput
-from daband.linear.standardise import feature_scale
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
+from daband.linear import feature_scale
 from daband.serving.frozen import FrozenPolicy, below, frozen_from
-from daband.serving.monitor import Monitor
-from daband.serving.monitor_reference import Reference, reference_from, summary_scores
+from daband.serving.monitor import Monitor, Reference, reference_from, summary_scores
 from daband.serving.rows import ImageRule, ReadRows, RowReader
-from daband.suggestions import did_you_mean
 from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 

@@ -17,10 +17,10 @@ from daband.arguments import finite, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 from daband.image_layout import image_layout
-from daband.linear.steps import StandardiseStep
+from daband.linear import StandardiseStep
 from daband.serving.deployed import Deployed, assembled, write_deployed_file
 from daband.serving.frozen import FrozenPolicy
-from daband.serving.monitor_reference import MOST_CONTEXTS, Reference, build_reference, summary_names
+from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
 
 __all__ = ["ExportWarning", "export"]

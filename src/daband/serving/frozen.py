@@ -16,11 +16,18 @@ import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
 from daband.image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
-from daband.linear import kernels_numpy
-from daband.linear.draws import draw_key
-from daband.linear.exploration import Exploration, UniformDraws, fresh_draws, seeded_draws
-from daband.linear.scoring import mixed_scores, ridge_scores
-from daband.linear.steps import TransformStep, step_from
+from daband.linear import (
+    Exploration,
+    TransformStep,
+    UniformDraws,
+    draw_key,
+    fresh_draws,
+    kernels_numpy,
+    mixed_scores,
+    ridge_scores,
+    seeded_draws,
+    step_from,
+)
 from daband.serving.networks import Network, network_from
 from daband.table_transform import TableTransform
 

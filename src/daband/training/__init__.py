@@ -2,8 +2,8 @@
 
 from daband.training.candidates import CandidateProgress, train_candidates
 from daband.training.fit_log import LogWarning, fit_log, learn_log
-from daband.training.folder import Folder
-from daband.training.loop import Training, continue_on_target, train, train_stacked
+from daband.training.folder import Folder, as_json
+from daband.training.loop import Training, continue_on_target, run_phase, train, train_stacked
 from daband.training.profiling import Profile, Stopwatch
 from daband.training.trainer import Run, TrainSettings
 
@@ -16,9 +16,11 @@ __all__ = [
     "Stopwatch",
     "TrainSettings",
     "Training",
+    "as_json",
     "continue_on_target",
     "fit_log",
     "learn_log",
+    "run_phase",
     "train",
     "train_candidates",
     "train_stacked",

@@ -31,14 +31,24 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray
-from daband.domains import Columns, Contexts, LoggedDomain, RewardDomain, TableTransform
-from daband.domains.readers.parquet_files import log_files, read_footer, read_frames, refuse_nulls, resolve_columns
-from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
-from daband.errors import CheckpointError, DataError, InvalidInput
+from daband.domains import (
+    Columns,
+    Contexts,
+    LoggedDomain,
+    LogPart,
+    ParquetLog,
+    RewardDomain,
+    TableTransform,
+    log_files,
+    opened_log,
+    read_footer,
+    read_frames,
+    refuse_nulls,
+    resolve_columns,
+)
+from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.files import read_npz, write_bytes
-from daband.policies import Policy, RidgePolicy, read_checkpoint
-from daband.policies.input_checks import check_domain, check_prior_trust
-from daband.suggestions import did_you_mean
+from daband.policies import Policy, RidgePolicy, check_domain, check_prior_trust, read_checkpoint
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
@@ -76,6 +86,7 @@ def fit_log(
     on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
+    time: str | None = None,
     progress: Progress | None = None,
 ) -> Policy:
     """Fit a policy to a log in Parquet files of any size, and return it. Memory holds a few batches of rows.
@@ -99,6 +110,9 @@ def fit_log(
         adapt_every: rounds between two calls of ``adapt``, for policies that learn by gradients.
         directory: keep there how far the run has come. Called again with the same settings, a run that was killed goes
             on at the first part that is not learned; files that have come to the log since are learned as well.
+        time: the column that says when a round was played, for a policy with a ``half_life``: a number in its unit, or
+            a date, which counts days. By default rounds follow one another as in the log. With a half-life rounds are
+            learned in their order, in one process.
         progress: called after every part with ``rows``, ``rows_total``, ``parts``, ``parts_total``,
             ``rows_per_second`` and ``seconds_left``.
 
@@ -121,6 +135,7 @@ def fit_log(
             on_damaged=on_damaged,
             adapt_every=adapt_every,
             progress=progress,
+            time=time,
         ),
         columns=columns,
         table=table,
@@ -141,6 +156,7 @@ def learn_log(
     on_damaged: str = "refuse",
     adapt_every: int = 1024,
     directory: str | Path | None = None,
+    time: str | None = None,
     progress: Progress | None = None,
 ) -> Policy:
     """Learn from a log of the target, which the policy wrote after it was handed over, and return the policy.
@@ -164,6 +180,7 @@ def learn_log(
         on_damaged: "refuse" a file that cannot be read or holds what cannot be learned, or "skip" it with a warning.
         adapt_every: rounds between two calls of ``adapt``.
         directory: keep there how far it has come, as ``fit_log`` does.
+        time: as of ``fit_log``.
         progress: as of ``fit_log``.
 
     >>> import polars as pl
@@ -190,6 +207,7 @@ def learn_log(
         adapt_every=adapt_every,
         progress=progress,
         id=id,
+        time=time,
         prior_trust=prior_trust,
     )
     with TemporaryDirectory(prefix="daband-") as place:
@@ -214,6 +232,7 @@ class _FitSettings:
     adapt_every: int = 1024
     progress: Progress | None = None
     id: str | None = None
+    time: str | None = None
     prior_trust: float | str = 1.0
 
     @property
@@ -242,8 +261,11 @@ def _fit(
     whole("adapt_every", settings.adapt_every, least=1)
     if settings.workers is not None:
         whole("workers", settings.workers, least=1)
-    if columns is None and table is None and policy.table is None and settings.id is not None:
-        columns = _columns_without(log, settings.id)
+    if settings.time is not None and policy.half_life is None:
+        raise InvalidInput(f"time={settings.time!r} is of use to a policy with a half_life, and this one has none")
+    roles = {"id": settings.id, "time": settings.time}
+    if columns is None and table is None and policy.table is None and any(roles.values()):
+        columns = _columns_without(log, {role: name for role, name in roles.items() if name is not None})
     opened = opened_log(
         log,
         n_arms=policy.n_arms,
@@ -261,12 +283,10 @@ def _fit(
         "propensity_weighting": settings.propensity_weighting,
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
     }
-    if settings.id is not None:
-        config["id"] = settings.id
+    config |= {role: name for role, name in roles.items() if name is not None}
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
-    by_sums = (
-        by_sums and settings.prior_trust == 1.0 and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
-    )
+    by_sums = by_sums and settings.prior_trust == 1.0 and policy.half_life is None  # what fades has an order
+    by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
     for path, reason in opened.damaged.items():
         _warn(f"{reason}; {path} is left out", stacklevel=4)
     run = _LogRun(policy, opened, settings, LogState(directory, config))
@@ -393,7 +413,7 @@ class _LogRun:
 
     def _learn(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
-        ids = _ids_of(part, settings.id)
+        ids, times = _column_of(part, settings.id), _column_of(part, settings.time)
         for batch in self.log.batches(part, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(
@@ -405,6 +425,7 @@ class _LogRun:
                 on_duplicate="skip",
                 propensity=batch.propensities,
                 propensity_weighting=settings.propensity_weighting,
+                time=None if settings.time is None else list(itertools.islice(times, len(batch))),
             )
             if target is not None:
                 first = learned % target.rounds_available
@@ -597,24 +618,35 @@ def _mark(log: ParquetLog, part: LogPart) -> str:
     return next(file.mark for file in log.files if file.path == part.path)
 
 
-def _ids_of(part: LogPart, column: str | None) -> Iterator[Any]:
-    """The ids of a part's rounds."""
+def _column_of(part: LogPart, column: str | None) -> Iterator[Any]:
+    """The values of a column, ids or times of a part's rounds; dates become days."""
     if column is None:
         return
     at = part.start
     for frame in read_frames(part, [column], _STREAM_PART_ROWS):
         refuse_nulls(frame, [column], part.path, at)
-        yield from frame[column].to_list()
+        values = frame[column]
+        if values.dtype.is_temporal():
+            values = values.cast(_microseconds()).to_physical() / 86_400e6
+        yield from values.to_list()
         at += len(frame)
 
 
-def _columns_without(log: Any, column: str) -> Columns:
-    """The usual columns, where one of the others is no context but an id."""
+def _microseconds() -> Any:
+    import polars as pl
+
+    return pl.Datetime("us")
+
+
+def _columns_without(log: Any, roles: Mapping[str, str]) -> Columns:
+    """The usual columns, where some of the others are no context but an id or a time."""
     path = Path(log.files[0].path) if isinstance(log, ParquetLog) else log_files(log)[0]
     usual = resolve_columns(None, read_footer(path)[0], path)
-    if column not in usual.context:
-        raise InvalidInput(f"id names the column {column!r}, which {path} has not{did_you_mean(column, usual.context)}")
-    return replace(usual, context=tuple(name for name in usual.context if name != column))
+    for role, column in roles.items():
+        if column not in usual.context:
+            hint = did_you_mean(column, usual.context)
+            raise InvalidInput(f"{role} names the column {column!r}, which {path} has not{hint}")
+    return replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))
 
 
 def _as_parquet(log: str | Path | Sequence[str | Path], place: Path) -> list[Path]:

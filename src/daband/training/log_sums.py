@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from daband.blas_threads import one_blas_thread
-from daband.domains import LoggedRounds
-from daband.domains.readers.parquet_log import LogPart, ParquetLog
+from daband.arrays import one_blas_thread
+from daband.domains import LoggedRounds, LogPart, ParquetLog
 from daband.errors import DabandError, DataError, InvalidInput
 from daband.linear import RidgeSums
 from daband.policies import RidgePolicy

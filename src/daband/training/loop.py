@@ -13,8 +13,7 @@ from typing import Any, overload
 from daband.arguments import whole
 from daband.domains import Contexts, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
-from daband.policies import Policy
-from daband.policies.input_checks import check_prior_trust
+from daband.policies import Policy, check_prior_trust
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 

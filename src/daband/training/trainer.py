@@ -28,12 +28,10 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, Rounds
 from daband.errors import CheckpointError, InvalidInput
-from daband.evaluation.bound import LiveBound
-from daband.evaluation.collapse import CollapseWarning, CollapseWatch
+from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
 from daband.files import read_bytes, read_npz, write_bytes, write_text
 from daband.linear import Decision
-from daband.policies import Policy, RewardedDecision, read_checkpoint
-from daband.policies.propensities import resolve_weighting
+from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
 from daband.training.folder import Folder, as_json
 
 __all__ = ["History", "Phase", "Prefetcher", "Progress", "Run", "TrainSettings", "Trainer", "source_phase"]

@@ -8,17 +8,15 @@ import numpy as np
 
 from daband.arguments import finite, whole
 from daband.arrays import AnyArray, ArrayLike
-from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
-from daband.domains.readers.arrays import ArrayContexts
+from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation.scores import Scores, scores_of
+from daband.evaluation import Scores, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
-from daband.trust.assessment import ArmAssessment, Assessment
+from daband.trust.assessment import ArmAssessment, Assessment, verdict_of
 from daband.trust.diagnostics import DomainShift, classifier_two_sample, collapse_signs, outside_support, projected
 from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import Explanation, explanations_of
-from daband.trust.verdict import verdict_of
 
 __all__ = ["assess", "assess_each"]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daband.domains import Pair
-from daband.policies import Policy, policies
-from daband.policies.for_pair import default_transform, setting_defaults
+from daband.policies import Policy, default_transform, policies, setting_defaults
 
 __all__ = ["Candidate", "default_candidates"]
 

@@ -15,15 +15,13 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray, as_numpy
 from daband.domains import LoggedDomain, Pair
 from daband.errors import InvalidInput
-from daband.evaluation.scores import Scores, scores_of
+from daband.evaluation import Scores, scores_of
 from daband.files import make_folder, write_text
-from daband.policies import Policy
-from daband.policies.for_pair import setting_defaults
+from daband.policies import Policy, setting_defaults
 from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
-from daband.trust.audit import Ask
-from daband.trust.audit_folder import questions_csv, read_answers
+from daband.trust.audit import Ask, questions_csv, read_answers
 from daband.trust.candidates import Candidate, default_candidates
 from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import explanations_of

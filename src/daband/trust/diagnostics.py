@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray
-from daband.evaluation.scores import Scores
+from daband.evaluation import Scores
 
 __all__ = ["DomainShift", "classifier_two_sample", "collapse_signs", "outside_support", "projected"]
 

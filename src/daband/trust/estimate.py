@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daband.arrays import FloatArray
-from daband.evaluation.scores import Scores
+from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
 __all__ = ["FALL", "Estimate", "estimate_target"]

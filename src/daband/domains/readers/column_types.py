@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from daband.domains.readers.columns import Columns
-from daband.errors import InvalidInput
-from daband.suggestions import did_you_mean
+from daband.errors import InvalidInput, did_you_mean
 from daband.table_transform import category_texts, parses_as_dates
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray, IntArray
-from daband.domains.data_paths import cache_directory
 from daband.domains.readers.image_decoders import Decoders, shared_decoders
+from daband.domains.registry import cache_directory
 from daband.errors import DataError, InvalidInput
 from daband.image_layout import imagenet_normalise
 from daband.image_worker import decode

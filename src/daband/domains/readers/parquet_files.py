@@ -12,9 +12,8 @@ import numpy as np
 
 from daband.arrays import AnyArray
 from daband.domains.readers.columns import Columns
-from daband.errors import DataError, InvalidInput
+from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import checked_path
-from daband.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import polars as pl

@@ -15,8 +15,8 @@ import numpy as np
 
 from daband.arrays import AnyArray, IntArray, as_numpy
 from daband.domains.contract import About, Pair
-from daband.domains.data_paths import cache_directory
 from daband.domains.readers.arrays import from_arrays
+from daband.domains.registry import cache_directory
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daband.blas_threads import one_blas_thread
+from daband.arrays import one_blas_thread
 
 threadpoolctl = pytest.importorskip("threadpoolctl")
 

@@ -1,28 +1,28 @@
-"""``daband fit-log`` and ``daband learn``: a policy fitted to a log of any size, or taught by a log of the target."""
+"""``daband fit-log``, ``learn`` and ``evaluate-log``: policies from logs, and their value on logs."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import daband
 from daband.cli.files import table_as_log
 from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import rows_bar, say, warnings_on
-from daband.domains import Columns
-from daband.domains.readers.parquet_log import ParquetLog
+from daband.domains import Columns, ParquetLog
 from daband.errors import InvalidInput
-from daband.experiments import policy_folder
-from daband.experiments.methods import checked_method, policy_class
-from daband.files import check_writable, make_folder
+from daband.experiments import checked_method, decimals, policy_class, policy_folder
+from daband.files import check_writable, make_folder, write_text
 from daband.policies import Policy
 
-__all__ = ["fit_log_command", "learn_command"]
+__all__ = ["evaluate_log_command", "fit_log_command", "learn_command"]
 
 
 def fit_log_command(
@@ -48,6 +48,8 @@ def fit_log_command(
     address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
     skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
+    half_life: Annotated[float | None, typer.Option(help="Of a new policy: when a round counts half.")] = None,
+    time: Annotated[str | None, typer.Option(help="The column with the time of a round: a number, or a date.")] = None,
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
@@ -63,7 +65,9 @@ def fit_log_command(
         return
     with named_as_options():
         columns = log_columns(context)
-        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged)
+        if policy is not None and half_life is not None:
+            raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
+        fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
     with rows_bar(console, fitted.name) as show, named_as_options():
         daband.fit_log(
             fitted,
@@ -74,6 +78,7 @@ def fit_log_command(
             workers=workers,
             on_damaged=on_damaged,
             directory=state,
+            time=time,
             progress=show,
         )
     fitted.save(out)
@@ -145,15 +150,98 @@ def _fit_table(console: Console, log: str, out: Path, method: str, named: dict[s
     say(console, f"{fitted!r}\nPolicy: {out}")
 
 
-def _new(method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str) -> Policy:
+def _new(
+    method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str, half_life: float | None
+) -> Policy:
     if arms is None:
         raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never pulled")
     checked_method(method)
     found = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
     settings: dict[str, Any] = {"context_shape": found.context_shape, "n_arms": arms, "reward_range": "auto"}
     kind = policy_class(method)
+    if half_life is not None:
+        settings["half_life"] = half_life
     if method.endswith("-p"):
         settings["transform"] = daband.PCA(min(64, found.context_shape[0]))
     elif kind.scale_matters:
         settings["transform"] = daband.Standardise()
     return kind(**settings)
+
+
+# ``daband evaluate-log``: what a policy is worth, from a log in Parquet files of any size.
+
+
+_FILE = "log_estimates.json"
+
+
+def evaluate_log_command(
+    policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")],
+    log: Annotated[str, typer.Argument(help="A folder of Parquet files, or a glob in quotes: 'logs/*.parquet'.")],
+    estimators: Annotated[
+        str, typer.Option(help="One or several of dr, snips, ips, switch-dr, dm, e.g. dr,snips.")
+    ] = "dr",
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    rule: Annotated[
+        str | None, typer.Option(help="ucb or greedy, in place of the policy's own way to explore.")
+    ] = None,
+    domain: Annotated[
+        Literal["source", "target"] | None, typer.Option(help="Where the log was written; by default the policy's own.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help=f"Where the estimates go as JSON; by default {_FILE} in the run's folder.")
+    ] = None,
+    skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
+) -> None:
+    """What would a policy be paid per round? Estimate it from rounds that another policy played and logged."""
+    from daband.evaluation import compare_estimators
+
+    console = Console()
+    names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
+    if not names:
+        raise InvalidInput("--estimators names none")
+    valued, folder = _policy(policy)
+    place = out if out is not None else None if folder is None else folder / _FILE
+    if place is not None:
+        check_writable(place)
+    if domain is not None:
+        valued.deploy(domain)
+    with rows_bar(console, "pass 1") as show, named_as_options():
+        found = compare_estimators(
+            valued,
+            log,
+            names,
+            confidence=confidence,
+            rule=rule,
+            columns=log_columns(context),
+            on_damaged="skip" if skip_damaged else "refuse",
+            progress=show,
+        )
+    for estimate in found.values():
+        digits = decimals(estimate.value, estimate.low, estimate.high)
+        console.print(
+            f"{estimate.estimator}: [bold]{estimate.value:.{digits}f}[/bold], {100 * estimate.confidence:g}% interval "
+            f"{estimate.low:.{digits}f} to {estimate.high:.{digits}f}, from {estimate.rounds:,} rounds (an effective "
+            f"sample of {estimate.effective_sample_size:,.0f}) in the {estimate.domain}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        for warning in estimate.warnings:
+            console.print(f"[yellow]warning[/yellow]   {escape(warning)}", highlight=False, soft_wrap=True)
+    if place is not None:
+        records = [estimate.as_dict() for estimate in found.values()]
+        write_text(place, json.dumps({"log": log, "estimates": records}, indent=2) + "\n")
+        say(console, f"Written: {place}")
+
+
+def _policy(path: Path) -> tuple[Policy, Path | None]:
+    """The policy of a folder, with the run's folder; or that of a file."""
+    from daband import load
+    from daband.experiments import policy_folder
+
+    if not path.is_dir():
+        return load(path, device="cpu"), None
+    found = policy_folder(path)
+    return load(found.policy_file, device="cpu"), found.path

@@ -1,0 +1,304 @@
+"""``daband assess``, ``audit`` and ``choose``: what can be known of the target, and which policy to take."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from daband.cli.options import Name, Overrides, stem
+from daband.cli.running import interrupted_exit, interruptible, say, warnings_on
+from daband.domains import load, pairs
+from daband.errors import InvalidInput
+from daband.experiments import (
+    AUDIT_FOLDER,
+    AssessedRun,
+    RunSpec,
+    assess_runs,
+    begin_audit,
+    decimals,
+    finish_choice,
+    load_experiment,
+    policy_folder,
+)
+from daband.files import make_folder, write_bytes
+from daband.training import CandidateProgress
+from daband.trust import Audit, Choice, answer_audit, choose, read_audit
+
+__all__ = ["assess_command", "assessed_line", "audit_command", "choose_command"]
+
+
+def assess_command(
+    folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs; seeds are a committee.")],
+    required: Annotated[
+        float | None, typer.Option(help="What the value has to reach; by default that of the best constant arm.")
+    ] = None,
+) -> None:
+    """Estimate how good finished runs are in the target, without a reward from there, and whether to hand them over."""
+    console = Console()
+    with warnings_on(console), console.status("Scoring contexts of both domains ..."):
+        runs = assess_runs(folder, required=required)
+    if len(runs) > 1:
+        console.print(_table_assess(runs))
+    for run in _one_per_method(runs):
+        if len(runs) > 1:
+            console.rule(escape(run.spec.label))
+        say(console, str(run.assessment))
+    written = runs[0].path / "assessment.json" if len(runs) == 1 else folder / "*" / "assessment.json"
+    say(console, f"Written: {written}")
+
+
+def assessed_line(run: AssessedRun) -> str:
+    """The estimate beside what is true, where that is known."""
+    estimated = f"estimated without a label: {_short(run.assessment.value)} (at least {_short(run.assessment.low)})"
+    true = run.true_value
+    return estimated if true is None else f"{estimated}; true: {_short(true)}"
+
+
+def _one_per_method(runs: list[AssessedRun]) -> list[AssessedRun]:
+    """The first run of every method and pair: pages of its other seeds would say the same."""
+    firsts = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
+    return [run for run in runs if firsts[run.spec.pair, run.spec.method, run.spec.variant] is run]
+
+
+def _table_assess(runs: list[AssessedRun]) -> Table:
+    table = Table(title="in the target, without a reward from there")
+    table.add_column("run", overflow="fold")
+    for heading in ("estimated", "at least", "required"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    for run in runs:
+        found = run.assessment
+        verdict = f"{found.verdict} {found.audit_rewards} rewards" if found.audit_rewards else found.verdict
+        table.add_row(escape(run.spec.label), *(_short(n) for n in (found.value, found.low, found.required)), verdict)
+    return table
+
+
+def _short(value: float) -> str:
+    """Two decimals, and no zero before the point where a value is a share."""
+    if abs(value) >= 10:
+        return f"{value:,.1f}"
+    text = f"{value:.2f}"
+    return text[1:] if text.startswith("0.") else text
+
+
+# ``daband audit``: questions about a policy's rewards in the target as CSV, answers as CSV, and an interval.
+
+
+def audit_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of one run, or of a choice.")],
+    budget: Annotated[int | None, typer.Option(min=1, help="Begin: how many rewards will be asked for.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where a copy of the questions goes, as CSV.")] = None,
+    answers: Annotated[
+        Path | None, typer.Option(help="A CSV with columns id and reward: the questions with rewards filled in.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --answers: an answer that differs from an earlier one replaces it.")
+    ] = False,
+    confidence: Annotated[float, typer.Option(help="Of the two-sided interval.")] = 0.95,
+    anytime: Annotated[
+        bool, typer.Option("--anytime", help="An interval that may be read, and the audit stopped, after any answer.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Which contexts are drawn.")] = 0,
+) -> None:
+    """What is the policy worth in the target? Ask for a few rewards there, and get an interval that holds.
+
+    First `daband audit DIR --budget 200 --out questions.csv`; with the column reward filled in, some time later,
+    `daband audit DIR --answers questions.csv`. Without options, how far the audit has come.
+    """
+    console = Console()
+    place = policy_folder(folder).path / AUDIT_FOLDER
+    if answers is not None:
+        if budget is not None or out is not None:
+            raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
+        with warnings_on(console):
+            found = answer_audit(place, answers, replace=replace)
+        _show(console, found, folder)
+        return
+    if replace:
+        raise InvalidInput("--replace goes with --answers: it says that these answers count, not earlier ones")
+    if budget is None:
+        if not place.is_dir():
+            raise InvalidInput(f"{folder} has no audit yet; begin one with --budget N --out questions.csv")
+        begun = read_audit(place)
+    else:
+        begun = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
+    if out is not None:
+        _copy_questions(begun, out)
+    _show(console, begun, folder, questions=out)
+
+
+def _copy_questions(begun: Audit, out: Path) -> None:
+    assert begun.questions is not None
+    text = begun.questions.read_bytes()
+    if out.is_file() and out.read_bytes() != text:  # rewards that somebody filled in may stand there
+        raise InvalidInput(
+            f"--out: {out} is there already and is not the list of open questions. Where it holds answers, give it as "
+            "--answers; else choose another name or remove it"
+        )
+    write_bytes(out, text)
+
+
+def _show(console: Console, audit: Audit, folder: Path, questions: Path | None = None) -> None:
+    if audit.answered < audit.budget:
+        written = questions or audit.questions
+        console.print(f"{audit.answered} of {audit.budget} questions are answered.", highlight=False)
+        say(console, f"Questions: {written}")
+        command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
+        say(console, f"Fill in the column reward, then: {command}")
+    if audit.finished and audit.answered:
+        digits = decimals(audit.value, audit.low, audit.high)
+        console.print(
+            f"value in the target: [bold]{audit.value:.{digits}f}[/bold], {100 * audit.confidence:g}% interval "
+            f"{audit.low:.{digits}f} to {audit.high:.{digits}f}, from {audit.answered} rewards of "
+            f"{audit.contexts:,} contexts",
+            highlight=False,
+            soft_wrap=True,
+        )
+        console.print(f"predicted before the first reward: {audit.predicted:.{digits}f}", style="dim", highlight=False)
+
+
+# ``daband choose``: train candidates, and choose the one to hand over without a reward from the target.
+
+
+_AUDIT_BUDGET = 100
+_QUIET_SHARE = 0.1
+"""In a log a line is printed after every so much of the work."""
+
+
+def choose_command(
+    name: Name,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the policy.")] = 0,
+    budget: Annotated[
+        int, typer.Option(min=0, help="Target rewards to decide by: fill in OUT/questions.csv, and call it again.")
+    ] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Where the policy, choice.json and assessment.json go.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train candidates across assumptions, and choose one: without a reward from the target, or by a few (--budget).
+
+    Stopped by Ctrl-C, the same command goes on where it was.
+    """
+    console = Console()
+    experiment = load_experiment(name, overrides or ())
+    folder = out or Path("runs") / f"{stem(name)}-choice"
+    names = experiment.pairs()
+    for pair_name in names:
+        # Before the training: a folder that cannot be made should not cost it.
+        place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
+        options = pairs.get(pair_name).resolved(experiment.pair_options)
+        with warnings_on(console):
+            pair = load(pair_name, **options)
+        whole = max(1, pair.source.rounds_available // experiment.episode_length)
+        episodes = {"auto": None, "all": whole}.get(str(experiment.episodes), experiment.episodes)
+        try:
+            with warnings_on(console), _bar(console) as draw, interruptible(draw) as progress:
+                choice = choose(
+                    pair,
+                    episodes=None if episodes is None else int(episodes),
+                    episode_length=experiment.episode_length,
+                    seed=seed,
+                    budget=budget,
+                    device=device,
+                    directory=place,
+                    progress=progress,
+                )
+        except KeyboardInterrupt as stopped:
+            raise interrupted_exit(place, stopped) from None
+        spec = RunSpec(
+            pair=pair_name,
+            pair_options=options,
+            method="constant",
+            variant="default",
+            policy={},
+            components=experiment.components,
+            episodes=experiment.episodes,
+            episode_length=experiment.episode_length,
+            seed=seed,
+            rule="ucb",
+            selection="choose",
+        )
+        finish_choice(choice, pair, spec, place)
+        console.print(_table_choose(pair_name, choice))
+        say(console, f"Chosen: {choice.candidate} ({choice.rule}).")
+        say(console, choice.assessment.sentence)
+        say(console, f"Written: {place}")
+        folder_name = shlex.quote(str(place))
+        if choice.rewards:
+            limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
+            say(console, f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
+        elif choice.questions is not None:
+            say(console, f"Fill in the last column of {choice.questions}, and call this again: the rewards decide.")
+        else:
+            wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
+            say(console, f"A few rewards confirm it: daband audit {folder_name} --budget {wanted} --out questions.csv")
+        say(console, f"For production: daband export {folder_name} FILE")
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
+    """A bar on a terminal, a line now and then in a log; both with the time left."""
+    told, note = 0.0, ""
+
+    def say_note(now: CandidateProgress) -> None:
+        nonlocal note
+        if now.note != note:
+            note = now.note
+            say(console, f"Note: {note}.")
+
+    def line(now: CandidateProgress) -> None:
+        nonlocal told
+        say_note(now)
+        if now.share - told >= _QUIET_SHARE:
+            told = now.share
+            left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
+            say(console, f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
+
+    if not console.is_terminal:
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}", style="dim"),
+    )
+    with Progress(*columns, console=console, transient=True) as drawing:
+        task = drawing.add_task("candidates", total=1.0, count="", left="")
+
+        def draw(now: CandidateProgress) -> None:
+            say_note(now)
+            left = "measuring the candidates" if now.seconds_left is None else f"ETA {_duration(now.seconds_left)}"
+            count = f"{now.policies_done}/{now.policies} policies"
+            name = f"{escape(now.candidate)}, episode {now.episode}/{now.episodes}"
+            drawing.update(task, completed=now.share, description=name, count=count, left=left)
+
+        yield draw
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def _table_choose(pair: str, choice: Choice) -> Table:
+    used = f"{choice.rewards} rewards" if choice.rewards else "no reward"
+    table = Table(title=escape(f"{pair}: candidates, the simplest first; {used} of the target used"))
+    table.add_column("candidate", overflow="fold")
+    table.add_column("held-out source value", justify="right")
+    table.add_column("estimated target value", justify="right")
+    for row in choice.table:
+        cells = (row["candidate"], f"{row['source_value']:.3f}", f"{row['estimated_value']:.3f}")
+        table.add_row(*map(escape, cells), style="bold" if row["chosen"] else "")
+    return table

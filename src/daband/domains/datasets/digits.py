@@ -1,0 +1,520 @@
+"""Digits: MNIST and MNIST-M, the pair of both, and digits that several groups of people wrote."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import tarfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from daband.arrays import AnyArray, IntArray
+from daband.domains.contract import About
+from daband.domains.datasets.builder import Parts, by_hand, declare, halved, load_packed, made_up_images, ordered
+from daband.domains.readers.images import decode_image
+from daband.domains.registry import Resource, find, need
+from daband.errors import DataError
+
+__all__ = [
+    "MNIST_FILES",
+    "MNIST_PLACES",
+    "Arrays",
+    "blend",
+    "packaged_photographs",
+    "photographs_in",
+    "read_archive",
+    "read_folder",
+    "read_idx",
+    "read_mnist",
+    "read_packed",
+]
+
+# MNIST from its idx files, and MNIST-M: made by the published recipe, or read as it is distributed.
+
+
+Arrays: TypeAlias = tuple[AnyArray, IntArray]
+
+MNIST_PLACES = ("mnist", "MNIST/raw")
+"""Where the idx files may lie below the data directory."""
+_MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist"
+_MNIST_SIDE = 28
+_REMEDY = "delete it and run `daband data get digit`"
+_UNSIGNED_BYTE = 0x08
+# Colour photographs inside the installed packages themselves, so nothing is downloaded. What else ships there is left
+# out: drawings, microscopy, and pictures that are mostly black (a rocket at night, a retina, a deep sky), over which a
+# digit looks as MNIST's do. MNIST-M was cut from everyday scenes.
+_SCIKIT_IMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png")
+_SCIKIT_LEARN = ("china.jpg", "flower.jpg")
+
+
+def _file(name: str, md5: str, content_md5: str, size: int) -> Resource:
+    return Resource(
+        what=f"MNIST, {name}",
+        places=(f"mnist/{name}.gz", f"mnist/{name}", f"MNIST/raw/{name}.gz", f"MNIST/raw/{name}"),
+        licence="CC BY-SA 3.0",
+        url=f"{_MNIST_URL}/{name}.gz",
+        md5=md5,
+        content_md5=content_md5,
+        size=size,
+    )
+
+
+MNIST_FILES = (  # the sums are the published ones
+    _file(
+        "train-images-idx3-ubyte",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "6bbc9ace898e44ae57da46a324031adb",
+        9_912_422,
+    ),
+    _file("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624", 28_881),
+    _file("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea", 1_648_877),
+    _file("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637", 4_542),
+)
+
+
+def read_mnist(split: str, *, pair: str) -> Arrays:
+    """Images (n, 28, 28) of uint8 and labels (n,) of ``split``, "train" or "t10k"; errors name ``pair``."""
+    folder = need(MNIST_PLACES, pair=pair)
+    images, labels = (_idx(folder, f"{split}-{name}") for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    if images.ndim != 3 or images.shape[1:] != (28, 28):
+        raise DataError(f"the {split} images in {folder} have shape {images.shape}, MNIST's are (n, 28, 28)")
+    if labels.shape != (len(images),) or labels.max(initial=0) > 9:
+        raise DataError(
+            f"{folder}: {len(images)} {split} images but labels {labels.shape}; the files do not belong together. "
+            "Delete them and run `daband data get digit`"
+        )
+    return images, labels.astype(np.int64)
+
+
+def _idx(folder: Path, name: str) -> AnyArray:
+    found = find([name, f"{name}.gz"], directory=folder)
+    if found is None:
+        raise DataError(f"{folder / name}(.gz) is not there; `daband data get digit` downloads it")
+    return read_idx(found)
+
+
+def read_idx(path: Path) -> AnyArray:
+    """The array of unsigned bytes in an idx file, gzipped or not."""
+    try:
+        raw = path.read_bytes()
+        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; `daband data get digit` downloads it") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be unpacked ({error}); {_REMEDY}") from None
+    if len(data) < 4 or data[:2] != b"\x00\x00" or data[2] != _UNSIGNED_BYTE or data[3] == 0:
+        raise DataError(f"{path} is not an idx file of unsigned bytes; {_REMEDY}")
+    n_axes = data[3]
+    header = 4 + 4 * n_axes
+    shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4))
+    wanted = header + int(np.prod(shape, dtype=np.int64))
+    if len(data) != wanted:
+        raise DataError(f"{path} is truncated or damaged: {len(data)} bytes where its header says {wanted}; {_REMEDY}")
+    return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
+
+
+def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> AnyArray:
+    """Digits (n, 28, 28) of uint8 over random patches of photographs: (n, 3, 28, 28) of uint8.
+
+    The recipe of Ganin et al. (2016): the digit is made binary (any ink counts), a photograph and a patch of it are
+    drawn at random, and the result is ``|patch - 255 * digit|`` in every colour channel.
+    """
+    generator = np.random.default_rng(seed)
+    n = len(digits)
+    which = generator.integers(len(photographs), size=n)
+    corner = generator.random((n, 2))
+    blended = np.empty((n, 3, _MNIST_SIDE, _MNIST_SIDE), dtype=np.uint8)
+    for index, photograph in enumerate(photographs):
+        rows = np.flatnonzero(which == index)
+        if not len(rows):
+            continue
+        # All patches of a photograph are windows into it: no patch is copied before it is needed.
+        windows = np.lib.stride_tricks.sliding_window_view(photograph, (_MNIST_SIDE, _MNIST_SIDE), axis=(0, 1))
+        height, width = windows.shape[:2]
+        top = (corner[rows, 0] * height).astype(np.int64)
+        left = (corner[rows, 1] * width).astype(np.int64)
+        blended[rows] = windows[top, left]
+    ink = digits > 0
+    np.copyto(blended, 255 - blended, where=ink[:, None])  # |patch - 255| = 255 - patch
+    return blended
+
+
+def read_packed(path: Path) -> tuple[Arrays, Arrays]:
+    """Train and test part of an ``npz`` with ``x_train y_train x_test y_test``: images (n, 3, 28, 28), labels (n,)."""
+    x_train, y_train, x_test, y_test = load_packed(path, ("x_train", "y_train", "x_test", "y_test"))
+    parts = []
+    for images, labels in ((x_train, y_train), (x_test, y_test)):
+        if images.ndim != 4 or images.shape[1:] != (_MNIST_SIDE, _MNIST_SIDE, 3) or images.dtype != np.uint8:
+            raise DataError(f"{path} should hold images (n, 28, 28, 3) of uint8, got {images.shape} of {images.dtype}")
+        if labels.shape != (len(images),) or labels.dtype.kind not in "ui" or labels.max(initial=0) > 9:
+            raise DataError(
+                f"{path} has {len(images)} images but labels {labels.shape}, {labels.dtype}: one digit each"
+            )
+        parts.append((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels.astype(np.int64)))
+    return parts[0], parts[1]
+
+
+def read_folder(folder: Path, split: str) -> Arrays:
+    """Images (n, 3, 28, 28) and labels (n,) of ``split`` ("train" or "test") in the released layout.
+
+    The layout is ``mnist_m_train/00000000.png`` and ``mnist_m_train_labels.txt`` with a line ``00000000.png 5`` an
+    image; images are 32x32, of which the centre 28x28 is taken.
+    """
+    listed = folder / f"mnist_m_{split}_labels.txt"
+    if not listed.is_file():
+        raise DataError(f"{listed} is not there, but {folder} looks like a released MNIST-M; {_REMEDY}")
+    names, labels = _read_labels(listed.read_text(encoding="utf-8"), listed)
+    images = folder / f"mnist_m_{split}"
+    there = {path.name for path in images.glob("*.png")}
+    _check_names(names, there, listed, images)
+    return np.stack([_centre(decode_image(images / name), images / name) for name in names]), labels
+
+
+def read_archive(path: Path, split: str) -> Arrays:
+    """Like ``read_folder``, from the tar archive as it is distributed, without unpacking it to disk."""
+    found: dict[str, AnyArray] = {}
+    listing: str | None = None
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if not member.isfile():
+                    continue
+                if name.endswith(f"mnist_m_{split}_labels.txt"):
+                    listing = _content(archive, member).decode()
+                elif f"mnist_m_{split}/" in name and name.endswith(".png"):
+                    where = Path(f"{path}:{name}")
+                    found[Path(name).name] = _centre(decode_image(io.BytesIO(_content(archive, member)), where), where)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is damaged ({error}); {_REMEDY}") from None
+    if listing is None:
+        raise DataError(f"{path} has no mnist_m_{split}_labels.txt; {_REMEDY}")
+    names, labels = _read_labels(listing, path)
+    _check_names(names, set(found), path, path)
+    return np.stack([found[name] for name in names]), labels
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(member)
+    assert stream is not None  # a regular file has content
+    return stream.read()
+
+
+def _read_labels(text: str, path: Path) -> tuple[list[str], IntArray]:
+    names, labels = [], []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        words = line.split()
+        if len(words) != 2 or not words[1].isdigit() or int(words[1]) > 9:
+            raise DataError(f"{path} line {number} should read `NAME.png DIGIT`, got {line!r}; {_REMEDY}")
+        names.append(words[0])
+        labels.append(int(words[1]))
+    if not names:
+        raise DataError(f"{path} lists no images; {_REMEDY}")
+    return names, np.array(labels, dtype=np.int64)
+
+
+def _check_names(names: Sequence[str], there: set[str], listed: Path, images: Path) -> None:
+    absent = sorted(set(names) - there)
+    unlisted = sorted(there - set(names))
+    if absent or unlisted:
+        example = f"{absent[0]} is listed but not there" if absent else f"{unlisted[0]} is there but not listed"
+        raise DataError(
+            f"{listed} does not match the images in {images}: {len(absent)} listed images are missing and "
+            f"{len(unlisted)} images are not listed ({example}); {_REMEDY}"
+        )
+
+
+def _centre(image: AnyArray, path: Path) -> AnyArray:
+    if image.shape != (32, 32, 3):
+        raise DataError(f"{path} should be a 32x32 colour image of MNIST-M, got {image.shape}; {_REMEDY}")
+    return np.ascontiguousarray(image[2:30, 2:30].transpose(2, 0, 1))
+
+
+def packaged_photographs() -> list[AnyArray]:
+    """The photographs that come with scikit-image and scikit-learn, each (H, W, 3) of uint8, in a fixed order."""
+    folders = {"skimage": ("data", _SCIKIT_IMAGE), "sklearn": ("datasets/images", _SCIKIT_LEARN)}
+    found = []
+    for package, (folder, names) in folders.items():
+        spec = importlib.util.find_spec(package)  # finds the folder without the seconds that importing takes
+        if spec is None or not spec.submodule_search_locations:
+            name = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
+            raise DataError(f"the embedded MNIST-M is cut from photographs of {name}: pip install {name}")
+        for name in names:
+            found.append(decode_image(Path(spec.submodule_search_locations[0]) / folder / name))
+    return found
+
+
+def photographs_in(folder: Path, *, at_least: int = 28) -> list[AnyArray]:
+    """Every JPEG photograph of a folder in the order of their names, each (H, W, 3) of uint8."""
+    paths = sorted(folder.glob("*.jpg"))
+    if not paths:
+        raise DataError(f"{folder} has no .jpg photographs; `daband data check digit` says where to get BSDS500")
+    photographs = [decode_image(path) for path in paths]
+    for path, photograph in zip(paths, photographs, strict=True):
+        if min(photograph.shape[:2]) < at_least:
+            raise DataError(f"{path} is smaller than {at_least} pixels; it is not a photograph of BSDS500")
+    return [np.ascontiguousarray(photograph) for photograph in photographs]
+
+
+# DIGIT: MNIST to MNIST-M, embedded in the package, built from MNIST and BSDS500, or as released.
+
+
+_FORMS = ("auto", "embedded", "built", "released")
+_EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
+_BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
+_RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m.tar.gz", "mnist_m.tar.gz")
+# Of the generator alone; the data do not depend on a run's seed.
+_SEED_TRAIN, _SEED_TEST, _SEED_SOURCE_TEST = 20160525, 20160526, 20160527
+
+
+def _resolved(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with the form that "auto" stands for on this machine."""
+    if options.get("tiny"):  # whose form is always the embedded one
+        return {name: value for name, value in options.items() if name != "form"}
+    if options.get("form", "auto") != "auto":
+        return options
+    return {**options, "form": _best_form()}
+
+
+def _read_digit(*, form: str = "auto") -> Parts:
+    """MNIST as source, MNIST-M as target: contexts (3, 28, 28) of uint8, 10 arms.
+
+    ``source_test`` is MNIST's test set, or its 3,000 embedded digits.
+
+    Args:
+        form: "embedded" (inside the package: 20,000 + 20,000 digits, test 3,000), "built" (MNIST's idx files and
+            BSDS500 of the data directory: 60,000 + 60,000, test 10,000), "released" (MNIST's idx files and the
+            released MNIST-M), or "auto": released if it is there, else built if it is, else embedded.
+    """
+    if form == "auto":
+        form = _best_form()
+    if form == "embedded":
+        return _parts(form, *_embedded(None))
+    source, source_test = read_mnist("train", pair="digit"), read_mnist("t10k", pair="digit")
+    return _parts(form, source, source_test, *(_released() if form == "released" else _built(source, source_test)))
+
+
+def _parts(form: str, source: Arrays, source_test: Arrays, target: Arrays, target_test: Arrays) -> Parts:
+    # The target's test shows the same digits: shuffled, so that a position of one does not tell the label of the other.
+    order = np.random.default_rng(_SEED_SOURCE_TEST).permutation(len(source_test[1]))
+    arguments = {
+        "source": (_three_channels(source[0]), source[1]),
+        "source_test": (_three_channels(source_test[0][order]), source_test[1][order]),
+        "target": target[0],
+        "target_test": target_test,
+        "target_labelled": target,
+    }
+    return Parts(arguments, note=f"; the {form} form")
+
+
+def _best_form() -> str:
+    if find(MNIST_PLACES) is None:
+        return "embedded"
+    if find(_RELEASED) is not None:
+        return "released"
+    return "built" if find(_BSDS500) is not None else "embedded"
+
+
+@lru_cache(maxsize=1)
+def _packed_digits() -> tuple[Arrays, Arrays]:
+    with np.load(_EMBEDDED, allow_pickle=False) as packed:
+        parts = {key: packed[key] for key in packed.files}
+    for part in parts.values():
+        part.setflags(write=False)
+    return (parts["x_train"], parts["y_train"]), (parts["x_test"], parts["y_test"])
+
+
+def _embedded(n: int | None) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+    (x, y), (x_test, y_test) = _packed_digits()
+    x, y = x[:n], y[:n].astype(np.int64)
+    if n is not None:
+        x_test, y_test = x_test[: n // 3], y_test[: n // 3]
+    held = (x_test, y_test.astype(np.int64))
+    return (x, y), held, *_made((x, y), held, packaged_photographs())
+
+
+def _built(train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]:
+    return _made(train, test, photographs_in(need(_BSDS500, pair="digit")))
+
+
+def _made(train: Arrays, test: Arrays, photographs: list[AnyArray]) -> tuple[Arrays, Arrays]:
+    # As in the release, the target shows the source's digits. Shuffled: position i is another digit on each side, else
+    # the source's labels would be the target's.
+    order = np.random.default_rng(_SEED_TRAIN).permutation(len(train[0]))
+    target = (blend(train[0][order], photographs, seed=_SEED_TRAIN), train[1][order])
+    return target, (blend(test[0], photographs, seed=_SEED_TEST), test[1])
+
+
+def _released() -> tuple[Arrays, Arrays]:
+    found = need(_RELEASED, pair="digit")
+    if found.suffix == ".npz":
+        return read_packed(found)
+    if found.suffix == ".txt":
+        return read_folder(found.parent, "train"), read_folder(found.parent, "test")
+    return read_archive(found, "train"), read_archive(found, "test")
+
+
+def _three_channels(digits: AnyArray) -> AnyArray:
+    """Grey digits (n, 28, 28) as colour images (n, 3, 28, 28).
+
+    Written out: one channel shown three times would save memory, but numpy reads such views 20 times slower.
+    """
+    return np.repeat(digits[:, None], 3, axis=1)
+
+
+declare(
+    "digit",
+    about=About(
+        summary="handwritten digits, MNIST to MNIST-M (digits over photographs)",
+        licence="MNIST: CC BY-SA 3.0; photographs of BSDS500 and MNIST-M: for research",
+        citation=(
+            "LeCun et al., Gradient-based learning applied to document recognition, 1998; "
+            "Ganin et al., Domain-adversarial training of neural networks, 2016; "
+            "Arbelaez et al., Contour detection and hierarchical image segmentation, 2011"
+        ),
+    ),
+    read=_read_digit,
+    tiny=lambda **_: _parts("embedded", *_embedded(300)),
+    class_names=tuple(str(number) for number in range(10)),
+    choices={"form": _FORMS},
+    resolve=_resolved,
+    without=["source_test", "units"],
+    resources=[
+        *(replace(resource, optional=True) for resource in MNIST_FILES),  # the embedded form does without
+        Resource(
+            what="MNIST-M as released",
+            places=("mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m_28.npz", "mnist_m/mnist_m.tar.gz"),
+            licence="for research",
+            url="https://cornell.box.com/shared/static/jado7quprg6hzzdubvwzh9umr75damwi",
+            md5="859df31c91afe82e80e5012ba928f279",
+            archive="mnist_m.tar.gz",
+            unpack_into=".",
+            optional=True,
+        ),
+        Resource(
+            what="BSDS500's training photographs",
+            places=("BSR/BSDS500/data/images/train", "bsds500_train"),
+            licence="non-commercial research and education",
+            url="https://www.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/BSR/BSR_bsds500.tgz",
+            md5="0b17383ff0b21fe43d2f28e624203169",  # the one that public loaders of it check
+            size=70_763_455,
+            archive="BSR_bsds500.tgz",
+            unpack_into=".",
+            optional=True,
+        ),
+    ],
+)
+
+
+# Handwritten digits: learned on one of MNIST, USPS and Semeion, applied to another.
+
+
+_HANDWRITTEN_SIDE = 28
+_DOMAINS = ("mnist", "usps", "semeion")
+_USPS, _SEMEION = "usps_semeion/usps_28.npz", "usps_semeion/semeion_16.npz"
+_USPS_HOW = (
+    "get the USPS zip codes' digits (https://hastie.su.domains/ElemStatLearn/data.html), resize to 28x28, and save "
+    "them as an npz of uint8 with x_train y_train x_test y_test, ink bright"
+)
+_SEMEION_HOW = (
+    "get semeion.data from https://archive.ics.uci.edu/dataset/178/semeion+handwritten+digit and save it as an npz of "
+    "uint8 with x (n, 16, 16), ink 255, and y"
+)
+
+
+def _read_handwritten(*, source: str = "mnist", target: str = "usps") -> Parts:
+    """Digits of one collection as source, of another as target: contexts (1, 28, 28) of uint8, 10 arms.
+
+    Semeion's digits of 16x16 are interpolated. MNIST and USPS keep their own split: training sees the training part,
+    the evaluator holds the test part of the target. Semeion has none: as a target, half of every class is held.
+
+    Args:
+        source: mnist (60,000), usps (7,291) or semeion (1,593); the digits of its training part pay.
+        target: another of them.
+    """
+    here = _collection(source)[0]
+    seen, held = _collection(target)
+    if held is None:
+        return Parts({"source": here, **halved(*seen, name=f"handwritten/{source}-{target}")})
+    return Parts({"source": here, "target": seen[0], "target_labelled": seen, "target_test": held})
+
+
+def _collection(domain: str) -> tuple[Arrays, Arrays | None]:
+    """Images (n, 1, 28, 28) and labels (n,) of the training part, and of the test part where there is one."""
+    if domain == "mnist":
+        train, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
+        return (train[0][:, None], train[1]), (test[0][:, None], test[1])
+    if domain == "semeion":
+        images, labels = _packed(need([_SEMEION], pair="handwritten"), ("x", "y"), side=16)
+        return (_interpolated(images)[:, None], labels), None
+    path = need([_USPS], pair="handwritten")
+    train, test = (_packed(path, (f"x_{split}", f"y_{split}"), side=_HANDWRITTEN_SIDE) for split in ("train", "test"))
+    return (train[0][:, None], train[1]), (test[0][:, None], test[1])
+
+
+def _packed(path: Path, keys: tuple[str, str], *, side: int) -> Arrays:
+    images, labels = load_packed(path, keys)
+    if images.ndim != 3 or images.shape[1:] != (side, side) or images.dtype != np.uint8:
+        raise DataError(f"{path} should hold images (n, {side}, {side}) of uint8, got {images.shape} of {images.dtype}")
+    if labels.shape != (len(images),) or labels.dtype.kind not in "ui" or not np.isin(labels, np.arange(10)).all():
+        raise DataError(f"{path} should hold {len(images)} labels 0..9 in {keys[1]!r}, got {labels.shape}")
+    return images, labels.astype(np.int64)
+
+
+def _interpolated(images: AnyArray) -> AnyArray:
+    """Images (n, s, s) of uint8 at 28x28, bilinear between the centres of pixels.
+
+    In whole numbers, so that every processor gets the same digits.
+    """
+    side = images.shape[1]
+    # The centre of pixel i of 28 lies at (i + 1/2) side / 28 - 1/2, here in units of 1/56 of a pixel.
+    place = np.clip(
+        (2 * np.arange(_HANDWRITTEN_SIDE) + 1) * side - _HANDWRITTEN_SIDE, 0, 2 * _HANDWRITTEN_SIDE * (side - 1)
+    )
+    lower = np.minimum(place // (2 * _HANDWRITTEN_SIDE), side - 2)
+    share = place - 2 * _HANDWRITTEN_SIDE * lower
+    weights = np.zeros((_HANDWRITTEN_SIDE, side), dtype=np.int64)
+    weights[np.arange(_HANDWRITTEN_SIDE), lower] = 2 * _HANDWRITTEN_SIDE - share
+    weights[np.arange(_HANDWRITTEN_SIDE), lower + 1] = share
+    total = np.einsum("ri,nij,cj->nrc", weights, images.astype(np.int64), weights, optimize=True)
+    unit = (2 * _HANDWRITTEN_SIDE) ** 2
+    grown: AnyArray = ((total + unit // 2) // unit).astype(np.uint8)
+    return grown
+
+
+declare(
+    "handwritten",
+    about=About(
+        summary="handwritten digits; 6 ordered pairs of mnist, usps, semeion",
+        licence="MNIST: CC BY-SA 3.0; USPS: for research; Semeion: CC BY 4.0",
+        citation=(
+            "LeCun et al., Gradient-based learning applied to document recognition, 1998; "
+            "Hull, A database for handwritten text recognition research, 1994; "
+            "Buscema, Terzi and Tastle, Semeion handwritten digit, UCI Machine Learning Repository, 1998"
+        ),
+    ),
+    read=_read_handwritten,
+    tiny=lambda **_: made_up_images(n_arms=10, per_class=20, side=_HANDWRITTEN_SIDE, seed=3, channels=1, n_test=100),
+    class_names=tuple(str(number) for number in range(10)),
+    name="handwritten/{source}-{target}",
+    summary="handwritten digits, {source} to {target}",
+    choices={"source": _DOMAINS, "target": _DOMAINS},
+    variants=ordered(_DOMAINS),
+    resources=[
+        *(replace(resource, of="mnist") for resource in MNIST_FILES),
+        by_hand("USPS digits", _USPS, "for research", _USPS_HOW, of="usps"),
+        by_hand("Semeion digits", _SEMEION, "CC BY 4.0", _SEMEION_HOW, of="semeion"),
+    ],
+    without=["units"],
+)
