@@ -24,16 +24,9 @@ from daband.errors import InvalidInput
 from daband.registry import Registry
 
 __all__ = [
-    "Encoded",
-    "Encoder",
-    "Features",
-    "InferenceEncoder",
-    "LatentSettings",
-    "dense",
-    "domain_rows",
-    "encoders",
+    "Encoded", "Encoder", "Features", "InferenceEncoder", "LatentSettings", "dense", "domain_rows", "encoders",
     "unit_range",
-]
+]  # fmt: skip
 
 
 class Encoded(NamedTuple):

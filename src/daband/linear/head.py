@@ -410,12 +410,12 @@ class EpisodeScores:
         self.mean, self.variance = head.statistics.score_products(products, contexts, direct)
         self._covariance = products if direct else np.matmul(products, contexts.T)
 
-    def learn(self, row: int, arm: int, reward: float) -> None:
-        """Correct the rows behind ``row``, in which this arm was played."""
+    def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
+        """Correct the rows behind ``row``, in which this arm was played, and which counts ``weight`` times."""
         rest = slice(row + 1, None)
         covariance = self._covariance[arm]
         column = covariance[row, rest].copy()
-        gain = column / (1.0 + covariance[row, row])
+        gain = weight * column / (1.0 + weight * covariance[row, row])
         self.mean[rest, arm] += gain * (reward - self.mean[row, arm])
         covariance[rest, rest] -= gain[:, None] * column
         self.variance[rest, arm] = np.maximum(covariance.diagonal()[rest], 0.0)

@@ -14,14 +14,9 @@ from torch.nn import functional
 from daband.objectives.contract import Batch, Term, terms
 
 __all__ = [
-    "RegressionError",
-    "SourceCrossEntropy",
-    "SourceSquared",
-    "cross_entropy_regret",
-    "known_rewards",
-    "regression_error",
-    "squared_regret",
-]
+    "RegressionError", "SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "known_rewards",
+    "regression_error", "squared_regret",
+]  # fmt: skip
 
 
 def known_rewards(

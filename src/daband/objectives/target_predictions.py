@@ -18,15 +18,9 @@ from torch.nn import functional
 from daband.objectives.contract import Batch, Term, terms
 
 __all__ = [
-    "ClassConfusion",
-    "PseudoLabels",
-    "TargetDiversity",
-    "TargetEntropy",
-    "class_confusion",
-    "pseudo_label_loss",
-    "target_diversity",
-    "target_entropy",
-]
+    "ClassConfusion", "PseudoLabels", "TargetDiversity", "TargetEntropy", "class_confusion", "pseudo_label_loss",
+    "target_diversity", "target_entropy",
+]  # fmt: skip
 
 _TEMPERATURE = 2.5
 _CONFIDENCE = 0.95

@@ -34,10 +34,11 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
+from daband.domain_names import DomainNames
 from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning import EncoderSettings, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
+from daband.learning import ContextBuffer, EncoderSettings, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
 from daband.linear import (
     ArmModel,
     Decision,
@@ -217,6 +218,7 @@ class NeuralLinUCB(Policy):
             unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
         half_life: after how many rounds, or how much of the ``time`` that ``update`` is told, a round counts half in
             the heads, and is half as likely to be drawn by a gradient step.
+        domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -253,6 +255,7 @@ class NeuralLinUCB(Policy):
         seed: int = 0,
         shift: ShiftLike = None,
         half_life: float | None = None,
+        domains: DomainNames | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -263,6 +266,7 @@ class NeuralLinUCB(Policy):
             seed=seed,
             shift=shift,
             half_life=half_life,
+            domains=domains,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
@@ -293,6 +297,7 @@ class NeuralLinUCB(Policy):
             seed=self.seed,
             device=self._device,
             module=encoder if isinstance(encoder, nn.Module) else None,
+            domains=self.domains,
         )
         exploration = Exploration(
             explore,
@@ -306,6 +311,7 @@ class NeuralLinUCB(Policy):
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
         self._target_alone: ReplayBuffers | None = None
+        self._counted: tuple[object, ReplayBuffers] | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
         self._refitted_at = 0
@@ -376,7 +382,7 @@ class NeuralLinUCB(Policy):
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the network's head works on: (B, d), or (B, K, d) with shared arms."""
-        checked, where = self._check_contexts(contexts), self.domains.index(domain)
+        checked, where = self._check_contexts(contexts), self._index(domain)
         return self._encode(self._acting.experts[0], self._transform_contexts(checked, where), where)
 
     def settings(self) -> dict[str, Any]:
@@ -407,12 +413,22 @@ class NeuralLinUCB(Policy):
         """The replay buffers that steps draw from: those of the target alone where the source counts for nothing."""
         trust = self._head.trust
         if trust is None or trust.discount > 0.0 or not len(self._buffers.target_rounds):
-            return self._buffers
+            return self._buffers if self._source_weights.all() else self._counted_buffers()
         if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
             empty = self._make_buffers(self.n_arms)
             first = self.domains.first_target
             self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *self._buffers.rounds[first:]))
         return self._target_alone
+
+    def _counted_buffers(self) -> ReplayBuffers:
+        """The replay buffers with those of sources that count for nothing empty; the same ones while none changes."""
+        counts = (*(self._source_weights > 0).tolist(), *[True] * len(self.domains.targets))
+        if self._counted is None or self._counted[0] != (counts, id(self._buffers)):
+            empty = self._make_buffers(self.n_arms).rounds
+            every = zip(self._buffers.rounds, empty, counts, strict=True)
+            rounds = [own if used else none for own, none, used in every]
+            self._counted = (counts, id(self._buffers)), replace(self._buffers, rounds=tuple(rounds))
+        return self._counted[1]
 
     @property
     def alignment(self) -> str:
@@ -512,7 +528,9 @@ class NeuralLinUCB(Policy):
                 members.append(replace(member, constant=expert.features.constant))
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
-            buffer = self._buffers.target if self.domains.is_target(domain) else self._buffers.source
+            buffer: ContextBuffer = self._buffers.rounds[domain]
+            if self.domains.is_target(domain):
+                buffer = self._buffers.unlabelled[domain - self.domains.first_target]
             reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
             tuple(members),
@@ -520,7 +538,7 @@ class NeuralLinUCB(Policy):
             self.counts.copy(),
             layout=self._layout,
             reference=reference,
-            seen_target=len(self._buffers.target) > 0,
+            seen_target=any(len(buffer) for buffer in self._buffers.unlabelled),
         )
 
     def _probabilities(
@@ -572,21 +590,23 @@ class NeuralLinUCB(Policy):
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         features = [self._encode(expert, contexts, domain) for expert in experts]
-        if len(experts) == 1:
+        weights = self._domain_weights(domain, 1)
+        if len(experts) == 1 and weights is None:
             with self._locks.state:
                 decision = experts[0].head.play(features[0], rewards, first_round=first_round, available=available)
         else:
-            new = self._distinct.add(contexts) if len(experts) == len(self._experts) else None
+            new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
             blocked = self.arms == "disjoint" and all(expert.head.trust is None for expert in experts)
             play, length = (self._play_block, _PLAYED_TOGETHER) if blocked else (self._play_round, 1)
             parts = []
             for start in range(0, len(contexts), length):
                 part = slice(start, start + length)
                 own, mask = [column[part] for column in features], None if available is None else available[part]
-                parts += play(own, rewards[part], mask, None if new is None else new[part], first_round + start)
+                is_new = None if new is None else new[part]
+                parts += play(own, rewards[part], mask, is_new, first_round + start, weights)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
-        self._remember(contexts, decision.arm, played, domain, None, decision.mean)
+        self._remember(contexts, decision.arm, played, domain, self._domain_weights(domain, len(played)), decision.mean)
         return decision
 
     def _play_round(
@@ -596,9 +616,10 @@ class NeuralLinUCB(Policy):
         available: BoolArray | None,
         new: BoolArray | None,
         first_round: int,
+        weight: FloatArray | None,
     ) -> list[Decision]:
         decision = self._decide_by_heads(self._acting, features, available, first_round, None)
-        self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], None, new)
+        self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
         return [decision]
 
     def _play_block(
@@ -608,6 +629,7 @@ class NeuralLinUCB(Policy):
         available: BoolArray | None,
         new: BoolArray | None,
         first_round: int,
+        weight: FloatArray | None,
     ) -> list[Decision]:
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
@@ -625,11 +647,12 @@ class NeuralLinUCB(Policy):
                 if self._shares.add(predicted, rewards[one, arm]):
                     self._publish()
             for part in scores:
-                part.learn(row, arm, float(rewards[row, arm]))
+                part.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
         arms = np.concatenate([decision.arm for decision in decisions])
+        weights = None if weight is None else np.repeat(weight, len(arms))
         with self._locks.state:
             for expert, part in zip(experts, features, strict=True):
-                expert.head.learn(part, arms, rewards[np.arange(len(arms)), arms])
+                expert.head.learn(part, arms, rewards[np.arange(len(arms)), arms], weights)
         return decisions
 
     @property
@@ -659,10 +682,10 @@ class NeuralLinUCB(Policy):
                 expert.features.fit(*contexts)
         self._publish()
 
-    def _observe(self, contexts: AnyArray) -> None:
+    def _observe(self, contexts: AnyArray, domain: int) -> None:
         self._warn_of_large_pixels(contexts)
         if self._learner.stores_target:
-            self._buffers.target.add(contexts)
+            self._buffers.unlabelled[domain - self.domains.first_target].add(contexts)
 
     @property
     def can_discount(self) -> bool:
@@ -859,7 +882,11 @@ class NeuralLinUCB(Policy):
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()
         return ReplayBuffers.empty(
-            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
+            (*lead, *self._encoded_shape),
+            self.recipe.replay,
+            seed=self.seed,
+            device=self._device,
+            domains=self.domains,
         )
 
     # Files.
