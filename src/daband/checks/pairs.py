@@ -26,7 +26,7 @@ __all__ = [
     "check_order",
     "check_pair",
     "check_registered_pair",
-    "check_rewards",
+    "check_reward_values",
     "check_shapes",
     "check_source_test",
 ]
@@ -70,7 +70,7 @@ def check_finite_contexts(pair: Pair) -> None:
         _require(bool(np.isfinite(batch).all()), f"{name} has a context that is not finite")
 
 
-def check_rewards(pair: Pair) -> None:
+def check_reward_values(pair: Pair) -> None:
     """Rewards lie in the pair's range, where it has one; with one-hot feedback one arm pays 1 and the others 0."""
     low, high = (-np.inf, np.inf) if pair.reward_range == "auto" else pair.reward_range
     tables: list[tuple[str, AnyArray]] = []
@@ -169,7 +169,7 @@ PAIR_CHECKS: tuple[Callable[[Pair], None], ...] = (
     check_names,
     check_shapes,
     check_finite_contexts,
-    check_rewards,
+    check_reward_values,
     check_order,
     check_source_test,
     check_no_target_rewards_in_reach,

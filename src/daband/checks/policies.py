@@ -34,7 +34,7 @@ from daband.checks.policy_problems import (
 )
 from daband.checks.policy_statistics import STATISTICS_CHECKS
 from daband.errors import InvalidInput
-from daband.policies import Policy, load
+from daband.policies import Policy, load_policy
 
 __all__ = ["POLICY_CHECKS", "MakePolicy", "check_policy"]
 
@@ -180,7 +180,7 @@ def check_round_ids_count_once(make: MakePolicy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.safetensors"
         policy.save(path)
-        for candidate in (policy, load(path)):
+        for candidate in (policy, load_policy(path)):
             for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
                 assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")  # type: ignore[misc]
 
@@ -192,7 +192,7 @@ def check_saving_and_loading(make: MakePolicy) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "policy.safetensors"
             policy.save(path)
-            loaded = load(path)
+            loaded = load_policy(path)
         assert type(loaded) is type(policy)
         assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
         rng = np.random.default_rng(10)

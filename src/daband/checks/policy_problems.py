@@ -9,9 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
-from daband.policies import Policy, RewardRange, load
+from daband.policies import Policy, load_policy
 
 __all__ = [
     "ARM_MODELS",
@@ -80,7 +81,7 @@ def reloaded(policy: Policy) -> Policy:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
         policy.save(path)
-        return load(path)
+        return load_policy(path)
 
 
 def fingerprint(policy: Policy) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_
 from daband.cli.running import continue_command, run_all, say, warnings_on
 from daband.cli.serving import export_command, export_events_command, serve_command
 from daband.cli.studies import ablate, sweep
-from daband.cli.tables import comparison_table, profiled
+from daband.cli.tables import method_table, profiled
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
 from daband.errors import DabandError
 from daband.experiments import (
@@ -50,7 +50,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.app, name="data")
+app.add_typer(data.data_app, name="data")
 console = Console()
 
 Committee = Annotated[
@@ -222,7 +222,7 @@ def _compare(
     title += _resolved(experiment, specs)
 
     def show(records: Records) -> None:
-        console.print(comparison_table(title, summarise(records), arms=records[0].get("class_names") or ()))
+        console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
     records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
     show([record for record in records if record["folder"] in asked])

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from daband.experiments import Event, RunSpec, metric_of
+from daband.experiments import RunEvent, RunSpec, metric_of
 from daband.report.summary import UNKNOWN
 
 __all__ = ["CONTINUING", "TRAINING", "Stage", "watch"]
@@ -52,7 +52,7 @@ CONTINUING = Stage("target", _continued)
 
 
 @contextmanager
-def watch(specs: Sequence[RunSpec], console: Console, stage: Stage = TRAINING) -> Iterator[Callable[[Event], None]]:
+def watch(specs: Sequence[RunSpec], console: Console, stage: Stage = TRAINING) -> Iterator[Callable[[RunEvent], None]]:
     """A listener that draws what it hears.
 
     On a terminal there is a live line for every run under way (episode, source regret, time left) and one for all. In
@@ -66,7 +66,7 @@ def watch(specs: Sequence[RunSpec], console: Console, stage: Stage = TRAINING) -
 
 
 @contextmanager
-def _live(specs: Sequence[RunSpec], console: Console, stage: Stage) -> Iterator[Callable[[Event], None]]:
+def _live(specs: Sequence[RunSpec], console: Console, stage: Stage) -> Iterator[Callable[[RunEvent], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -82,7 +82,7 @@ def _live(specs: Sequence[RunSpec], console: Console, stage: Stage) -> Iterator[
     with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
         total = bar.add_task("[bold]all runs[/bold]", total=float(wanted), count=f"0/{wanted}", note="")
 
-        def hear(event: Event) -> None:
+        def hear(event: RunEvent) -> None:
             nonlocal finished, wanted, failed
             key, name = event.spec.folder_name, escape(_name(event.spec, specs))
             if event.kind == "episode":
@@ -122,7 +122,7 @@ class _Plain:
         self._spoke: dict[str, float] = {}
         self._over = 0
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: RunEvent) -> None:
         key, name, now = event.spec.folder_name, _name(event.spec, self._specs), time.monotonic()
         if event.kind == "episode":
             state = _State.of(event)
@@ -158,7 +158,7 @@ class _State:
     regret: float | None
 
     @classmethod
-    def of(cls, event: Event) -> _State:
+    def of(cls, event: RunEvent) -> _State:
         told = event.detail.get("of", event.spec.episodes)
         return cls(int(event.detail["episode"]), None if told == "all" else int(told), event.detail["regret"])
 

@@ -20,10 +20,10 @@ from daband.experiments import (
     TARGET_ACCURACY,
     TARGET_VALUE,
     AblationRow,
-    Choice,
     Metric,
     Point,
     Records,
+    SweepChoice,
     ablation_rows,
     ablation_runs,
     choices,
@@ -133,7 +133,7 @@ def sweep(
     specs = sweep_runs(experiment, grid=values, method=method, seeds=numbers)
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
-    def show(records: Records) -> tuple[list[Point], list[Choice]]:
+    def show(records: Records) -> tuple[list[Point], list[SweepChoice]]:
         points = sweep_points(records, _measured(records, folder, console))
         picked = choices(points)
         for pair in dict.fromkeys(point.pair for point in points):
@@ -184,7 +184,7 @@ def _metric(points: list[Point]) -> Metric:
     return next(metric for metric in (TARGET_ACCURACY, TARGET_VALUE) if metric.field == points[0].metric)
 
 
-def _choices_table(picked: list[Choice], select: str, metric: Metric) -> Table:
+def _choices_table(picked: list[SweepChoice], select: str, metric: Metric) -> Table:
     name, digits = metric.name.removeprefix("target "), metric.digits(*(choice.score for choice in picked))
     table = Table(title="what each rule picks", caption=f"ranks: Spearman's correlation of the rule with the {name}")
     table.add_column("rule", no_wrap=True)

@@ -14,7 +14,7 @@ from daband.cli.running import say
 from daband.experiments import TARGET_ACCURACY, RunSpec, decimals, profile_run
 from daband.report import Mean, MethodSummary
 
-__all__ = ["comparison_table", "profiled"]
+__all__ = ["method_table", "profiled"]
 
 _MEANING = {
     "step": "gradient steps",
@@ -26,7 +26,7 @@ _MEANING = {
 _Column = tuple[str, Callable[[MethodSummary], str]]
 
 
-def comparison_table(title: str, rows: Sequence[MethodSummary], *, arms: Sequence[str] = ()) -> Table:
+def method_table(title: str, rows: Sequence[MethodSummary], *, arms: Sequence[str] = ()) -> Table:
     """Methods by pair, the best of each pair in bold.
 
     Where exactly one arm pays 1 the table shows the accuracy, else value and regret in the rewards' unit; where the

@@ -12,7 +12,7 @@ from daband.domains.contract import (
 )
 from daband.domains.datasets.files import FilesRead, read_files
 from daband.domains.datasets.synthetic import SyntheticView
-from daband.domains.download import check, get, listing, resources
+from daband.domains.download import check_data, data_of, get_data, list_data
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import Columns
@@ -49,17 +49,18 @@ __all__ = [
     "SyntheticView",
     "TableTransform",
     "cache_directory",
-    "check",
+    "check_data",
     "data_directory",
+    "data_of",
     "from_arrays",
     "from_callable",
     "from_datasets",
     "from_image_folder",
     "from_log",
     "from_table",
-    "get",
+    "get_data",
     "imagenet_normalise",
-    "listing",
+    "list_data",
     "load",
     "log_files",
     "opened_log",
@@ -71,5 +72,4 @@ __all__ = [
     "refuse_nulls",
     "register_pair",
     "resolve_columns",
-    "resources",
 ]

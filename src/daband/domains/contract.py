@@ -16,10 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 from daband.shift import Shift, as_shift
@@ -35,11 +36,8 @@ __all__ = [
     "LoggedRounds",
     "Pair",
     "RewardDomain",
-    "RewardRange",
     "Rounds",
 ]
-
-RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
 
 
 @dataclass(frozen=True)

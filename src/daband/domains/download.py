@@ -26,11 +26,11 @@ __all__ = [
     "PairRecord",
     "Resource",
     "ResourceStatus",
-    "check",
+    "check_data",
+    "data_of",
     "download",
-    "get",
-    "listing",
-    "resources",
+    "get_data",
+    "list_data",
     "unpack",
 ]
 
@@ -67,12 +67,12 @@ class PairRecord:
     options: tuple[str, ...]
 
 
-def resources(name: str) -> tuple[Resource, ...]:
+def data_of(name: str) -> tuple[Resource, ...]:
     """What a pair reads from the data directory; nothing for one that needs nothing from outside."""
     return pairs.get(name).resources
 
 
-def listing() -> Iterator[PairRecord]:
+def list_data() -> Iterator[PairRecord]:
     """Every registered pair, and whether its data are there."""
     for name in pairs.names():
         entry = pairs.get(name)
@@ -83,10 +83,10 @@ def listing() -> Iterator[PairRecord]:
         )
 
 
-def check(name: str, *, directory: Path | None = None) -> Iterator[ResourceStatus]:
+def check_data(name: str, *, directory: Path | None = None) -> Iterator[ResourceStatus]:
     """Look at every resource of a pair; those with a known checksum are read and compared."""
     root = data_directory() if directory is None else directory
-    for resource in resources(name):
+    for resource in data_of(name):
         path = find(resource.places, directory=root)
         if path is None:
             yield ResourceStatus(name, resource, "missing", root / resource.places[0])
@@ -146,10 +146,12 @@ class Fetched:
     path: Path
 
 
-def get(name: str, *, directory: Path | None = None, progress: DownloadProgress | None = None) -> Iterator[Fetched]:
+def get_data(
+    name: str, *, directory: Path | None = None, progress: DownloadProgress | None = None
+) -> Iterator[Fetched]:
     """Download what a pair needs and is not there; yields a record per resource as it is done."""
     root = data_directory() if directory is None else directory
-    for resource in resources(name):
+    for resource in data_of(name):
         found = find(resource.places, directory=root)
         if found is not None and is_whole(found, resource):
             yield Fetched(resource, "there already", found)

@@ -9,7 +9,7 @@ from daband.evaluation.bound import (
     observable_bound,
 )
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
-from daband.evaluation.intervals import Estimate, normal_interval
+from daband.evaluation.intervals import MeanEstimate, normal_interval
 from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
 from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
 from daband.evaluation.paired_test import Paired, compare_paired, holm
@@ -22,10 +22,10 @@ __all__ = [
     "BoundTerms",
     "CollapseWarning",
     "CollapseWatch",
-    "Estimate",
     "Evaluation",
     "LiveBound",
     "LogEstimate",
+    "MeanEstimate",
     "Paired",
     "Scores",
     "SourceHistory",

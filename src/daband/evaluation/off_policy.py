@@ -15,7 +15,7 @@ from daband.arrays import ArrayLike, FloatArray, one_blas_thread
 from daband.domains import Columns, Contexts, ParquetLog, TableTransform, opened_log
 from daband.errors import InvalidInput
 from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
-from daband.evaluation.intervals import Estimate, WeightSums, mean_estimate, normal_interval
+from daband.evaluation.intervals import MeanEstimate, WeightSums, mean_estimate, normal_interval
 from daband.evaluation.off_policy_estimators import (
     choose_threshold,
     direct_method,
@@ -297,7 +297,7 @@ def _streamed(
 
 def _described(
     name: str,
-    estimate: Estimate,
+    estimate: MeanEstimate,
     bounds: tuple[float, float],
     size: float,
     warnings: tuple[str, ...],
@@ -324,7 +324,7 @@ def _described(
 
 def _estimate(
     estimator: str, rewards: FloatArray, weights: FloatArray, fitted: CrossFitted, *, paired: bool
-) -> tuple[Estimate, FloatArray]:
+) -> tuple[MeanEstimate, FloatArray]:
     """The estimate, and the weights (n,) that it uses."""
     predicted, direct = fitted.predicted, fitted.direct
     if estimator == "dm":

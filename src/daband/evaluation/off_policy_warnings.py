@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
-from daband.evaluation.intervals import Estimate, WeightSums, effective_sample_size
+from daband.evaluation.intervals import MeanEstimate, WeightSums, effective_sample_size
 
 __all__ = ["log_warnings"]
 
@@ -23,7 +23,7 @@ def log_warnings(
     estimator: str,
     weights: WeightSums,
     kept: WeightSums,
-    average: Estimate,
+    average: MeanEstimate,
     ratio: FloatArray | None,
     mass: float,
     shares: FloatArray,

@@ -3,7 +3,7 @@
 from daband.experiments.ablation import BASES, COMBINATIONS, AblationRow, ablation_rows, ablation_runs, write_ablation
 from daband.experiments.assess_runs import AssessedRun, assess_runs, with_committees
 from daband.experiments.bench import BenchError, bench, continue_bench
-from daband.experiments.executors import Event, Executor, Listener, WorkerDied
+from daband.experiments.executors import Executor, Listener, RunEvent, WorkerDied
 from daband.experiments.methods import build_policy, checked_method, method_names, policy_class
 from daband.experiments.ray_executor import on_ray
 from daband.experiments.records import (
@@ -35,8 +35,8 @@ from daband.experiments.run import (
 from daband.experiments.settings import Experiment, RunSpec, load_experiment, preset_names
 from daband.experiments.sweep import (
     SELECTION_RULES,
-    Choice,
     Point,
+    SweepChoice,
     choices,
     measure,
     parse_grid,
@@ -57,8 +57,6 @@ __all__ = [
     "AblationRow",
     "AssessedRun",
     "BenchError",
-    "Choice",
-    "Event",
     "Executor",
     "Experiment",
     "Listener",
@@ -68,7 +66,9 @@ __all__ = [
     "Profiled",
     "Record",
     "Records",
+    "RunEvent",
     "RunSpec",
+    "SweepChoice",
     "WorkerDied",
     "ablation_rows",
     "ablation_runs",

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daband.experiments.executors import Event, Executor, Listener, Outcome, WorkerDied
+from daband.experiments.executors import Executor, Listener, Outcome, RunEvent, WorkerDied
 from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import execute
@@ -83,12 +83,12 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
             under_way = {given.spec.folder_name: given.spec for given in waiting.values()}
             for folder_name, record in _letters(ray, mailbox):
                 if folder_name in under_way:  # a late letter of a run that is over would show its line again
-                    listener(Event("episode", under_way[folder_name], record))
+                    listener(RunEvent("episode", under_way[folder_name], record))
             for reference in done:
                 given = waiting.pop(reference)
                 outcome = _outcome(ray, reference, out / given.spec.folder_name)
                 if isinstance(outcome, WorkerDied) and given.attempt < _ATTEMPTS:
-                    listener(Event("again", given.spec, {"reason": str(outcome)}))
+                    listener(RunEvent("again", given.spec, {"reason": str(outcome)}))
                     submit(given.spec, given.attempt + 1)
                 else:
                     yield given.spec, outcome

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband.linear import Decision
 from daband.policies.for_pair import default_transform, setting_defaults
-from daband.policies.policy import Policy, RewardedDecision, build, load, policies, read_checkpoint, read_notes
+from daband.policies.policy import Policy, RewardedDecision, build, load_policy, policies, read_checkpoint, read_notes
 from daband.policies.random import Random
-from daband.policies.reward_scale import RewardRange
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
 from daband.policies.rounds import (
     check_arms,
@@ -21,20 +19,16 @@ from daband.policies.rounds import (
 )
 
 if TYPE_CHECKING:
-    from daband.learning import Recipe
     from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
     "Constant",
     "DABand",
-    "Decision",
     "LinUCB",
     "NeuralLinUCB",
     "Policy",
     "Random",
-    "Recipe",
-    "RewardRange",
     "RewardedDecision",
     "RidgePolicy",
     "adapt_stacked",
@@ -47,7 +41,7 @@ __all__ = [
     "check_rewards",
     "default_transform",
     "device_named",
-    "load",
+    "load_policy",
     "policies",
     "read_checkpoint",
     "read_notes",
@@ -65,7 +59,6 @@ _NEED_TORCH = {
     "adapt_stacked": "neural",
     "can_stack": "neural",
     "device_named": "neural",
-    "Recipe": "recipes",
     "recipe_for": "recipes",
     "recipe_names": "recipes",
     "resolve_recipe": "recipes",

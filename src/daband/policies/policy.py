@@ -39,6 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
@@ -57,7 +58,7 @@ from daband.linear import (
 )
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.locks import Locks, defer_signals
-from daband.policies.reward_scale import RewardRange, RewardScale
+from daband.policies.reward_scale import RewardScale
 from daband.policies.rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
@@ -84,7 +85,7 @@ from daband.table_transform import TableTransform
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
 __all__ = [
-    "FORMAT_VERSION",
+    "CHECKPOINT_VERSION",
     "Policy",
     "RewardedDecision",
     "SavedPolicy",
@@ -93,7 +94,7 @@ __all__ = [
     "check_notes",
     "exploration_setting",
     "join_decisions",
-    "load",
+    "load_policy",
     "policies",
     "read_checkpoint",
     "read_notes",
@@ -106,12 +107,12 @@ __all__ = [
 # ``daband.tensor_files`` for the digest.
 
 
-FORMAT_VERSION = 2
+CHECKPOINT_VERSION = 2
 _FORMAT = FileFormat(
     name="daband-policy",
     what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
-    version=FORMAT_VERSION,
-    oldest=FORMAT_VERSION,
+    version=CHECKPOINT_VERSION,
+    oldest=CHECKPOINT_VERSION,
     remedy="train and save it anew",
     required=("settings", "notes"),
 )
@@ -1078,7 +1079,7 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     return policy
 
 
-def load(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
+def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
     """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
 
     A file that is damaged, truncated, of another format or no policy at all is a ``CheckpointError`` that names it. A

@@ -29,15 +29,7 @@ from daband.objectives import Weight
 from daband.shift import Shift, default_shift
 
 __all__ = [
-    "Augmentation",
-    "EncoderSettings",
-    "LatentSettings",
-    "LearningSettings",
-    "Recipe",
-    "ReplaySettings",
-    "Weight",
     "recipe_for",
-    "recipe_from",
     "recipe_names",
     "resolve_recipe",
     "with_encoder",

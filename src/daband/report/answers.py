@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from daband.experiments import TARGET_VALUE, AblationRow, Record, ablation_rows, decimals
 from daband.report.document import Tile
 from daband.report.reference import paper_accuracy
-from daband.report.statistics import Verdict, pair_family, role_of, verdict
+from daband.report.statistics import MethodComparison, pair_family, role_of, verdict
 from daband.report.style import label
 from daband.report.summary import Mean, labelled, summarise
 
@@ -52,7 +52,7 @@ def lead_of(records: Sequence[Record]) -> str:
     )
 
 
-def _of_comparison(family: str, found: Verdict, records: Sequence[Record]) -> Answer:
+def _of_comparison(family: str, found: MethodComparison, records: Sequence[Record]) -> Answer:
     winner, what = label(*found.best), found.metric.name
     pairs = len({record["pair"] for record in records})
     over = f", the mean of {pairs} pairs" if pairs > 1 else ""

@@ -14,7 +14,7 @@ from daband.experiments import BASES, COMBINATIONS, Metric, Record, metric_of
 
 __all__ = [
     "Key",
-    "Verdict",
+    "MethodComparison",
     "growth_exponent",
     "mixing",
     "pair_family",
@@ -43,7 +43,7 @@ def pair_family(pair: str) -> str:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MethodComparison:
     """Which method is best in the target, and how far from another: in its mean score over pairs, paired by seed."""
 
     metric: Metric
@@ -67,7 +67,7 @@ def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[i
     return {seed: float(np.mean(list(found.values()))) for seed, found in by_seed.items() if found.keys() == pairs}
 
 
-def verdict(records: Sequence[Record]) -> Verdict | None:
+def verdict(records: Sequence[Record]) -> MethodComparison | None:
     """The best of the methods that ran on all of these records' pairs; None where none did, or no target has labels."""
     pairs = {record["pair"] for record in records}
     metric = metric_of(records)
@@ -83,7 +83,7 @@ def verdict(records: Sequence[Record]) -> Verdict | None:
     best = ranked[0]
     rival = ("nlinucb", "default") if ("nlinucb", "default") in ranked[1:] else (ranked[1] if ranked[1:] else None)
     values = np.array(list(scores[best].values()))
-    return Verdict(
+    return MethodComparison(
         metric=metric,
         best=best,
         score=float(values.mean()),

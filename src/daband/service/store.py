@@ -24,8 +24,8 @@ from daband.errors import DabandError, DataError, InvalidInput
 
 __all__ = [
     "Activation",
-    "Answer",
     "Event",
+    "LogAnswer",
     "LogBusy",
     "LogFailed",
     "LoggedReward",
@@ -144,7 +144,7 @@ Entry = Event | Activation | Reward
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LogAnswer:
     """What became of an entry, once it is on disk.
 
     ``status`` of an event is "recorded", "repeated" or "conflict" (the id is taken by another request); of an
@@ -238,7 +238,7 @@ class Store:
 
     # Events and rewards.
 
-    def append(self, entries: Sequence[Entry]) -> list[Answer]:
+    def append(self, entries: Sequence[Entry]) -> list[LogAnswer]:
         """Write entries in one transaction, and say what became of each. They are on disk when this returns.
 
         Events come first, then activations, then rewards. An id that is there already is not written again.
@@ -250,7 +250,7 @@ class Store:
             try:
                 with self._writing() as connection:
                     # An id is seldom there already, so the first attempt does not ask.
-                    answers: dict[int, Answer] = _write_events(connection, decided, ask=attempt > 0)
+                    answers: dict[int, LogAnswer] = _write_events(connection, decided, ask=attempt > 0)
                     answers.update(_write_activations(connection, activated))
                     answers.update(_write_rewards(connection, rewarded))
                 return [answers[id(entry)] for entry in entries]
@@ -499,7 +499,7 @@ def _recorded_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str,
     return recorded
 
 
-def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: bool) -> dict[int, Answer]:
+def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: bool) -> dict[int, LogAnswer]:
     if not given:
         return {}
     recorded = _recorded_events(connection, (event.event_id for event in given)) if ask else {}
@@ -509,15 +509,15 @@ def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: boo
         if first is None:
             recorded[event.event_id] = event
             new.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
-            answers[id(event)] = Answer("recorded", event)
+            answers[id(event)] = LogAnswer("recorded", event)
         else:
-            answers[id(event)] = Answer("repeated" if first.digest == event.digest else "conflict", first)
+            answers[id(event)] = LogAnswer("repeated" if first.digest == event.digest else "conflict", first)
     if new:
         connection.execute(sa.insert(_events), new)
     return answers
 
 
-def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -> dict[int, Answer]:
+def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -> dict[int, LogAnswer]:
     if not given:
         return {}
     recorded = _recorded_events(connection, (entry.event_id for entry in given))
@@ -525,19 +525,19 @@ def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -
     for entry in given:
         event = recorded.get(entry.event_id)
         if event is None:
-            answers[id(entry)] = Answer("unknown")
+            answers[id(entry)] = LogAnswer("unknown")
         elif event.activated is not None:
-            answers[id(entry)] = Answer("repeated", event)
+            answers[id(entry)] = LogAnswer("repeated", event)
         else:
             connection.execute(
                 sa.update(_events).values(activated=entry.time).where(_events.c.event_id == entry.event_id)
             )
             recorded[entry.event_id] = replace(event, activated=entry.time)
-            answers[id(entry)] = Answer("recorded", recorded[entry.event_id])
+            answers[id(entry)] = LogAnswer("recorded", recorded[entry.event_id])
     return answers
 
 
-def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[int, Answer]:
+def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[int, LogAnswer]:
     if not given:
         return {}
     active: dict[str, bool] = {}
@@ -560,16 +560,16 @@ def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[i
         version = 1 if before is None else before[0] + 1
         status = "recorded" if before is None else "corrected"
         if entry.event_id not in active:
-            answers[id(entry)] = Answer("unknown")
+            answers[id(entry)] = LogAnswer("unknown")
         elif not active[entry.event_id]:
-            answers[id(entry)] = Answer("inactive")
+            answers[id(entry)] = LogAnswer("inactive")
         elif before is not None and (before[1] == entry.reward or entry.kind == "default"):
-            answers[id(entry)] = Answer("repeated", reward=before[1], version=before[0], kind=before[2])
+            answers[id(entry)] = LogAnswer("repeated", reward=before[1], version=before[0], kind=before[2])
         elif before is not None and not entry.may_correct:
-            answers[id(entry)] = Answer("refused", reward=before[1], version=before[0], kind=before[2])
+            answers[id(entry)] = LogAnswer("refused", reward=before[1], version=before[0], kind=before[2])
         else:
             latest[entry.event_id] = (version, entry.reward, entry.kind)
-            answers[id(entry)] = Answer(status, reward=entry.reward, version=version, kind=entry.kind)
+            answers[id(entry)] = LogAnswer(status, reward=entry.reward, version=version, kind=entry.kind)
             new.append(
                 {
                     "event_id": entry.event_id, "version": version, "reward": entry.reward, "kind": entry.kind,
@@ -602,7 +602,7 @@ class Writer:
         self._store = store
         self._most = most_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="daband-log")
-        self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[Answer]]]] = []
+        self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[LogAnswer]]]] = []
         self._waiting = 0
         self._running: asyncio.Task[None] | None = None
         self.failure = ""
@@ -610,11 +610,11 @@ class Writer:
         self.written = self.transactions = 0
         self.seconds = 0.0
 
-    async def write(self, entries: Sequence[Entry]) -> list[Answer]:
+    async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
         """Write entries, and return what became of them once they are on disk."""
         if self._waiting + len(entries) > self._most:
             raise LogBusy(f"{self._waiting:,} entries wait for the log; try again later")
-        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
         self._groups.append((entries, future))
         self._waiting += len(entries)
         if self._running is None:
@@ -644,12 +644,12 @@ class Writer:
         finally:
             self._running = None
 
-    def _append(self, groups: list[Sequence[Entry]]) -> list[list[Answer] | Exception]:
+    def _append(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
         """In the thread: all groups in one transaction; where that fails for one's sake, each by itself."""
         begun = time.perf_counter()
         try:
             answers = iter(self._store.append([entry for entries in groups for entry in entries]))
-            outcomes: list[list[Answer] | Exception] = [[next(answers) for _ in entries] for entries in groups]
+            outcomes: list[list[LogAnswer] | Exception] = [[next(answers) for _ in entries] for entries in groups]
             self.failure = ""
         except sa.exc.OperationalError as error:  # the disk, or the connection
             self.failure = str(error.orig)

@@ -21,8 +21,8 @@ from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 __all__ = [
+    "EXPORT_VERSION",
     "FORMAT",
-    "FORMAT_VERSION",
     "Deployed",
     "DeployedDecision",
     "assembled",
@@ -31,12 +31,12 @@ __all__ = [
     "write_deployed_file",
 ]
 
-FORMAT_VERSION = 3
+EXPORT_VERSION = 3
 """2: a linear part beside the network. 3: any number of members, each with its share in predictions."""
 FORMAT = FileFormat(
     name="daband-deployed",
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
-    version=FORMAT_VERSION,
+    version=EXPORT_VERSION,
     oldest=1,
     remedy="export it anew",
     required=("arms", "assessment", "domain", "images", "policy", "reference", "reward_range", "table", "versions"),
@@ -279,7 +279,7 @@ def write_deployed_file(path: str | Path, header: dict[str, Any], arrays: dict[s
 def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Deployed:
     """A deployed policy from the header and the arrays of a file. Everything is checked here, nothing in ``decide``."""
     version = int(header["version"])
-    if version < FORMAT_VERSION:
+    if version < EXPORT_VERSION:
         header, arrays = _upgraded(header, arrays)
     for array in arrays.values():
         array.setflags(write=False)
@@ -298,7 +298,7 @@ def assembled(
     *,
     ranges: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
-    version: int = FORMAT_VERSION,
+    version: int = EXPORT_VERSION,
 ) -> Deployed:
     """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment."""
     names = tuple(str(name) for name in header["arm_names"])
