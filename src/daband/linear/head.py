@@ -107,7 +107,9 @@ class RidgeHead:
         self, features: AnyArray, *, first_round: int, available: BoolArray | None = None, rule: str | None = None
     ) -> Decision:
         """Choose an arm for each row, with the statistics as they are. ``rule`` overrides that of ``exploration``."""
-        exploration, statistics = self.exploration.by_rule(rule), self.statistics
+        exploration, statistics = self.exploration, self.statistics
+        if rule is not None:
+            exploration = exploration.by_rule(rule)
         compiled = len(features) == 1 and exploration.rule != "thompson" and kernels_are_compiled()
         if not (compiled and self.arms == "disjoint" and isinstance(statistics, PrimalRidge)):
             return self.choose(*self.score(features), first_round=first_round, available=available, rule=rule)
@@ -116,7 +118,7 @@ class RidgeHead:
         kernels.decide_one(
             statistics.inverse,
             statistics.theta,
-            unit_scale(features),
+            features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features),
             self._all_available if available is None else available,
             exploration.optimism,
             exploration.epsilon,

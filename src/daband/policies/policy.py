@@ -398,8 +398,9 @@ class Policy(ABC, metaclass=_PolicyType):
             request = self._check_request(contexts, domain, available)
             first, n = self.rounds_decided, len(request[0])
             if self.locks_state:
-                decision = self._decide_request(request, first, None)
-            self.rounds_decided = first + n
+                contexts, where, mask = request
+                decision = self._decide(self._transform_contexts(contexts, where), where, mask, first, None)
+            self.__dict__["rounds_decided"] = first + n  # past __setattr__: single rounds would feel its checks
         if not self.locks_state:
             try:
                 decision = self._decide_request(request, first, None)
@@ -408,7 +409,7 @@ class Policy(ABC, metaclass=_PolicyType):
                     if self.rounds_decided == first + n:  # nobody has decided in between
                         self.rounds_decided = first
                 raise
-        return self._in_units(decision)
+        return decision if self._scale.is_unit else self._in_units(decision)
 
     def decide(
         self,
@@ -886,7 +887,7 @@ class Policy(ABC, metaclass=_PolicyType):
             if self.half_life is not None:
                 weights = self._age(len(arms), weights, times)
             self._learn(features, arms, unit, domain, weights)
-            self.rounds_learned += len(arms)
+            self.__dict__["rounds_learned"] += len(arms)
 
     def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
         """Let the clock run to the latest of ``n`` rounds: what was learned fades, and so do older ones of these."""
