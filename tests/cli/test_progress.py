@@ -7,8 +7,8 @@ import warnings
 import pytest
 from rich.console import Console
 
-from daband.cli import progress
-from daband.cli.progress import watch
+from daband.cli import output
+from daband.cli.output import watch
 from daband.cli.running import warnings_on
 from daband.experiments import Experiment, RunEvent
 
@@ -52,7 +52,7 @@ def test_live_lines_tell_episode_regret_time_and_the_whole(specs, monkeypatch):
 def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, monkeypatch):
     screen = console(False)
     now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(now)))
     with watch(specs, screen) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, of=10))

@@ -19,10 +19,10 @@ from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
+from daband.cli.output import method_table, profiled
 from daband.cli.running import continue_command, run_all, say, warnings_on
 from daband.cli.serving import export_command, export_events_command, serve_command
 from daband.cli.studies import ablate, sweep
-from daband.cli.tables import method_table, profiled
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
 from daband.errors import DabandError
 from daband.experiments import (

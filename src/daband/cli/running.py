@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from daband.cli.options import Jobs
-from daband.cli.progress import CONTINUING, watch
+from daband.cli.output import CONTINUING, watch
 from daband.experiments import (
     TARGET_ACCURACY,
     BenchError,

@@ -18,8 +18,7 @@ from daband.errors import InvalidInput
 from daband.linear.dual import DualRidge
 from daband.linear.exploration import Decision, Exploration, UniformDraws
 from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
-from daband.linear.primal import PrimalRidge, check_norm, mixed_scores
-from daband.linear.prior_trust import DISCOUNTS, PriorTrust
+from daband.linear.primal import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
 
 __all__ = ["ArmModel", "HeadMixture", "RidgeHead", "check_head_memory"]
 

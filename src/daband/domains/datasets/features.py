@@ -142,18 +142,11 @@ declare(
 
 
 _OFFICE_CALTECH_DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
-_OFFICE_CALTECH_CLASSES = (
-    "backpack",
-    "touring bike",
-    "calculator",
-    "headphones",
-    "computer keyboard",
-    "laptop",
-    "computer monitor",
-    "computer mouse",
-    "coffee mug",
-    "video projector",
+_OFFICE_CALTECH_NAMES = (
+    "backpack, touring bike, calculator, headphones, computer keyboard, laptop, computer monitor, computer mouse, "
+    "coffee mug, video projector"
 )
+_OFFICE_CALTECH_CLASSES = tuple(_OFFICE_CALTECH_NAMES.split(", "))
 _OFFICE_CALTECH_FILE = "office_caltech10_surf/{}.mat"
 _OFFICE_CALTECH_HOW = "get the SURF .mat files (variables fts, labels) of the geodesic flow kernel's authors"
 
