@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from daband.cli.running import say
+from daband.cli.output import say
 from daband.domains import check_data, data_directory, data_of, get_data, list_data, load, pairs
 from daband.errors import InvalidInput
 

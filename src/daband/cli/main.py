@@ -19,8 +19,8 @@ from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
-from daband.cli.output import method_table, profiled
-from daband.cli.running import continue_command, run_all, say, warnings_on
+from daband.cli.output import method_table, profiled, say
+from daband.cli.running import continue_command, run_all, warnings_on
 from daband.cli.serving import export_command, export_events_command, serve_command
 from daband.cli.studies import ablate, sweep
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
@@ -256,9 +256,9 @@ def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
 def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
-    options = {key: own for spec in specs[:1] for key, own in spec.pair_options.items() if key != "digest"}
-    told = [f"{key} = {own}" for key, own in options.items() if given.get(key) != own]
-    return f" ({', '.join(told)})" if told else ""
+    options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
+    differing = [f"{key} = {value}" for key, value in options.items() if given.get(key) != value]
+    return f" ({', '.join(differing)})" if differing else ""
 
 
 def _written(folder: Path, pair: str | None = None) -> Path:

@@ -15,12 +15,17 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from daband.cli.options import spans
-from daband.cli.running import say
 from daband.experiments import TARGET_ACCURACY, RunEvent, RunSpec, decimals, metric_of, profile_run
 from daband.report import Mean, MethodSummary
 from daband.report.summary import UNKNOWN
 
-__all__ = ["CONTINUING", "TRAINING", "Stage", "method_table", "profiled", "watch"]
+__all__ = ["CONTINUING", "TRAINING", "Stage", "method_table", "profiled", "say", "watch"]
+
+
+def say(console: Console, text: str, *, style: str | None = None) -> None:
+    """Print a line: no markup (a folder may be called ``[v2]``), no colours of rich's own, no breaks inside a path."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
 
 _QUIET = 60.0
 """Seconds between two lines of one run in a log."""
@@ -164,8 +169,8 @@ class _State:
 
     @classmethod
     def of(cls, event: RunEvent) -> _State:
-        told = event.detail.get("of", event.spec.episodes)
-        return cls(int(event.detail["episode"]), None if told == "all" else int(told), event.detail["regret"])
+        episodes = event.detail.get("of", event.spec.episodes)
+        return cls(int(event.detail["episode"]), None if episodes == "all" else int(episodes), event.detail["regret"])
 
     @property
     def share(self) -> float:
@@ -202,28 +207,28 @@ def method_table(title: str, rows: Sequence[MethodSummary], *, arms: Sequence[st
     take the room of some columns; the report and results.json have them.
     """
     names = _short_names([row.pair for row in rows])
-    several, known = len(names) > 1, any(row.score.value is not None for row in rows)
+    several, scored = len(names) > 1, any(row.score.value is not None for row in rows)
     unit = any(row.metric is not TARGET_ACCURACY for row in rows)
     table = Table(
         title=escape(f"{title}: target, zero-shot, after source rewards alone"),
-        caption=escape(_caption(rows, known=known, unit=unit)),
+        caption=escape(_caption(rows, scored=scored, unit=unit)),
     )
     if several:
         table.add_column("pair", overflow="fold", min_width=min(20, max(map(len, names.values()))))
     table.add_column("method", no_wrap=True)
-    columns = _columns(rows, known=known, unit=unit, several=several, arms=arms)
+    columns = _columns(rows, scored=scored, unit=unit, several=several, arms=arms)
     for heading, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for pair in names:
         mine = [row for row in rows if row.pair == pair]
         best = max(row.rank for row in mine)
         for row in mine:
-            wins = known and len(mine) > 1 and row.rank == best
+            wins = scored and len(mine) > 1 and row.rank == best
             first = [escape(names[pair])] if several else []
             cells = (escape(text(row)) for _, text in columns)
             table.add_row(*first, escape(_method_name(row)), *cells, style="bold" if wins else "")
         table.add_section()
-    if several and known:
+    if several and scored:
         digits = _digits(rows)
         for method in dict.fromkeys(_method_name(row) for row in rows):
             mean = Mean.of([row.score.value for row in rows if _method_name(row) == method])
@@ -233,50 +238,50 @@ def method_table(title: str, rows: Sequence[MethodSummary], *, arms: Sequence[st
 
 
 def _columns(
-    rows: Sequence[MethodSummary], *, known: bool, unit: bool, several: bool, arms: Sequence[str]
+    rows: Sequence[MethodSummary], *, scored: bool, unit: bool, several: bool, arms: Sequence[str]
 ) -> list[_Column]:
     digits = _digits(rows)
     source_digits = decimals(*(row.source_regret.value for row in rows)) if unit else 0
     source: _Column = ("source regret", lambda row: row.source_regret.text(source_digits))
     seconds: _Column = ("s", lambda row: f"{row.seconds:.1f}")
-    found: list[_Column] = []
-    if not known:
+    columns: list[_Column] = []
+    if not scored:
         reward_digits = decimals(*(row.source_reward.value for row in rows))
-        found = [
+        columns = [
             ("source reward", lambda row: row.source_reward.text(reward_digits)),
             source,
             ("chosen most", lambda row: _chosen_most(row, arms)),
         ]
     elif unit:
         regret_digits = decimals(*(row.regret.value for row in rows))
-        found = [
+        columns = [
             ("target value", lambda row: row.score.text(digits)),
             ("target regret", lambda row: row.regret.text(regret_digits)),
         ]
         if not several:
-            found.append(("accuracy", lambda row: Mean(row.accuracy.value, 0.0, 1).text(3)))
-        found.append(source)
+            columns.append(("accuracy", lambda row: Mean(row.accuracy.value, 0.0, 1).text(3)))
+        columns.append(source)
     else:
-        found = [("target accuracy", lambda row: row.score.text(digits))]
+        columns = [("target accuracy", lambda row: row.score.text(digits))]
         if not several:
-            found.append(("by class", lambda row: Mean(row.accuracy_macro.value, 0.0, 1).text(3)))
+            columns.append(("by class", lambda row: Mean(row.accuracy_macro.value, 0.0, 1).text(3)))
         fits = not several and _same(rows, "rounds") and _same(rows, "seeds")
-        found += [source, seconds] if fits else [source]
+        columns += [source, seconds] if fits else [source]
     if not _same(rows, "rounds"):
-        found.append(("rounds", lambda row: f"{row.rounds:,}"))
+        columns.append(("rounds", lambda row: f"{row.rounds:,}"))
     if not _same(rows, "seeds"):
-        found.append(("seeds", lambda row: str(len(row.seeds))))
-    return found
+        columns.append(("seeds", lambda row: str(len(row.seeds))))
+    return columns
 
 
-def _caption(rows: Sequence[MethodSummary], *, known: bool, unit: bool) -> str:
+def _caption(rows: Sequence[MethodSummary], *, scored: bool, unit: bool) -> str:
     parts = []
     if _same(rows, "rounds"):
         parts.append(f"{rows[0].rounds:,} rounds")
     if _same(rows, "seeds"):
         seeds = rows[0].seeds
         parts.append(f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {spans(seeds)}")
-    if not known:
+    if not scored:
         parts.append("the target has no labels: how good a method is there is not known")
     elif unit and _same(rows, "pair"):
         for name, value in (("best arm", rows[0].best_value), ("best constant arm", rows[0].constant_value)):
@@ -318,14 +323,14 @@ def profiled(specs: Sequence[RunSpec], out: Path, *, console: Console) -> None:
     """Do these runs one after the other, each with a stopwatch; say where the time went and where the trace lies."""
     for spec in specs:
         with console.status(f"Profiling {spec.method} on {spec.pair} ..."):
-            found = profile_run(spec, out)
-        total = sum(found.seconds.values())
+            profile = profile_run(spec, out)
+        total = sum(profile.seconds.values())
         table = Table(title=f"{spec.method} on {spec.pair}: where {total:.1f} s of training went")
         for heading in ("part", "seconds", "share"):
             table.add_column(heading, justify="left" if heading == "part" else "right")
         table.add_column("which is")
-        for part, seconds in found.seconds.items():
+        for part, seconds in profile.seconds.items():
             table.add_row(part, f"{seconds:.2f}", f"{seconds / total:.1%}", _MEANING[part])
         console.print(table)
-        say(console, f"Trace: {found.trace}")
+        say(console, f"Trace: {profile.trace}")
         console.print("Open it at ui.perfetto.dev or in chrome://tracing; it stays on your machine.")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from daband.cli.running import say
+from daband.cli.output import say
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json
 
@@ -30,20 +30,20 @@ def export_command(
     from daband.serving import export, load_deployed
 
     console = Console()
-    found = policy_folder(folder)
+    place = policy_folder(folder)
     pair = None
     if data:
         try:
-            pair = found.load_pair()
+            pair = place.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
     export(
-        load(found.policy_file, device="cpu"),
+        load(place.policy_file, device="cpu"),
         file,
         pair=pair,
         domain=domain,
-        arm_names=_arm_names(found.path),
-        assessment=None if found.assessment_file is None else read_json(found.assessment_file),
+        arm_names=_arm_names(place.path),
+        assessment=None if place.assessment_file is None else read_json(place.assessment_file),
     )
     say(console, f"{load_deployed(file)!r}")
     say(console, f"Written: {file} ({file.stat().st_size / 1024:,.0f} KiB)")

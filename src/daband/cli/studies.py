@@ -12,7 +12,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem, whole_numbers
-from daband.cli.running import interrupted_exit, report_hint, run_all, say
+from daband.cli.output import say
+from daband.cli.running import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
 from daband.experiments import (
     BASES,
@@ -84,11 +85,11 @@ def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
     for row in rows:
         cells = ["", "", "", ""]
         if row.paired is not None:
-            known = row.paired.n > 1
+            several = row.paired.n > 1
             cells = [
                 f"{row.paired.difference:+,.{digits}f}",
-                f"{row.paired.low:+,.{digits}f} to {row.paired.high:+,.{digits}f}" if known else "",
-                p_text(row.paired.p_value) if known else "",
+                f"{row.paired.low:+,.{digits}f} to {row.paired.high:+,.{digits}f}" if several else "",
+                p_text(row.paired.p_value) if several else "",
                 "" if row.p_holm is None else p_text(row.p_holm),
             ]
         score = Mean(row.score, row.score_spread, len(row.seeds)).text(digits)

@@ -152,9 +152,9 @@ def get_data(
     """Download what a pair needs and is not there; yields a record per resource as it is done."""
     root = data_directory() if directory is None else directory
     for resource in data_of(name):
-        found = find(resource.places, directory=root)
-        if found is not None and is_whole(found, resource):
-            yield Fetched(resource, "there already", found)
+        place = find(resource.places, directory=root)
+        if place is not None and is_whole(place, resource):
+            yield Fetched(resource, "there already", place)
         elif not resource.url:
             yield Fetched(resource, "by hand", root / resource.places[0])
         else:
@@ -167,13 +167,13 @@ def _fetch(resource: Resource, root: Path, progress: DownloadProgress | None) ->
     if not resource.unpack_into:
         return target
     unpack(target, root / resource.unpack_into)
-    found = find(resource.places, directory=root)
-    if found is None:
+    place = find(resource.places, directory=root)
+    if place is None:
         raise DataError(
             f"{target} was unpacked, but {root / resource.places[0]} is not in it; is {resource.url} right?"
         )
     target.unlink()
-    return found
+    return place
 
 
 def download(
@@ -222,11 +222,11 @@ def download(
             f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again to go on from there"
         )
     if md5:
-        found = md5_of(part)
-        if found != md5:
+        digest = md5_of(part)
+        if digest != md5:
             part.unlink()
             raise DataError(
-                f"{url} has the wrong checksum: md5 {found}, expected {md5}. It was removed; try again later"
+                f"{url} has the wrong checksum: md5 {digest}, expected {md5}. It was removed; try again later"
             )
     return part.replace(target)
 

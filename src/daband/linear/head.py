@@ -348,14 +348,14 @@ class RidgeHead:
         """Restore what ``state`` returned."""
         dual = any(name.startswith("dual.") for name in state)
         heads = self.n_arms if self.arms == "disjoint" else 1
-        own = {name.split(".", 1)[1]: array for name, array in state.items()}
+        arrays = {name.split(".", 1)[1]: array for name, array in state.items()}
         self.trust = None
         if any(name.startswith("trust.") for name in state):
-            self.trust = PriorTrust.restored(own, PrimalRidge(heads, self.dim, self.ridge))
+            self.trust = PriorTrust.restored(arrays, PrimalRidge(heads, self.dim, self.ridge))
             self.statistics = self.trust.statistics
             return
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
-        self.statistics.restore(own)
+        self.statistics.restore(arrays)
 
     def _draws(self, first_round: int) -> UniformDraws:
         return functools.partial(uniforms, self._key, first_round)

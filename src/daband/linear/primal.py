@@ -178,8 +178,8 @@ class RidgeSums:
         counts = np.bincount(heads, minlength=n_heads)
         stop = np.cumsum(counts)
         for head in np.flatnonzero(counts):
-            own = columns[:, stop[head] - counts[head] : stop[head]]
-            products = own @ own.T  # rewards stand in the last row: Z'Z and Z'r in one product
+            rows = columns[:, stop[head] - counts[head] : stop[head]]
+            products = rows @ rows.T  # rewards stand in the last row: Z'Z and Z'r in one product
             self.gram[head] += products[:dim, :dim]
             self.moment[head] += products[dim, :dim]
         self.counts += counts
@@ -532,6 +532,6 @@ class PriorTrust:
             raise ValueError(f"acting must lie in 0..{len(discounts) - 1}")
         for place, candidate in enumerate(trust.candidates):
             prefix = f"{place}."
-            own = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-            candidate.restore(own)
+            arrays = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+            candidate.restore(arrays)
         return trust

@@ -229,14 +229,14 @@ class Store:
         try:
             with self._writing() as connection:
                 _metadata.create_all(connection)
-                found = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "version")).scalar()
-                if found is None:
+                version = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "version")).scalar()
+                if version is None:
                     connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
         except sa.exc.DBAPIError as error:
             place = url.render_as_string(hide_password=True)
             raise DataError(f"the log {place} cannot be opened: {error.orig}") from None
-        if found not in (None, _VERSION):
-            raise DataError(f"the log is of version {found}, this daband reads version {_VERSION}; update daband")
+        if version not in (None, _VERSION):
+            raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
 
     def close(self) -> None:
         """Close all connections."""
@@ -402,16 +402,16 @@ class Store:
     def model_content(self, number: int) -> bytes:
         """The exported file of a model."""
         with self._reading() as connection:
-            found = connection.execute(sa.select(_models.c.content).where(_models.c.number == number)).scalar()
-        if found is None:
+            content = connection.execute(sa.select(_models.c.content).where(_models.c.number == number)).scalar()
+        if content is None:
             raise InvalidInput(f"model {number} is not there: GET /models lists those that are kept")
-        return bytes(found)
+        return bytes(content)
 
     def model_state(self, number: int) -> bytes | None:
         """The learner's state when it published this model, where it is kept."""
         with self._reading() as connection:
-            found = connection.execute(sa.select(_models.c.state).where(_models.c.number == number)).scalar()
-        return None if found is None else bytes(found)
+            state = connection.execute(sa.select(_models.c.state).where(_models.c.number == number)).scalar()
+        return None if state is None else bytes(state)
 
     def pin(self, number: int | None) -> None:
         """Let one model decide until further notice; None goes back to the newest."""

@@ -142,10 +142,10 @@ class ValueSums:
         if not math.isfinite(other.error):
             return MeanEstimate(math.nan, math.inf)
         v, u, scale = played.value, other.value, n / float(p[1, 0])
-        own = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
+        square = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
         both = float(p[1, 2] - (v + u) * p[1, 1] + v * u * p[1, 0])
         others = float(p[2, 2] - 2 * u * p[2, 1] + u * u * p[2, 0])
-        squares = own - 2.0 * scale * both + scale * scale * others
+        squares = square - 2.0 * scale * both + scale * scale * others
         return MeanEstimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 

@@ -85,9 +85,9 @@ class LogLearner:
     def _start(self, *, first: bool) -> int:
         """After which reward this policy file learns, written down when the log first meets it."""
         name = f"base:{self.base}"
-        found = self._store.note(name)
-        if found is not None:
-            return int(found)
+        number = self._store.note(name)
+        if number is not None:
+            return int(number)
         others = self._store.note("learner")
         start = self._store.last_reward() if first and others is not None else 0
         self._store.write_note(name, str(start))

@@ -336,8 +336,8 @@ def _check_reference(reference: Reference, n_arms: int) -> None:
 
 def _upgraded(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Header and arrays of version 1 or 2 as those of version 3."""
-    context, told, network = header["context"], header["exploration"], header["network"]
-    names, even = list(header["arms"]["names"]), told["rule"] == "even"
+    context, exploration, network = header["context"], header["exploration"], header["network"]
+    names, even = list(header["arms"]["names"]), exploration["rule"] == "even"
     linear = header.get("linear_part")  # files of version 1 have none
     parts = {name: array for name, array in arrays.items() if name.startswith(("transform/", "ranges/", "reference/"))}
     member: dict[str, Any] = {"share": 1.0, "width_share": 1.0, "transform": None, "network": network}
@@ -367,8 +367,8 @@ def _upgraded(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tupl
         "arms": "shared" if context["per_arm"] else "disjoint",
         "n_arms": len(names),
         "largest_norm": context["largest_norm"],
-        "exploration": {"rule": "greedy", "alpha": 0.0, "epsilon": 1.0} if even else told,
-        "seed": told["seed"],
+        "exploration": {"rule": "greedy", "alpha": 0.0, "epsilon": 1.0} if even else exploration,
+        "seed": exploration["seed"],
         "layout": None if network is None else network.get("layout"),
         "members": members,
         "arm_names": names,

@@ -236,8 +236,8 @@ def _read_signs(*, side: int = 32, workers: int | None = None) -> Parts:
         scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    there = halved(*_decoded(photographed, framing, workers), name="signs", groups=tracks)
-    return Parts({"source": _decoded(rendered, framing, workers), **there})
+    parts = halved(*_decoded(photographed, framing, workers), name="signs", groups=tracks)
+    return Parts({"source": _decoded(rendered, framing, workers), **parts})
 
 
 def _decoded(images: ImageList, framing: Framing, workers: int | None) -> tuple[AnyArray, IntArray]:
