@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         NeuralLinUCB,
         Policy,
         Random,
+        Trees,
         recipe_for,
     )
     from daband.policies import load_policy as load
@@ -61,6 +62,7 @@ __all__ = [
     "Shift",
     "Standardise",
     "TrainingDiverged",
+    "Trees",
     "assess",
     "audit",
     "choose",
@@ -83,7 +85,7 @@ _NAMES_OF = {
     "evaluation": "Evaluation LogEstimate evaluate evaluate_log",
     "learning": "Recipe",
     "linear": "PCA Decision Standardise",
-    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random load recipe_for",
+    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Trees load recipe_for",
     "serving": "export load_deployed",
     "shift": "Shift",
     "training": "Run continue_on_target fit_log learn_log train",

@@ -6,7 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from daband.policies.for_pair import default_transform, setting_defaults
-from daband.policies.policy import Policy, RewardedDecision, build, load_policy, policies, read_checkpoint, read_notes
+from daband.policies.policy import (
+    Policy,
+    RewardedDecision,
+    build,
+    join_decisions,
+    load_policy,
+    policies,
+    read_checkpoint,
+    read_notes,
+)
 from daband.policies.random import Random
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
 from daband.policies.rounds import (
@@ -17,6 +26,7 @@ from daband.policies.rounds import (
     check_rewards,
     resolve_weighting,
 )
+from daband.policies.trees import Trees
 
 if TYPE_CHECKING:
     from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named
@@ -31,6 +41,7 @@ __all__ = [
     "Random",
     "RewardedDecision",
     "RidgePolicy",
+    "Trees",
     "adapt_stacked",
     "build",
     "can_stack",
@@ -41,6 +52,7 @@ __all__ = [
     "check_rewards",
     "default_transform",
     "device_named",
+    "join_decisions",
     "load_policy",
     "policies",
     "read_checkpoint",

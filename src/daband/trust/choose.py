@@ -365,7 +365,8 @@ def _questions(
     arms = [int(arm) for _, arm in asked]
     if not path.exists():
         places = [int(positions[context]) for context, _ in asked]
-        write_text(path, questions_csv(ids, arms, names=pair.class_names, files=(), contexts=places))
+        rows = {column: [names[place] for place in places] for column, names in pair.target.row_names.items()}
+        write_text(path, questions_csv(ids, arms, names=pair.class_names, rows=rows, contexts=places))
     answers = read_answers(path, dict(zip(ids, arms, strict=True)))
     return path, {(int(asked[i][0]), int(asked[i][1])): reward for i, reward in answers.items()}
 
