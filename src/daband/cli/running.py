@@ -41,15 +41,9 @@ from daband.experiments import (
 from daband.report import Mean
 
 __all__ = [
-    "Terminated",
-    "continue_command",
-    "interrupted_exit",
-    "interruptible",
-    "report_hint",
-    "rows_bar",
-    "run_all",
+    "Terminated", "continue_command", "interrupted_exit", "interruptible", "report_hint", "rows_bar", "run_all",
     "warnings_on",
-]
+]  # fmt: skip
 
 T = TypeVar("T")
 

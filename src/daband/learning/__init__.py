@@ -11,16 +11,6 @@ from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, 
 from daband.learning.stepper import take_steps
 
 __all__ = [
-    "CUSTOM",
-    "ContextBuffer",
-    "EncoderSettings",
-    "FlatStatistics",
-    "Learner",
-    "LearningSettings",
-    "Recipe",
-    "ReplayBuffers",
-    "ReplaySettings",
-    "RoundBuffer",
-    "recipe_from",
-    "take_steps",
-]
+    "CUSTOM", "ContextBuffer", "EncoderSettings", "FlatStatistics", "Learner", "LearningSettings", "Recipe",
+    "ReplayBuffers", "ReplaySettings", "RoundBuffer", "recipe_from", "take_steps",
+]  # fmt: skip

@@ -33,36 +33,12 @@ if TYPE_CHECKING:
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
-    "Constant",
-    "DABand",
-    "LinUCB",
-    "NeuralLinUCB",
-    "Policy",
-    "Random",
-    "RewardedDecision",
-    "RidgePolicy",
-    "Trees",
-    "adapt_stacked",
-    "build",
-    "can_stack",
-    "check_arms",
-    "check_domain",
-    "check_prior_trust",
-    "check_propensities",
-    "check_rewards",
-    "default_transform",
-    "device_named",
-    "join_decisions",
-    "load_policy",
-    "policies",
-    "read_checkpoint",
-    "read_notes",
-    "recipe_for",
-    "recipe_names",
-    "resolve_recipe",
-    "resolve_weighting",
+    "Constant", "DABand", "LinUCB", "NeuralLinUCB", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
+    "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
+    "check_rewards", "default_transform", "device_named", "join_decisions", "load_policy", "policies",
+    "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
     "setting_defaults",
-]
+]  # fmt: skip
 
 
 _NEED_TORCH = {

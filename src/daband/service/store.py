@@ -28,18 +28,9 @@ from daband.errors import DabandError, DataError, InvalidInput
 from daband.files import checked_path
 
 __all__ = [
-    "Activation",
-    "Event",
-    "LogAnswer",
-    "LogBusy",
-    "LogFailed",
-    "LoggedReward",
-    "ModelRow",
-    "Reward",
-    "Store",
-    "Writer",
-    "export_events",
-]
+    "Activation", "Event", "LogAnswer", "LogBusy", "LogFailed", "LoggedReward", "ModelRow", "Reward", "Store",
+    "Writer", "export_events",
+]  # fmt: skip
 
 _VERSION = "1"
 _WRITERS, _WORKER = 720_911, 720_912
