@@ -52,7 +52,7 @@ def pack(path: Path) -> None:
         for domain, (_, labels) in read.items():
             arrays[f"{family}/{domain}/x"], arrays[f"{family}/{domain}/y"] = small[domain], labels[rows[domain]]
             print(family, domain, small[domain].shape, int(labels.max()) + 1, flush=True)
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
 def _reduced(domains: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -77,7 +77,7 @@ def _read(family: str) -> dict[str, Rounds]:
     found = {}
     for domain in FAMILIES[family][0]:
         other = next(name for name in FAMILIES[family][0] if name != domain)
-        pair = daband.domains.load(f"{family}/{domain}-{other}", source_test=None)
+        pair: Any = daband.domains.load(f"{family}/{domain}-{other}", source_test=None)
         rows = np.arange(len(pair.source))
         found[domain] = pair.source.read(rows), pair.source.read_rewards(rows)[0].argmax(axis=1)
     return found
@@ -138,7 +138,7 @@ def _poisoned(path: str, family: str, largest: Rounds, n_arms: int, poison: str)
 
 
 def _train(pair: Pair, kind: str, seed: int, weights: dict[str, float] | None = None) -> Any:
-    made = {"daband": daband.DABand, "linucb": daband.LinUCB}[kind]
+    made: Any = {"daband": daband.DABand, "linucb": daband.LinUCB}[kind]
     settings = {"recipe": "small", "device": "cpu"} if kind == "daband" else {}
     policy = made.for_pair(pair, seed=seed, **settings)
     episodes = min(EPISODES, 5 * len(pair.source) // LENGTH)
@@ -177,7 +177,7 @@ def task(path: str, family: str, target: str, method: str, seed: int) -> list[di
     return found
 
 
-def _bound(pair: Pair, seed: int) -> dict[str, Any]:
+def _bound(pair: Any, seed: int) -> dict[str, Any]:
     """Estimate and bound of LinUCB in the target, and of left-out sources."""
 
     def train(own: Pair) -> list[Any]:
@@ -192,8 +192,7 @@ def _bound(pair: Pair, seed: int) -> dict[str, Any]:
         "low": before.low,
         "low_by_sources": found.low(before.value),
         "left_out": {
-            name: list(row)
-            for name, *row in zip(found.sources, found.estimates, found.lows, found.values, strict=True)
+            name: list(row) for name, *row in zip(found.sources, found.estimates, found.lows, found.values, strict=True)
         },
     }
 

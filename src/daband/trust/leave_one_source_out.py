@@ -159,9 +159,7 @@ def leave_one_source_out(
         policies = [made] if isinstance(made, Policy) else list(made)
         if rest.source_test is None:
             raise InvalidInput("the pair has no held-out source rounds; build it with source_test=.1")
-        found = assess(
-            policies, source=rest.source_test, target=rest.target, rule=rule, contexts=contexts, seed=seed
-        )
+        found = assess(policies, source=rest.source_test, target=rest.target, rule=rule, contexts=contexts, seed=seed)
         estimates.append(found.value)
         lows.append(found.low)
         values.append(_value(policies[0], part, name, rule, contexts, seed))
