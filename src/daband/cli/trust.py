@@ -237,9 +237,9 @@ def choose_command(
         if choice.rewards:
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
             say(console, f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
-        elif choice.questions is not None:
+        if choice.questions is not None:
             say(console, f"Fill in the last column of {choice.questions}, and call this again: the rewards decide.")
-        else:
+        elif not choice.rewards:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
             say(console, f"A few rewards confirm it: daband audit {folder_name} --budget {wanted} --out questions.csv")
         say(console, f"For production: daband export {folder_name} FILE")

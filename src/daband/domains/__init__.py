@@ -16,63 +16,32 @@ from daband.domains.download import check, get, listing, resources
 from daband.domains.mixtures import join_pairs, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
+from daband.domains.readers.column_types import column_differences
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.image_folder import Reading, from_image_folder
 from daband.domains.readers.images import Framing, imagenet_normalise
 from daband.domains.readers.logs import ArrayLog, from_log
-from daband.domains.readers.parquet_files import log_files, read_footer, read_frames, refuse_nulls, resolve_columns
+from daband.domains.readers.parquet_files import (
+    LogColumns,
+    PlainLog,
+    log_files,
+    read_footer,
+    read_frames,
+    refuse_nulls,
+    resolve_columns,
+)
 from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
-from daband.domains.readers.tables import from_table
+from daband.domains.readers.tables import from_table, read_table
 from daband.domains.readers.torch_datasets import from_datasets
 from daband.domains.registry import PairEntry, cache_directory, data_directory, load, pair_names, pairs, register_pair
 from daband.table_transform import TableTransform
 
 __all__ = [
-    "About",
-    "ArrayContexts",
-    "ArrayEvaluation",
-    "ArrayLog",
-    "ArraySource",
-    "Columns",
-    "Contexts",
-    "EvaluationDomain",
-    "FilesRead",
-    "Framing",
-    "LogPart",
-    "LoggedDomain",
-    "LoggedRounds",
-    "Pair",
-    "PairEntry",
-    "ParquetLog",
-    "Reading",
-    "RewardDomain",
-    "Rounds",
-    "SyntheticView",
-    "TableTransform",
-    "cache_directory",
-    "check",
-    "data_directory",
-    "from_arrays",
-    "from_callable",
-    "from_datasets",
-    "from_image_folder",
-    "from_log",
-    "from_table",
-    "get",
-    "imagenet_normalise",
-    "join_pairs",
-    "listing",
-    "load",
-    "log_files",
-    "opened_log",
-    "pair_names",
-    "pairs",
-    "read_files",
-    "read_footer",
-    "read_frames",
-    "refuse_nulls",
-    "register_pair",
-    "resolve_columns",
-    "resources",
-    "restrict_pair",
-]
+    "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "Columns", "Contexts", "EvaluationDomain",
+    "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair", "PairEntry", "ParquetLog",
+    "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform", "cache_directory", "check",
+    "column_differences", "data_directory", "from_arrays", "from_callable", "from_datasets", "from_image_folder",
+    "from_log", "from_table", "get", "imagenet_normalise", "join_pairs", "listing", "load", "log_files", "opened_log",
+    "pair_names", "pairs", "read_files", "read_footer", "read_frames", "read_table", "refuse_nulls", "register_pair",
+    "resolve_columns", "resources", "restrict_pair",
+]  # fmt: skip

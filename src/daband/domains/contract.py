@@ -13,9 +13,10 @@ from a round number, and two methods with one seed see the same contexts in the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -29,16 +30,9 @@ if TYPE_CHECKING:
     from daband.table_transform import TableTransform
 
 __all__ = [
-    "About",
-    "Contexts",
-    "EvaluationDomain",
-    "LoggedDomain",
-    "LoggedRounds",
-    "Pair",
-    "RewardDomain",
-    "RewardRange",
+    "About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "RewardDomain", "RewardRange",
     "Rounds",
-]
+]  # fmt: skip
 
 RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
 
@@ -101,6 +95,8 @@ class Contexts(ABC):
     prefetches: bool = False
     """Whether a run may read the next episode in another thread while this one is played: worth it where files are
     decoded, and right only where what is read depends on the positions alone."""
+    row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
+    """Columns (n,) by which people know the contexts, such as ids or files: for questions, never for a policy."""
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod

@@ -36,18 +36,9 @@ from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
 __all__ = [
-    "Event",
-    "Executor",
-    "GroupWork",
-    "Listener",
-    "Outcome",
-    "Work",
-    "WorkerDied",
-    "groups_of",
-    "in_processes",
-    "in_turn",
-    "stacked",
-]
+    "Event", "Executor", "GroupWork", "Listener", "Outcome", "Work", "WorkerDied", "groups_of", "in_processes",
+    "in_turn", "stacked",
+]  # fmt: skip
 
 _LARGEST_STACK = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""

@@ -39,6 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from daband.arguments import checked_class_names
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
@@ -84,21 +85,9 @@ from daband.table_transform import TableTransform
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
 __all__ = [
-    "FORMAT_VERSION",
-    "Policy",
-    "RewardedDecision",
-    "SavedPolicy",
-    "below",
-    "build",
-    "check_notes",
-    "exploration_setting",
-    "join_decisions",
-    "load",
-    "policies",
-    "read_checkpoint",
-    "read_notes",
-    "write_checkpoint",
-]
+    "FORMAT_VERSION", "Policy", "RewardedDecision", "SavedPolicy", "below", "build", "check_notes",
+    "exploration_setting", "join_decisions", "load", "policies", "read_checkpoint", "read_notes", "write_checkpoint",
+]  # fmt: skip
 
 # The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
 #
@@ -275,6 +264,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self._ids = RoundIds(self.id_window)
         self._pending = PendingRounds()
         self._table: TableTransform | None = None
+        self._arm_names: tuple[str, ...] | None = None
         self.log_parts: frozenset[str] = frozenset()
         """Digests of the parts of logs that ``fit_log`` has taught it: none is counted twice. Files hold them."""
 
@@ -698,6 +688,9 @@ class Policy(ABC, metaclass=_PolicyType):
                     "for a new arm; add arms before the first update, or give the range"
                 )
             self._grow()
+            if self._arm_names is not None:
+                name = str(self.n_arms)
+                self._arm_names = (*self._arm_names, f"arm {name}" if name in self._arm_names else name)
             self.__dict__["n_arms"] += 1
             self._set_round_shape()
             return self.n_arms - 1
@@ -773,6 +766,15 @@ class Policy(ABC, metaclass=_PolicyType):
         with self._locks.write:
             self._table = table
 
+    @property
+    def arm_names(self) -> tuple[str, ...] | None:
+        """A name per arm, as logs and exported files have it; ``for_pair`` sets the pair's. A saved file holds it."""
+        return self._arm_names
+
+    @arm_names.setter
+    def arm_names(self, names: Sequence[str] | None) -> None:
+        self._arm_names = None if names is None else checked_class_names(names, self.n_arms, "arm_names")
+
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and "_constructed" in self.__dict__ and not _may_set(self, name):
             raise AttributeError(_refusal(self, name))
@@ -814,6 +816,8 @@ class Policy(ABC, metaclass=_PolicyType):
             settings = {**self.settings(), "policy": self.name}
             if self._table is not None:
                 settings["table"] = self._table.state()
+            if self._arm_names is not None:
+                settings["arm_names"] = list(self._arm_names)
             arrays = self._arrays(replay=replay)
             if self.transform is not None:
                 arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
@@ -1120,13 +1124,14 @@ policies: Registry[type[Policy]] = _PolicyRegistry("policy", "daband.policies")
 
 
 def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Policy:
-    """A policy from what ``settings()`` returned, with its registered name under "policy" and its table under "table".
+    """A policy from what ``settings()`` returned, with "policy", its registered name, "table" and "arm_names".
 
     ``encoder`` is the module where the policy has a custom one, ``transform`` the object where that is of another
     library.
     """
     arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
     kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
+    arm_names = arguments.pop("arm_names", None)
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if arguments["reward_range"] != "auto":
         arguments["reward_range"] = tuple(arguments["reward_range"])
@@ -1140,6 +1145,7 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
         policy.domains = DomainNames(**domains)
     if table is not None:
         policy.table = TableTransform.from_state(table)
+    policy.arm_names = arm_names
     return policy
 
 

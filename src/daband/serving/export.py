@@ -49,9 +49,10 @@ def export(
     arm_names: Sequence[str] | None = None,
     table: TableTransform | None = None,
     images: Any = None,
-    reference: ArrayLike | None = None,
+    reference: ArrayLike | Deployed | None = None,
     assessment: Any = None,
     epsilon: float | None = None,
+    explore: str | None = None,
     least_rounds: int = 0,
 ) -> None:
     """Write a policy to one file that ``daband.load_deployed`` reads, all or nothing.
@@ -66,16 +67,20 @@ def export(
         path: the file.
         pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
-        arm_names: a name per arm; by default those of the pair, else "0", "1", ...
+        arm_names: a name per arm; by default ``policy.arm_names``, else those of the pair, else "0", "1", ...
         table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
             pair's, else the policy's own.
         images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
         reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of
             them go into the file, for warnings and for ``Deployed.monitor``. By default those of the pair, else the
-            contexts that the policy keeps for replay, else none.
+            contexts that the policy keeps for replay, else none. Of a ``Deployed`` the ranges are kept; its counts are
+            not, because they count what that policy predicted.
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
         epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
+        explore: "ucb", "thompson" or "greedy", by default the policy's own. A file does not learn while it decides, so
+            that optimism ("ucb") tries the same uncertain arm in every round until the next file: "greedy" with an
+            ``epsilon`` costs less.
         least_rounds: refuse to export where an arm was learned from fewer rounds than this.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
@@ -84,8 +89,9 @@ def export(
     >>> round(float(daband.load_deployed("market.daband").decide([1.0, 0.0]).propensity), 2) in (0.95, 0.05)
     True
     """
-    frozen = freeze(policy, domain, epsilon)
+    frozen = freeze(policy, domain, epsilon, explore)
     _check_counts(frozen, whole("least_rounds", least_rounds, least=0))
+    arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     if pair is not None:
         _check_pair(frozen, pair)
         arm_names = pair.class_names if arm_names is None else arm_names
@@ -95,6 +101,8 @@ def export(
     if table is not None:
         frozen = dataclasses.replace(frozen, table=_checked_table(table, frozen))
     layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
+    earlier = reference if isinstance(reference, Deployed) else None
+    reference = None if earlier is not None else reference
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
@@ -107,7 +115,7 @@ def export(
         "reference": None,
     }
     arrays = frozen.arrays()
-    ranges = None if layout is not None else _ranges(frozen, contexts)
+    ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
     if ranges is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     deployed = assembled(frozen, _through_json(header), ranges=ranges, reference=None)
@@ -120,8 +128,8 @@ def export(
     write_deployed_file(path, header, arrays)
 
 
-def freeze(policy: Any, domain: str | None, epsilon: float | None) -> FrozenPolicy:
-    """What the policy decides with in this domain, and with this epsilon."""
+def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
+    """What the policy decides with in this domain, with this epsilon and this way to explore."""
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
@@ -134,9 +142,11 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None) -> FrozenPoli
             ExportWarning,
             stacklevel=3,
         )
-    if epsilon is None:
-        return frozen
-    exploration = dataclasses.replace(frozen.exploration, epsilon=finite("epsilon", epsilon))
+    exploration = frozen.exploration
+    if epsilon is not None:
+        exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
+    if explore is not None:
+        exploration = dataclasses.replace(exploration, rule=explore)
     return dataclasses.replace(frozen, exploration=exploration)
 
 

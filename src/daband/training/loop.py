@@ -145,7 +145,7 @@ def continue_on_target(
     if not isinstance(target, RewardDomain | LoggedDomain):
         missing = ": this pair has no rewards of the target to continue on" if target is None else ""
         raise InvalidInput(
-            "target must be a domain that pays, e.g. pair.target_labelled, or a log of the target, got "
+            "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "
             f"{type(target).__name__}{missing}"
         )
     rounds = min(rounds, target.rounds_available)

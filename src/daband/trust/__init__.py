@@ -8,19 +8,6 @@ from daband.trust.choose import Choice, choose
 from daband.trust.leave_one_source_out import SourceCalibration, leave_one_source_out
 
 __all__ = [
-    "ArmAssessment",
-    "Assessment",
-    "Audit",
-    "Candidate",
-    "Choice",
-    "SourceCalibration",
-    "answer_audit",
-    "assess",
-    "assess_each",
-    "audit",
-    "choose",
-    "default_candidates",
-    "leave_one_source_out",
-    "read_assessment",
-    "read_audit",
-]
+    "ArmAssessment", "Assessment", "Audit", "Candidate", "Choice", "SourceCalibration", "answer_audit", "assess",
+    "assess_each", "audit", "choose", "default_candidates", "leave_one_source_out", "read_assessment", "read_audit",
+]  # fmt: skip

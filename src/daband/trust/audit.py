@@ -30,19 +30,9 @@ from daband.policies import Policy
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
 
 __all__ = [
-    "Ask",
-    "Audit",
-    "AuditFolder",
-    "ContextReader",
-    "answer_audit",
-    "audit",
-    "certainty",
-    "decisions",
-    "predictions",
-    "questions_csv",
-    "read_answers",
-    "read_audit",
-]
+    "Ask", "Audit", "AuditFolder", "ContextReader", "answer_audit", "audit", "certainty", "decisions", "predictions",
+    "questions_csv", "read_answers", "read_audit",
+]  # fmt: skip
 
 # The folder of an audit: its plan, its questions as CSV, and every answer from the moment it arrives.
 #
@@ -139,22 +129,24 @@ def questions_csv(
     arms: Sequence[int],
     *,
     names: Sequence[str],
-    files: Sequence[str],
+    rows: Mapping[str, Sequence[Any]],
     contexts: Sequence[int] = (),
+    rewards: Mapping[int, float] | None = None,
 ) -> str:
-    """The questions as CSV with an empty column for rewards; ``names`` (K,) and ``files`` (n,) may be empty.
+    """The questions as CSV with a column for rewards to fill in; ``names`` (K,) may be empty.
 
-    ``contexts`` (n,) are their positions in the target, where the ids are not.
+    ``rows`` are columns (n,) by which people know the contexts: a customer's number, a file. ``contexts`` (n,) are
+    their positions in the target, where the ids are not. ``rewards`` by id are known already.
     """
     columns: dict[str, Sequence[Any]] = {"id": ids}
     if contexts:
         columns["context"] = contexts
-    if files:
-        columns["file"] = files
+    for name, values in rows.items():
+        columns[f"target {name}" if name in ("id", "context", "arm", "arm_name", "reward") else name] = values
     columns["arm"] = arms
     if names:
         columns["arm_name"] = [names[arm] for arm in arms]
-    columns["reward"] = [""] * len(ids)
+    columns["reward"] = [(rewards or {}).get(identity, "") for identity in ids]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -162,12 +154,15 @@ def questions_csv(
     return text.getvalue()
 
 
-def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]:
+def read_answers(
+    path: str | Path, asked: Mapping[int, int], *, contexts: Sequence[int] | None = None
+) -> dict[int, float]:
     """Rewards by id from a CSV with the columns ``id`` and ``reward``; rows with an empty reward are not answered yet.
 
     Args:
         path: the file. A column ``arm`` is compared with what was asked; other columns are ignored.
         asked: the arm of every question by its id.
+        contexts: the context of every question, where the file has more questions than are asked so far.
     """
     path = checked_path(path, "answers")
     try:
@@ -189,8 +184,15 @@ def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]
     for line, row in rows:
         where = f"{path}, line {line}"
         identity = _whole(row["id"], f"{where}: id")
+        if contexts is not None and identity >= len(contexts):
+            continue
         if identity not in asked:
             raise InvalidInput(f"{where}: id {identity} was not asked; answer the ids of questions.csv")
+        if contexts is not None and _whole(row.get("context"), f"{where}: context") != contexts[identity]:
+            raise InvalidInput(
+                f"{where}: id {identity} is not about context {contexts[identity]}: these are the questions of other "
+                "candidates; give another directory"
+            )
         if identity in seen:
             raise InvalidInput(f"{where}: id {identity} is answered in line {seen[identity]} already; keep one of them")
         seen[identity] = line
@@ -236,10 +238,10 @@ class ContextReader:
     def __len__(self) -> int:
         return len(self._target)
 
-    def files(self, indices: IntArray) -> list[str]:
-        """The files that these contexts are in, where they are images on disk; else nothing."""
-        known: Sequence[str] = getattr(self._target, "files", ())
-        return [known[index] for index in indices.tolist()] if known else []
+    def row_names(self, indices: IntArray) -> dict[str, list[Any]]:
+        """By which columns people know these contexts: ids of a table, files of images; may be empty."""
+        known = self._target.row_names if isinstance(self._target, Contexts) else {}
+        return {column: [names[index] for index in indices.tolist()] for column, names in known.items()}
 
     def read(self, indices: IntArray) -> AnyArray:
         """The contexts at these positions; of an evaluation domain they must be consecutive."""
@@ -433,7 +435,7 @@ def audit(
     folder = AuditFolder(directory)
     with nullcontext() if folder.path is None else locked(folder.path, wait=False):
         settings["predicted"] = low + (high - low) * float(predicted.mean())
-        state = _begun(folder, plan, settings, arms, names=arm_names, files=contexts.files(plan.ids))
+        state = _begun(folder, plan, settings, arms, names=arm_names, rows=contexts.row_names(plan.ids))
         if ask is not None:
             state.ask_open_questions(ask, contexts, stop)
         return state.conclude()
@@ -562,14 +564,14 @@ def _begun(
     arms: IntArray,
     *,
     names: Sequence[str],
-    files: Sequence[str],
+    rows: Mapping[str, Sequence[Any]],
 ) -> _State:
     """The audit as it was begun in the folder, or a new one."""
     known = folder.plan()
     if known is None:
         asked = arms[plan.ids]
         content = {**settings, "arms": asked.tolist(), "plan": plan.as_dict()}
-        folder.begin(content, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, files=files))
+        folder.begin(content, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, rows=rows))
         return _State(folder, plan, asked, settings)
     for name, own in settings.items():
         if name not in ("estimated_range", "predicted") and known.get(name) != own:

@@ -18,15 +18,9 @@ from daband.files import checked_path
 from daband.shift import ShiftLike, as_shift
 
 __all__ = [
-    "ImageContexts",
-    "ImageEvaluation",
-    "ImageList",
-    "ImageSource",
-    "Reading",
-    "from_image_folder",
-    "pair_of_images",
+    "ImageContexts", "ImageEvaluation", "ImageList", "ImageSource", "Reading", "from_image_folder", "pair_of_images",
     "scan_classes",
-]
+]  # fmt: skip
 
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -219,6 +213,10 @@ class ImageContexts(Contexts):
     def files(self) -> tuple[str, ...]:
         """The file of each context."""
         return self._store.files
+
+    @property
+    def row_names(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
+        return {"file": self.files}
 
     def __len__(self) -> int:
         return len(self._store)
