@@ -33,9 +33,9 @@ from daband.linear.transforms import (
 
 __all__ = [
     "DISCOUNTS", "LARGEST_SQUARE", "PCA", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
-    "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "RewardModel", "RidgeHead", "RidgeSums", "Standardise",
-    "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning", "apply_transform",
-    "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
+    "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "RewardModel", "RidgeHead", "RidgeSums",
+    "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
+    "apply_transform", "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
     "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "flat_features", "fold_numbers", "fresh_draws",
     "frozen_step", "kernels", "label_shift", "mixed_scores", "needs_components", "ridge_scores", "sampled_places",
     "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",

@@ -638,16 +638,16 @@ class NeuralLinUCB(Policy):
         decisions = []
         for row in range(len(rewards)):
             one = slice(row, row + 1)
-            mixed = self._acting.mixture.mix([(part.mean[one], part.variance[one]) for part in scores])
+            mixed = self._acting.mixture.mix([(own.mean[one], own.variance[one]) for own in scores])
             mask = None if available is None else available[one]
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                predicted = np.array([[part.mean[row, arm] for part in scores]])
+                predicted = np.array([[own.mean[row, arm] for own in scores]])
                 if self._shares.add(predicted, rewards[one, arm]):
                     self._publish()
-            for part in scores:
-                part.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
+            for own in scores:
+                own.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
         arms = np.concatenate([decision.arm for decision in decisions])
         weights = None if weight is None else np.repeat(weight, len(arms))
         with self._locks.state:
