@@ -10,6 +10,6 @@ from daband.training.trainer import Run, TrainSettings
 
 __all__ = [
     "CandidateProgress", "Folder", "LogWarning", "Profile", "Run", "SourceWeights", "Stopwatch", "TrainSettings",
-    "Training", "as_json", "continue_on_target", "fit_log", "learn_log", "measured_source_weights", "run_phase", "train",
-    "train_candidates", "train_stacked",
+    "Training", "as_json", "continue_on_target", "fit_log", "learn_log", "measured_source_weights", "run_phase",
+    "train", "train_candidates", "train_stacked",
 ]  # fmt: skip
