@@ -168,7 +168,12 @@ def from_arrays(
     (2, 36, 4, 30, None)
     """
     if sources is not None or targets is not None:
-        rest: dict[str, Any] = {"class_names": class_names, "arms": arms, "reward_range": reward_range, "passes": passes}
+        rest: dict[str, Any] = {
+            "class_names": class_names,
+            "arms": arms,
+            "reward_range": reward_range,
+            "passes": passes,
+        }
         rest |= {"target_passes": target_passes, "shift": shift, "units": units}
         if n_arms is None and isinstance(sources, Mapping) and sources:
             n_arms = _arms_of_all(sources, rest)
