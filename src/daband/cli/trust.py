@@ -83,6 +83,8 @@ def _assess_saved(console: Console, path: Path, name: str | None, required: floa
         options["transform"] = policy.table
     with warnings_on(console), console.status("Scoring contexts of both domains ..."):
         pair = load(experiment.pairs()[0], **options)
+        if pair.source_test is None:
+            raise InvalidInput(f"{name} keeps no rounds of the source apart (source_test), which assess needs")
         found = daband.assess(
             [policy], source=pair.source_test, target=pair.target, required=required, arm_names=pair.class_names
         )
