@@ -20,6 +20,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -42,8 +43,7 @@ def data_sets(half: str) -> Iterator[tuple[str, str]]:
 
     for kind, names in (development() if half == "development" else report()).items():
         for name in names:
-            if kind != "images":  # digit and signs have pages of their own, on a GPU
-                yield kind, name
+            yield kind, name
 
 
 def load_pair(kind: str, name: str) -> Any:
@@ -56,7 +56,7 @@ def load_pair(kind: str, name: str) -> Any:
     if kind == "synthetic":
         degrees = float(name.rsplit("-", 1)[1])
         return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
-    return daband.domains.load(f"{kind}/{name}")
+    return daband.domains.load(name if kind == "images" else f"{kind}/{name}")
 
 
 def replace_shift(pair: Any) -> Any:
@@ -138,87 +138,104 @@ def pair_of(path: Path) -> Any:
     return pair
 
 
-def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any]:
-    """Train, evaluate, assess and choose on one data set with one seed."""
+def candidates_of(pair: Any) -> tuple[list[Any], list[Any]]:
+    """The candidates of ``choose``, and the simple methods beside them."""
+    from daband.trust import Candidate, default_candidates
+
+    options = list(default_candidates(pair))
+    if len(pair.context_shape) > 1:  # LinUCB on pixels would take longer than all others together
+        return options, []
+    names = {option.name for option in options}
+    return options, [Candidate(method, method) for method in SIMPLE if method not in names]
+
+
+def train(path: Path, seeds: Sequence[int], place: int, out: Path, episodes: int | None) -> None:
+    """Train the candidate at one place; a second seed of some, for what ``assess`` says of two seeds."""
+    from daband.training import train_candidates
+    from daband.trust.choose import training_budget
+
+    start = time.time()
+    pair = pair_of(path)
+    candidate = [one for part in candidates_of(pair) for one in part][place]
+    shown, episodes, length = training_budget(pair, episodes, 64)
+    device = "auto" if len(pair.context_shape) > 1 else "cpu"
+    (policies,) = train_candidates(
+        shown, [candidate], seeds=list(seeds), episodes=episodes, episode_length=length, device=device
+    )
+    for seed, policy in zip(seeds, policies, strict=True):
+        policy.save(out / f"{path.stem}__{seed}__{place}.safetensors")
+        (out / f"{path.stem}__{seed}__{place}.seconds").write_text(f"{(time.time() - start) / len(seeds)}")
+
+
+def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
+    """Evaluate, assess and choose on one data set with the policies of one seed; a second seed is for ``assess``."""
     from estimators import m_cbpe, plain_agreement
 
     import daband
     from daband.evaluation.scores import scores_of
-    from daband.training import train_candidates
-    from daband.trust import Candidate, default_candidates
-    from daband.trust.choose import _without_rewards, training_budget
+    from daband.trust import assess_each
+    from daband.trust.choose import _without_rewards
     from daband.trust.estimate import estimate_target
     from daband.trust.explanations import explanations_of
 
     start = time.time()
     pair = pair_of(path)
-    options = list(default_candidates(pair))
-    names = {option.name for option in options}
-    image = len(pair.context_shape) > 1  # on the GPU where there is one; LinUCB on pixels would take longer than all
-    extra = [] if image else [Candidate(method, method) for method in SIMPLE if method not in names]
+    options, extra = candidates_of(pair)
     both = [*options, *extra]
-    shown, episodes, length = training_budget(pair, episodes, 64)
-    common: dict[str, Any] = {"episodes": episodes, "episode_length": length, "device": "auto" if image else "cpu"}
-    trained = train_candidates(shown, both, seeds=[seed], **common)
-    twice = [option for option in both if option.name in TWICE]
-    second = dict(
-        zip(
-            (option.name for option in twice),
-            train_candidates(shown, twice, seeds=[seed + 1000], **common),
-            strict=True,
-        )
-    )
-    seconds = time.time() - start
-    firsts = [row[0] for row in trained]
-    data = np.load(path)
+    trained = {
+        (one, place): out / f"{path.stem}__{one}__{place}.safetensors"
+        for one in (seed, second)
+        for place in range(len(both))
+    }
+    loaded = {key: daband.load(file, device="cpu") for key, file in trained.items() if file.exists()}
+    firsts = [loaded[seed, place] for place in range(len(both))]
     low, high = firsts[0].reward_range
     span = high - low
     truth = [(daband.evaluate(policy, pair.target_test, rule="greedy").value - low) / span for policy in firsts]
     test = pair.target_test
     table = (test.read_expected(0, len(test)) - low) / span
-    best_constant = float(table.mean(axis=0).max())
     record: dict[str, Any] = {
-        "data": path.stem.split("__")[0], "name": path.stem.split("__")[1], "seed": seed, "n_source": len(data["xs"]),
-        "n_arms": pair.n_arms, "constant": best_constant, "best": float(table.max(axis=1).mean()),
+        "data": path.stem.split("__")[0], "name": path.stem.split("__")[1], "seed": seed, "n_source": len(pair.source),
+        "n_arms": pair.n_arms, "constant": float(table.mean(axis=0).max()), "best": float(table.max(axis=1).mean()),
         "values": {option.name: float(value) for option, value in zip(both, truth, strict=True)},
-        "train_seconds": seconds,
+        "train_seconds": {
+            option.name: float((out / f"{path.stem}__{seed}__{place}.seconds").read_text())
+            for place, option in enumerate(both)
+        },
     }  # fmt: skip
-    assessed = []
     asked = {"source": pair.source_test, "target": pair.target, "rule": "greedy", "shift": pair.shift}
-    for index, option in enumerate(both):
-        if not option.uses_contexts:
-            continue
-        others = [p for i, p in enumerate(firsts) if i != index and both[i].uses_contexts and p is not firsts[index]]
-        seeds = [firsts[index], *second.get(option.name, [])]
-        for how, members in (("seeds", seeds), ("kinds", [firsts[index], *_once(others)])):
-            try:
-                found = daband.assess(members, **asked)
-            except daband.InvalidInput:  # two seeds of a closed form may be one policy
-                found = daband.assess(members[0], **asked)
+    scored = {"source": pair.source_test, "target": pair.target, "contexts": 2000, "rule": "greedy"}
+    uses = [place for place, option in enumerate(both) if option.uses_contexts]
+    distinct = _distinct([firsts[place] for place in uses], pair)
+    by_kinds = dict(zip(distinct, assess_each([firsts[uses[i]] for i in distinct], **asked), strict=True))
+    record["assessed"] = []
+    for index, place in enumerate(uses):
+        seeds = [firsts[place]]
+        if both[place].name in TWICE and (second, place) in loaded:
+            seeds.append(loaded[second, place])
+        seeds = [seeds[i] for i in _distinct(seeds, pair)]
+        scores, _, _ = scores_of(seeds, **scored)
+        for how, found in (("seeds", daband.assess(seeds, **asked)), ("kinds", by_kinds.get(index))):
+            if found is None:  # the same policy as one before
+                continue
             unit = {key: (getattr(found, key) - low) / span for key in ("value", "low", "required", "source_value")}
-            least = min(found.explanations.values())
-            scores, _, _ = scores_of(
-                members[:2], source=pair.source_test, target=pair.target, contexts=2000, rule="greedy"
-            )
-            assessed.append(
+            record["assessed"].append(
                 {
-                    "method": option.name,
+                    "method": both[place].name,
                     "how": how,
-                    "true": float(truth[index]),
+                    "true": float(truth[place]),
                     **unit,
                     "verdict": found.verdict,
                     "rewards": found.audit_rewards,
                     "disagreement": found.disagreement,
-                    "least": (least - low) / span,
                     "outside": found.outside_support,
                     "m_cbpe": m_cbpe(scores),
                     "agreement": plain_agreement(scores),
                     "rounds": found.source_rounds,
                 }
             )
-    record["assessed"] = assessed
     # Buying rewards among the candidates of choose: the target's labelled half plays the person who is asked.
-    kept = [i for i in range(len(options)) if not any(firsts[i] is firsts[j] for j in range(i))]
+    kept = _distinct(firsts[: len(options)], pair)
     policies = [firsts[i] for i in kept]
     target = daband.domains.ArrayContexts(test.read(0, len(test)))
     scores, here, there = scores_of(
@@ -229,47 +246,52 @@ def run(path: Path, seed: int, out: Path, episodes: int | None) -> dict[str, Any
     estimates = [estimate_target(scores, explanations, member=i) for i in range(len(policies))]
     place, _ = _without_rewards([options[i] for i in kept], scores, estimates)
     record["chosen"] = options[kept[place]].name
-    known = np.array([np.mean(list(estimate.by_explanation.values())) for estimate in estimates])
-    record["bought"] = _buy(scores, known, table[order], place)
+    record["bought"] = _buy(scores, table[order], place, one_hot=pair.feedback == "one_hot")
     record["seconds"] = time.time() - start
     (out / f"{path.stem}__{seed}.json").write_text(json.dumps(record))
     return record
 
 
-def _once(policies: Sequence[Any]) -> list[Any]:
-    kept: list[Any] = []
-    for policy in policies:
-        if not any(policy is other for other in kept):
-            kept.append(policy)
-    return kept
+def _distinct(policies: Sequence[Any], pair: Any) -> list[int]:
+    """The places of policies that do not predict the same as one before."""
+    contexts = pair.target.read(np.arange(min(256, len(pair.target))))
+    kept: dict[bytes, int] = {}
+    for place, policy in enumerate(policies):
+        means = [policy.decide(contexts, d, rule="greedy", round_offset=0).mean for d in ("source", "target")]
+        kept.setdefault(np.stack(means).tobytes(), place)
+    return sorted(kept.values())
 
 
-def _buy(scores: Any, estimates: Any, table: Any, place: int) -> dict[str, Any]:
-    """How far below the best candidate the choice is after so many rewards: as ``choose`` asks, and drawn evenly."""
+def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any]:
+    """How far below the best candidate the choice is after so many rewards: as ``choose`` asks, and drawn evenly.
+
+    Evenly with the candidates' predictions as control variates ("even"), and without ("plain").
+    """
     from daband.trust.selection import Proposals, Selection
 
     arms = scores.target_arm
     predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
     rows = np.arange(arms.shape[1])
     truth = np.array([table[rows, own].mean() for own in arms])
-    found: dict[str, Any] = {"asked": {}, "even": {}, "stopped": [], "best_kept": [], "covered": [], "width": []}
-    for budget in BUDGETS:
-        found["asked"][str(budget)], found["even"][str(budget)] = [], []
+    found: dict[str, Any] = {name: {} for name in ("asked", "even", "plain")}
+    found |= {name: [] for name in ("stopped", "best_kept", "covered", "width")}
+    for how in ("asked", "even", "plain"):
+        found[how] = {str(budget): [] for budget in BUDGETS}
     for draw in range(DRAWS):
-        selection = Selection(Proposals(arms, predicted, draw), estimates)
+        selection = Selection(Proposals(arms, predicted), one_hot=one_hot, seed=draw)
         for spent in range(max(BUDGETS) + 1):
             if spent in BUDGETS:
                 leader = selection.leader if selection.asked else place
                 found["asked"][str(spent)].append(float(truth.max() - truth[leader]))
-            question = selection.question()
-            if question is not None and not selection.finished:
-                selection.answer(float(np.clip(table[question], 0.0, 1.0)))
+            if not selection.finished and (questions := selection.draw()):
+                selection.answer(float(np.clip(table[questions[0]], 0.0, 1.0)))
         found["stopped"].append(selection.asked)
         found["best_kept"].append(bool(selection.remaining[truth.argmax()]))
         limits = selection.interval(selection.leader)
         found["covered"].append(bool(limits.low - 1e-9 <= truth[selection.leader] <= limits.high + 1e-9))
         found["width"].append(limits.high - limits.low)
-        found["even"] = _evenly(found["even"], arms, predicted, estimates, table, truth, place, draw)
+        for how, guess in (("even", predicted), ("plain", np.zeros_like(predicted))):
+            found[how] = _evenly(found[how], arms, guess, table, truth, place, draw)
     return found
 
 
@@ -277,7 +299,6 @@ def _evenly(
     found: dict[str, list[float]],
     arms: Any,
     predicted: Any,
-    estimates: Any,
     table: Any,
     truth: Any,
     place: int,
@@ -290,8 +311,7 @@ def _evenly(
     base = np.array([predicted[np.arange(n), own].mean() for own in arms])
     for spent in range(max(BUDGETS) + 1):
         if str(spent) in found:
-            values = base + total / spent if spent else estimates
-            leader = int(values.argmax()) if spent else place
+            leader = int((base + total / spent).argmax()) if spent else place
             found[str(spent)].append(float(truth.max() - truth[leader]))
         context = generator.integers(n)
         proposed = np.unique(arms[:, context])
@@ -301,15 +321,55 @@ def _evenly(
     return found
 
 
-def _work(job: tuple[Path, int, Path, int | None, float]) -> str:
-    path, seed, out, episodes, until = job
-    if (out / f"{path.stem}__{seed}.json").exists() or time.time() > until:
-        return f"{path.stem} {seed} left out"
+def _attempt(what: str, *arguments: Any) -> str:
+    """Train or judge, and say how long it took or what went wrong."""
+    start = time.time()
     try:
-        record = run(path, seed, out, episodes)
-        return f"{path.stem} {seed} {record['seconds']:.0f} s"
+        (train if what == "train" else judge)(*arguments)
+        return f"{time.time() - start:.0f} s"
     except Exception:
-        return f"{path.stem} {seed} FAILED {traceback.format_exc()}"
+        return f"FAILED {traceback.format_exc()}"
+
+
+def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, seconds: float, episodes: Any) -> None:
+    """Train every candidate in a job of its own, seed after seed, the slow ones first; judge as soon as one can."""
+    until = time.time() + seconds
+    training: list[tuple[float, tuple[Any, ...]]] = []
+    untrained: dict[tuple[Path, int], int] = {}
+    for path in paths:
+        pair = pair_of(path)
+        image = len(pair.context_shape) > 1  # on a GPU all seeds are one stack
+        for place, option in enumerate(one for part in candidates_of(pair) for one in part):
+            work = np.prod(pair.context_shape) + 500 * (option.method == "daband") + 500 * ("style" in option.name)
+            for number, group in enumerate([tuple(seeds)] if image else [(seed,) for seed in seeds]):
+                training.append((1e6 * number - float(work), ("train", path, group, place, out, episodes)))
+                for seed in group:
+                    untrained[path, seed] = untrained.get((path, seed), 0) + 1
+    todo = [job for _, job in sorted(training, key=lambda one: one[0])]
+    unjudged = {
+        (path, seed): second for path in paths for seed, second in zip(seeds, [*seeds[1:], *seeds], strict=False)
+    }
+    running: dict[Any, tuple[Any, ...]] = {}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        while todo or running:
+            if time.time() > until and any(job[0] == "train" for job in todo):
+                print(f"{sum(job[0] == 'train' for job in todo)} trainings left out", flush=True)
+                todo = [job for job in todo if job[0] == "judge"]
+                for path, seed in [key for key in unjudged if not untrained[key]]:  # with one seed, where that is all
+                    todo.append(("judge", path, seed, unjudged.pop((path, seed)), out))
+            while todo and len(running) < jobs:
+                job = todo.pop(0)
+                running[pool.submit(_attempt, *job)] = job
+            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                what, path, which, *_ = job = running.pop(future)
+                print(what, path.stem, which, job[3], future.result(), flush=True)
+                if what == "judge" or "FAILED" in future.result():
+                    continue
+                for seed in which:
+                    untrained[path, seed] -= 1
+                ready = [s for s in seeds if (path, s) in unjudged and not untrained[path, s]]
+                for seed in [s for s in ready if not untrained[path, unjudged[path, s]]]:
+                    todo.insert(0, ("judge", path, seed, unjudged.pop((path, seed)), out))
 
 
 def fitted_fall(records: Sequence[dict[str, Any]]) -> float:
@@ -368,8 +428,8 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         own = [record for record in records if kind in (record["data"], "all")]
         for budget in BUDGETS:
             row: dict[str, Any] = {"data": kind, "rewards": budget}
-            for how in ("asked", "even"):
-                lost = [value for record in own for value in record["bought"][how][str(budget)]]
+            for how in ("asked", "even", "plain"):
+                lost = [value for record in own for value in record["bought"].get(how, {}).get(str(budget), ())]
                 row[f"{how}_within"], row[f"{how}_lost"] = _mean(value <= 0.03 for value in lost), _mean(lost)
             found["rewards"].append(row)
         simple = [max(r["values"][m] for m in SIMPLE if m in r["values"]) for r in own]
@@ -429,13 +489,10 @@ def main() -> None:
         export(given.half, given.export)
     if given.pairs:
         given.out.mkdir(parents=True, exist_ok=True)
-        until = time.time() + given.seconds
-        paths = sorted(given.pairs.glob("*.npz"), key=lambda path: -path.stat().st_size)
-        paths = [path for path in paths if not given.kinds or path.stem.split("__")[0] in given.kinds]
-        jobs = [(path, seed, given.out, given.episodes, until) for seed in given.seeds for path in paths]
-        with get_context("spawn").Pool(given.jobs) as pool:
-            for line in pool.imap_unordered(_work, jobs):
-                print(line, flush=True)
+        paths = [
+            p for p in sorted(given.pairs.glob("*.npz")) if not given.kinds or p.stem.split("__")[0] in given.kinds
+        ]
+        run(paths, given.seeds, given.out, jobs=given.jobs, seconds=given.seconds, episodes=given.episodes)
     if given.runs:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
         result = {

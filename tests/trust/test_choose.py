@@ -1,6 +1,7 @@
 """``daband.choose``: without target rewards, decided by a few, and from the command line."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -70,23 +71,61 @@ def test_a_few_target_rewards_decide_and_then_train():
     assert choice.policy.domain == "target"
 
 
-def test_questions_are_written_and_read_back(tmp_path):
+def test_questions_are_written_and_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["daband.trust.choose"], "_AT_A_TIME", 12)
     pair = inverted_pair(600)
     candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
     common = {"candidates": candidates, "episodes": 6, "budget": 40, "directory": tmp_path}
     first = daband.choose(pair, **common)
     assert first.questions == tmp_path / "questions.csv"
     assert (first.rewards, first.candidate) == (0, "linucb")
-    head, *lines = first.questions.read_text().splitlines()
-    assert head == "id,context,arm,arm_name,reward"
-    assert len(lines) == 40
     rewards, _ = pair.target_labelled.read_rewards(np.arange(len(pair.target)))
-    filled = [line + str(rewards[int(line.split(",")[1]), int(line.split(",")[2])]) for line in lines]
-    first.questions.write_text("\n".join([head, *filled]) + "\n")
+
+    def fill_in(path):
+        head, *lines = path.read_text().splitlines()
+        assert head == "id,context,arm,arm_name,reward"
+        cells = [line.split(",") for line in lines]
+        filled = [",".join([*row[:-1], str(rewards[int(row[1]), int(row[2])])]) for row in cells]
+        path.write_text("\n".join([head, *filled]) + "\n")
+        return [row[-1] for row in cells]
+
+    empty = fill_in(first.questions)
+    assert empty == [""] * len(empty)
+    assert 8 <= len(empty) <= 12  # 12 questions, a few of them twice
     second = daband.choose(pair, **common)
-    assert 0 < second.rewards <= 40
+    assert second.rewards == len(empty)
     assert second.low <= second.value <= second.high
-    assert second.candidate == "constant"  # LinUCB is right for a third of the contexts
+    answered = fill_in(second.questions)
+    assert len(empty) < len(answered) <= 40
+    assert "" not in answered[: len(empty)]
+    assert set(answered[len(empty) :]) == {""}
+    third = daband.choose(pair, **common)
+    while third.questions is not None:
+        fill_in(third.questions)
+        third = daband.choose(pair, **common)
+    assert len(empty) < third.rewards <= 40
+    assert third.questions is None
+    assert third.candidate == "constant"  # LinUCB is right for a third of the contexts
+    path = tmp_path / "questions.csv"
+    path.write_text(path.read_text().replace("\n0,", "\n0,9", 1))
+    with pytest.raises(daband.InvalidInput, match="id 0 is not about context"):
+        daband.choose(pair, **common)
+
+
+def test_the_asking_stops_early_and_the_rewards_train():
+    """A candidate that is nearly always right and a constant: a few rewards are enough, and all of them train."""
+    draw = np.random.default_rng(0)
+    x, t = draw.normal(size=(400, 2)), draw.normal(size=(400, 2))
+    pair = daband.domains.from_arrays(
+        source=(x, (x[:, 0] > 0).astype(int)), target=t, target_labelled=(t, (t[:, 0] > 0).astype(int)), n_arms=2
+    )
+
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
+    choice = daband.choose(pair, candidates=candidates, episodes=5, ask=answers_of(pair), budget=300)
+    assert choice.candidate == "linucb"
+    assert choice.rewards < 100
+    assert "no other is likely to be better" in choice.rule
+    assert choice.policy.rounds_learned == 5 * 64 + choice.rewards
 
 
 def test_what_cannot_be_asked_is_refused():

@@ -20,33 +20,15 @@ from daband.experiments.methods import build_policy
 from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
 from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_text
-from daband.policies import Policy, read_notes
-from daband.policies import load as load_policy
+from daband.policies import Policy, load_policy, read_notes
 from daband.training import Profile, Run, Training, TrainSettings, as_json, continue_on_target, run_phase
 from daband.trust import Audit, Choice, audit, read_assessment
 
 __all__ = [
-    "AUDIT_FOLDER",
-    "CANDIDATES_FOLDER",
-    "CHOICE_FILE",
-    "CONTINUED_FOLDER",
-    "PolicyFolder",
-    "Prepared",
-    "Profiled",
-    "begin_audit",
-    "conclude",
-    "continue_run",
-    "continued_record",
-    "execute",
-    "finish_choice",
-    "finished_record",
-    "finished_runs",
-    "policy_folder",
-    "prepare",
-    "profile_run",
-    "read_spec",
-    "start_from_shorter",
-]
+    "AUDIT_FOLDER", "CANDIDATES_FOLDER", "CHOICE_FILE", "CONTINUED_FOLDER", "PolicyFolder", "Prepared", "Profiled",
+    "begin_audit", "conclude", "continue_run", "continued_record", "execute", "finish_choice", "finished_record",
+    "finished_runs", "policy_folder", "prepare", "profile_run", "read_spec", "start_from_shorter",
+]  # fmt: skip
 
 _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
 """What ``done`` has digests of; the policy's file has its own."""

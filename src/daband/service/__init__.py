@@ -3,26 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 from daband.service.app import create_app, serve
-from daband.service.export_events import export_events
 from daband.service.settings import Clock, Limits, Settings, Tokens
-from daband.service.store import Store
+from daband.service.store import Store, export_events
 
 if TYPE_CHECKING:
     from daband.service.client import Client, ServiceDecision, ServiceError
 
 __all__ = [
-    "Client",
-    "Clock",
-    "Limits",
-    "ServiceDecision",
-    "ServiceError",
-    "Settings",
-    "Store",
-    "Tokens",
-    "create_app",
-    "export_events",
-    "serve",
-]
+    "Client", "Clock", "Limits", "ServiceDecision", "ServiceError", "Settings", "Store", "Tokens", "create_app",
+    "export_events", "serve",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -30,19 +30,9 @@ from daband.policies import Policy
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
 
 __all__ = [
-    "Ask",
-    "Audit",
-    "AuditFolder",
-    "ContextReader",
-    "answer_audit",
-    "audit",
-    "certainty",
-    "decisions",
-    "predictions",
-    "questions_csv",
-    "read_answers",
-    "read_audit",
-]
+    "Ask", "Audit", "AuditFolder", "ContextReader", "answer_audit", "audit", "certainty", "decisions", "predictions",
+    "questions_csv", "read_answers", "read_audit",
+]  # fmt: skip
 
 # The folder of an audit: its plan, its questions as CSV, and every answer from the moment it arrives.
 #
@@ -141,11 +131,12 @@ def questions_csv(
     names: Sequence[str],
     rows: Mapping[str, Sequence[Any]],
     contexts: Sequence[int] = (),
+    rewards: Mapping[int, float] | None = None,
 ) -> str:
-    """The questions as CSV with an empty column for rewards; ``names`` (K,) may be empty.
+    """The questions as CSV with a column for rewards to fill in; ``names`` (K,) may be empty.
 
     ``rows`` are columns (n,) by which people know the contexts: a customer's number, a file. ``contexts`` (n,) are
-    their positions in the target, where the ids are not.
+    their positions in the target, where the ids are not. ``rewards`` by id are known already.
     """
     columns: dict[str, Sequence[Any]] = {"id": ids}
     if contexts:
@@ -155,7 +146,7 @@ def questions_csv(
     columns["arm"] = arms
     if names:
         columns["arm_name"] = [names[arm] for arm in arms]
-    columns["reward"] = [""] * len(ids)
+    columns["reward"] = [(rewards or {}).get(identity, "") for identity in ids]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -163,12 +154,15 @@ def questions_csv(
     return text.getvalue()
 
 
-def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]:
+def read_answers(
+    path: str | Path, asked: Mapping[int, int], *, contexts: Sequence[int] | None = None
+) -> dict[int, float]:
     """Rewards by id from a CSV with the columns ``id`` and ``reward``; rows with an empty reward are not answered yet.
 
     Args:
         path: the file. A column ``arm`` is compared with what was asked; other columns are ignored.
         asked: the arm of every question by its id.
+        contexts: the context of every question, where the file has more questions than are asked so far.
     """
     path = checked_path(path, "answers")
     try:
@@ -190,8 +184,15 @@ def read_answers(path: str | Path, asked: Mapping[int, int]) -> dict[int, float]
     for line, row in rows:
         where = f"{path}, line {line}"
         identity = _whole(row["id"], f"{where}: id")
+        if contexts is not None and identity >= len(contexts):
+            continue
         if identity not in asked:
             raise InvalidInput(f"{where}: id {identity} was not asked; answer the ids of questions.csv")
+        if contexts is not None and _whole(row.get("context"), f"{where}: context") != contexts[identity]:
+            raise InvalidInput(
+                f"{where}: id {identity} is not about context {contexts[identity]}: these are the questions of other "
+                "candidates; give another directory"
+            )
         if identity in seen:
             raise InvalidInput(f"{where}: id {identity} is answered in line {seen[identity]} already; keep one of them")
         seen[identity] = line

@@ -32,6 +32,8 @@ __all__ = ["Choice", "choose", "training_budget"]
 _CONTEXTS = 2000
 _ROUNDS, _MOST_PASSES = 4000, 5
 _FEWEST_CONTEXTS = 2
+_AT_A_TIME = 25
+"""So many questions are written to a file before their answers are looked at: the next ones depend on them."""
 QUESTIONS = "questions.csv"
 Progress = Callable[[CandidateProgress], None]
 
@@ -67,7 +69,7 @@ class Choice:
     low: float | None = None
     high: float | None = None
     questions: Path | None = None
-    """The CSV of questions to fill in, where there is a budget and nobody to ask."""
+    """The CSV of questions to fill in, where the budget allows for more, they matter, and there is nobody to ask."""
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the policy and its assessment, as JSON can hold it."""
@@ -113,8 +115,8 @@ def choose(
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
         ask: called with one target context (1, *C) and one arm (1,), returns the reward (1,). It need not be asked for
-            the policy's own arm alone. Without it the questions are written to ``directory/questions.csv``; called
-            again with that file filled in, rewards are read from it.
+            the policy's own arm alone. Without it questions are written to ``directory/questions.csv``, 25 at a
+            time; called again with that file filled in, rewards are read from it, and the next questions added.
         budget: how many target rewards may be spent; 0 chooses without any.
         directory: keep the runs and the questions there; called again, what is finished is not trained anew.
         explore: the exploration of all candidates that explore: "ucb", "greedy" or "thompson".
@@ -162,7 +164,7 @@ def choose(
     answers: dict[tuple[int, int], float] = {}
     if budget:
         folder = None if directory is None else make_folder(directory)
-        selection = _selection(scores, estimates, seed)
+        selection = _selection(scores, pair, seed)
         positions = pair.target.order(0, len(there), seed=seed)
         answers, questions = _ask(selection, there, positions, pair, reward_range, ask, budget, folder)
         if selection.asked:
@@ -269,22 +271,16 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
         if wanted
         else "the largest estimated value without target rewards"
     )
-    reward, weight = scores.reward[place], scores.weight[place]
-    total = max(float(weight.sum()), 1e-12)
-    error = float(np.sqrt(np.square(weight * (reward - values[place])).sum())) / total
     constants = [index for index in range(len(options)) if index not in uses]
-    if constants and max(values[constants]) >= values[place] - error:
+    if constants and max(values[constants]) >= values[place]:
         best = max(constants, key=lambda index: values[index])
         return best, "contexts have not shown in the source that they help: the constant arm"
     return place, why
 
 
-def _selection(scores: Scores, estimates: Sequence[Estimate], seed: int) -> Selection:
+def _selection(scores: Scores, pair: Pair, seed: int) -> Selection:
     predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)
-    proposals = Proposals(scores.target_arm, predicted, seed)
-    # Not ``estimate.value``: how far a constant arm agrees with others says nothing about what it is worth.
-    known = np.array([np.mean(list(estimate.by_explanation.values())) for estimate in estimates])
-    return Selection(proposals, known)
+    return Selection(Proposals(scores.target_arm, predicted), one_hot=pair.feedback == "one_hot", seed=seed)
 
 
 def _ask(
@@ -297,55 +293,28 @@ def _ask(
     budget: int,
     folder: Path | None,
 ) -> tuple[dict[tuple[int, int], float], Path | None]:
-    """Spend the budget: rewards by context and arm, in the user's units, and the file of questions if there is one."""
+    """Spend the budget: rewards by context and arm, in the user's units, and the file that still lacks answers."""
     low, high = reward_range
+    path = None if ask is not None or folder is None else folder / QUESTIONS
     answers: dict[tuple[int, int], float] = {}
-    filled: dict[tuple[int, int], float] = {}
-    path = None
-    if ask is None:
-        assert folder is not None
-        path, filled = _questions(selection.proposals, positions, pair, budget, folder)
     while len(answers) < budget and not selection.finished:
-        question = selection.question()
-        if question is None:
+        questions = selection.draw(1 if path is None else min(_AT_A_TIME, budget - len(answers)))
+        if not questions:
             break
-        reward = answers.get(question, _deduced(question, answers, pair, reward_range))
-        if reward is None:
-            if ask is None:
-                if question not in filled:
-                    break
-                reward = filled[question]
-            else:
+        known = dict(answers) if path is None else _filled_in(path, [*answers, *questions], positions, pair)
+        for question in questions:
+            if question not in known and ask is not None:
                 context, arm = question
                 paid = as_numpy(ask(contexts[context : context + 1], np.array([arm])), "what ask returned")
                 if paid.size != 1:
                     raise InvalidInput(f"ask must return one reward for one context, got shape {paid.shape}")
-                reward = float(paid.reshape(()))
+                known[question] = float(paid.reshape(()))
+            if question not in known:
+                return answers, path
+            reward = answers[question] = known[question]
             _check_reward(reward, pair, reward_range)
-            answers[question] = reward
-        selection.answer(float(np.clip((reward - low) / (high - low if high > low else 1.0), 0.0, 1.0)))
-    return answers, path
-
-
-def _deduced(
-    question: tuple[int, int],
-    answers: Mapping[tuple[int, int], float],
-    pair: Pair,
-    reward_range: tuple[float, float],
-) -> float | None:
-    """The reward that follows from an answer about the same context, where exactly one arm pays."""
-    if pair.feedback != "one_hot":
-        return None
-    context, arm = question
-    for other in range(pair.n_arms):
-        known = answers.get((context, other))
-        if known is None or other == arm:
-            continue
-        if known == reward_range[1]:
-            return reward_range[0]
-        if pair.n_arms == 2:
-            return reward_range[1]
-    return None
+            selection.answer(float(np.clip((reward - low) / (high - low if high > low else 1.0), 0.0, 1.0)))
+    return answers, None
 
 
 def _check_reward(reward: float, pair: Pair, reward_range: tuple[float, float]) -> None:
@@ -355,26 +324,31 @@ def _check_reward(reward: float, pair: Pair, reward_range: tuple[float, float]) 
         raise InvalidInput(f"target reward {reward:g} is outside the pair's reward_range {pair.reward_range}")
 
 
-def _questions(
-    proposals: Proposals, positions: IntArray, pair: Pair, budget: int, folder: Path
-) -> tuple[Path, dict[tuple[int, int], float]]:
-    """The file of questions, written where there is none, and the rewards that are filled in already."""
-    asked = proposals.order()[:budget]
-    path = folder / QUESTIONS
-    ids = list(range(len(asked)))
-    arms = [int(arm) for _, arm in asked]
-    if not path.exists():
-        places = [int(positions[context]) for context, _ in asked]
-        rows = {column: [names[place] for place in places] for column, names in pair.target.row_names.items()}
-        write_text(path, questions_csv(ids, arms, names=pair.class_names, rows=rows, contexts=places))
-    answers = read_answers(path, dict(zip(ids, arms, strict=True)))
-    return path, {(int(asked[i][0]), int(asked[i][1])): reward for i, reward in answers.items()}
+def _filled_in(
+    path: Path, asked: Sequence[tuple[int, int]], positions: IntArray, pair: Pair
+) -> dict[tuple[int, int], float]:
+    """Rewards from the file of questions, which gets those that it has not yet; what was filled in stays."""
+    questions = list(dict.fromkeys(asked))
+    arms = dict(enumerate(arm for _, arm in questions))
+    contexts = [int(positions[context]) for context, _ in questions]
+    known: dict[int, float] = {}
+    n_written = 0
+    if path.exists():
+        known = read_answers(path, arms, contexts=contexts)
+        n_written = path.read_text(encoding="utf-8-sig").strip().count("\n")
+    if n_written < len(questions):
+        rows = {column: [names[place] for place in contexts] for column, names in pair.target.row_names.items()}
+        text = questions_csv(
+            list(arms), list(arms.values()), names=pair.class_names, rows=rows, contexts=contexts, rewards=known
+        )
+        write_text(path, text)
+    return {questions[i]: reward for i, reward in known.items()}
 
 
 def _rule_of(selection: Selection, options: Sequence[Candidate]) -> str:
     left_out = int((~selection.remaining).sum())
     text = f"the largest value by target rewards; {left_out} of {len(options)} candidates were proven worse"
-    return text + (", and no other is better by more than .01 of the range" if selection.finished else "")
+    return text + (", and no other is likely to be better by more than .01 of the range" if selection.finished else "")
 
 
 def _different(chosen: list[Policy], others: Sequence[Policy], contexts: AnyArray) -> list[Policy]:

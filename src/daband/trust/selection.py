@@ -1,15 +1,19 @@
-"""Which of several candidates is best in the target, from a few rewards asked for where candidates disagree.
+"""Which of several candidates is best in the target, from a few rewards asked for where the best of them disagree.
 
-Where all candidates choose the same arm, no reward can tell them apart. So a question is a context together with one of
-the arms that are proposed for it, drawn evenly and without replacement among all contexts with more than one proposal.
-With y_c the reward where the arm is candidate c's own and 0 elsewhere, the mean of y_c over all M such questions, times
-M over the number of contexts, is c's value there. The order of questions is fixed before the first reward is seen:
-rewards decide which questions may be left out (those on which all remaining candidates agree), and when to stop.
+A question is a context together with an arm that a candidate proposes for it. Where two candidates choose the same arm
+no reward can tell them apart, and most candidates are soon out of the running. So each question is about two that may
+both be the best (top-two Thompson sampling: Russo, 2020): two draws from the posterior of all values, then a question
+drawn evenly among those whose arm is proposed by exactly one of the two. One question in five has an evenly drawn
+context and the leader's arm: for the leader's interval.
 
-For every two candidates a gambler bets that one is better than the other. By Ville's inequality its wealth is large
-with a small probability if it is not (Waudby-Smith and Ramdas, 2024), at any time: so one may look after each answer. A
-candidate that another one has beaten is left out. The probability that the best one is ever left out is at most 1 -
-``confidence``. The choice itself is the largest estimate among those that remain.
+The posterior is that of a linear regression. What a question pays differs from what the candidates predict for it by an
+effect of every candidate that proposes the arm, and noise; the value of a candidate is a mean over all contexts.
+
+A guarantee that needs no model comes beside it. Given the two candidates, questions are an even draw without
+replacement, so that the difference of their values has an unbiased estimate after each. For every two candidates a
+gambler bets on it; by Ville's inequality the wealth is large with a small probability if the bet is on the wrong one
+(Waudby-Smith and Ramdas, 2024), at any time: so one may look after each answer. A candidate that another one has beaten
+is left out. The probability that the best one is ever left out is at most 1 - ``confidence``.
 """
 
 from __future__ import annotations
@@ -25,37 +29,38 @@ from daband.trust.score_interval import Interval
 
 __all__ = ["Proposals", "Selection"]
 
-_AGREED_EVERY = 5
-"""One question in so many is asked where all candidates agree: for the winner's interval, not for the choice."""
+_VALUE_EVERY = 5
+"""One question in so many is for the leader's interval."""
 _CAUTION = 0.5
 """The largest share of its wealth that a gambler may lose by one answer."""
-_PRIOR_DEVIATION = 0.1
-"""How far estimates without rewards are usually off: what rewards have to outweigh (docs/results/trust.md)."""
+_EFFECT, _NOISE = 0.3, 0.2
+"""The deviation of a candidate's effect, and the variance of a reward: nearly the largest that a 0 or 1 can have."""
+_DRAWS = 40
+"""Draws from the posterior among which another best candidate than the first is looked for."""
+_FEWEST_ANSWERS = 20
+"""Before these the posterior does not end the asking."""
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """What C candidates choose for L target contexts, and all questions about it in the order of asking."""
+    """What C candidates choose for L target contexts, and the M questions about those on which they differ."""
 
     arms: IntArray
     """Chosen arms, (C, L)."""
     predicted: FloatArray
     """The predicted reward of each context and arm, (L, K) within [0, 1]. It makes answers tell more, and no bias."""
-    seed: int = 0
-    apart: IntArray = field(init=False)
-    """Questions where candidates differ, (M, 2): context and arm."""
-    agreed: IntArray = field(init=False)
-    """Questions where all agree, (L - |D|, 2)."""
+    questions: IntArray = field(init=False)
+    """Context and arm, (M, 2)."""
+    own: BoolArray = field(init=False)
+    """Whether the arm of a question is a candidate's own, (C, M)."""
 
     def __post_init__(self) -> None:
         proposed = np.zeros(self.predicted.shape, np.bool_)
         for arms in self.arms:
             proposed[np.arange(len(proposed)), arms] = True
-        differ = proposed.sum(axis=1) > 1
-        generator = np.random.default_rng(self.seed)
-        for name, rows in (("apart", differ), ("agreed", ~differ)):
-            questions = np.argwhere(proposed & rows[:, None])
-            object.__setattr__(self, name, generator.permutation(questions, axis=0))
+        questions = np.argwhere(proposed & (proposed.sum(axis=1) > 1)[:, None])
+        object.__setattr__(self, "questions", questions)
+        object.__setattr__(self, "own", self.arms[:, questions[:, 0]] == questions[:, 1])
 
     @property
     def contexts(self) -> int:
@@ -65,16 +70,21 @@ class Proposals:
     @property
     def disagreement(self) -> float:
         """The share of contexts on which candidates differ."""
-        return 1.0 - len(self.agreed) / max(self.contexts, 1)
+        return len(np.unique(self.questions[:, 0])) / max(self.contexts, 1)
 
-    def order(self) -> IntArray:
-        """All questions, (n, 2): one in five where all agree, as long as there are both kinds."""
-        n_apart, n_agreed = len(self.apart), len(self.agreed)
-        place_apart = np.arange(n_apart) + np.arange(n_apart) // (_AGREED_EVERY - 1)
-        place_agreed = np.arange(1, n_agreed + 1) * _AGREED_EVERY - 1
-        order = np.argsort(np.concatenate([place_apart, place_agreed + 0.5]), kind="stable")
-        questions: IntArray = np.concatenate([self.apart, self.agreed])[order]
-        return questions
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A question that was drawn and is not answered yet."""
+
+    context: int
+    arm: int
+    place: int = -1
+    """Its position among the questions; -1 where it is asked for the leader's interval."""
+    pair: tuple[int, int] = (0, 0)
+    """The candidates that it is to tell apart."""
+    open: BoolArray | None = None
+    """What it was drawn from, (M,)."""
 
 
 class Selection:
@@ -82,176 +92,214 @@ class Selection:
 
     Args:
         proposals: what candidates choose, and the questions.
-        estimates: estimated values without rewards, (C,).
+        one_hot: whether exactly one arm of each context pays 1 and the others 0, so that a 1 answers other questions.
         confidence: that the best candidate is not left out, and of the winner's interval.
         tolerance: how much the chosen candidate may be worse than another for the asking to stop.
+        seed: of the draws.
     """
 
     def __init__(
-        self, proposals: Proposals, estimates: FloatArray, *, confidence: float = 0.95, tolerance: float = 0.01
+        self,
+        proposals: Proposals,
+        *,
+        one_hot: bool = False,
+        confidence: float = 0.95,
+        tolerance: float = 0.01,
+        seed: int = 0,
     ) -> None:
         self.proposals = proposals
         self.confidence, self.tolerance = confidence, tolerance
-        self.estimates = np.asarray(estimates, np.float64)
-        n = len(self.estimates)
+        arms, questions = proposals.arms, proposals.questions
+        n, contexts = arms.shape
+        self.asked = 0
+        """How many rewards were asked for."""
         self.remaining: BoolArray = np.ones(n, np.bool_)
         """Which candidates have not been left out, (C,)."""
-        self._next_apart = 0
-        self._apart_rewards: list[float] = []
-        self._agreed_rewards: list[float] = []
-        self._asked_apart: list[int] = []
-        self._wealth = np.zeros((2, n, n))
+        self._one_hot = one_hot
+        self._generator = np.random.default_rng(seed)
+        self._order = self._generator.permutation(contexts)
+        self._queue: list[_Drawn] = []
+        self._n_drawn = 0
+        self._for_value: list[tuple[int, int, float]] = []
+        self._open: BoolArray = np.ones(len(questions), np.bool_)
+        self._known: FloatArray = np.zeros(len(questions))
+        self._guess = proposals.predicted[questions[:, 0], questions[:, 1]]
+        self._wealth, self._bets = np.zeros((2, n, n)), np.zeros((n, n))
         self._sum, self._squares = np.zeros((n, n)), np.zeros((n, n))
-        rows = proposals.apart[:, 0], proposals.apart[:, 1]
-        self._own = proposals.arms[:, rows[0]] == rows[1][None, :]  # (C, M)
-        guess = proposals.predicted[rows]
-        self._predicted = self._own * guess  # (C, M): what the draw is expected to be
-        self._left = self._predicted.sum(axis=1)
-        self._seen = np.zeros(n)
-        self._draws: list[FloatArray] = []
-        self._scale = len(proposals.apart) / max(proposals.contexts, 1)
-
-    @property
-    def asked(self) -> int:
-        """How many rewards were asked for."""
-        return len(self._apart_rewards) + len(self._agreed_rewards)
+        # A value is what was predicted, the mean of all effects, and those of the candidates that propose the same arm.
+        self._predicted = proposals.predicted[np.arange(contexts), arms].mean(axis=1)
+        self._agreement = (arms[:, None] == arms[None]).mean(axis=2)
+        self._design = np.concatenate([np.ones((n, 1)), self._agreement], axis=1)
+        self._precision = np.diag([1.0, *[_EFFECT**-2] * n])
+        self._score = np.zeros(n + 1)
 
     @property
     def finished(self) -> bool:
-        """Whether no reward can change the choice by more than the tolerance, with this confidence."""
-        if self._open_question() is None:
+        """Whether no reward is likely to change the choice by more than the tolerance."""
+        own = self.proposals.own[self.remaining][:, self._open]
+        if not (own.any(axis=0) & ~own.all(axis=0)).any():
             return True
-        leader = self.leader
-        good_enough = self._wealth[1, leader] >= self._threshold
-        return bool((good_enough | ~self.remaining | (np.arange(len(self.estimates)) == leader)).all())
+        leader, rivals = self.leader, self.remaining.copy()
+        rivals[leader] = False
+        if (self._wealth[1, leader] >= self._threshold)[rivals].all():
+            return True
+        values, covariance = self._posterior()
+        ahead = values[leader] - values[rivals] + self.tolerance
+        deviation = np.sqrt(_variance_of_difference(covariance, leader)[rivals])
+        better = sum(0.5 * math.erfc(z / math.sqrt(2.0)) for z in ahead / deviation)
+        return self.asked >= _FEWEST_ANSWERS and better <= 1.0 - self.confidence
 
     @property
     def leader(self) -> int:
         """The candidate to choose now."""
-        values = np.where(self.remaining, self.values(), -np.inf)
-        return int(values.argmax())
+        return int(np.where(self.remaining, self.values(), -np.inf).argmax())
 
-    def question(self) -> tuple[int, int] | None:
-        """The next context and arm to ask for; None where nothing is left to ask."""
-        agreed_due = (self.asked + 1) % _AGREED_EVERY == 0 and len(self._agreed_rewards) < len(self.proposals.agreed)
-        place = self._open_question()
-        if agreed_due or place is None:
-            if len(self._agreed_rewards) >= len(self.proposals.agreed):
-                return None
-            context, arm = self.proposals.agreed[len(self._agreed_rewards)]
-        else:
-            context, arm = self.proposals.apart[place]
-        return int(context), int(arm)
+    def values(self) -> FloatArray:
+        """Estimated values of all candidates, (C,): what they predict, corrected by the answers."""
+        return self._posterior()[0]
+
+    def draw(self, n: int = 1) -> list[tuple[int, int]]:
+        """The next questions as context and arm, ``n`` of them or as many as there are; not all need an answer."""
+        while len(self._queue) < n and (drawn := self._drawn_question()) is not None:
+            self._queue.append(drawn)
+            if drawn.place >= 0:
+                self._open[drawn.place] = False
+        return [(one.context, one.arm) for one in self._queue[:n]]
 
     def answer(self, reward: float) -> None:
-        """Take the reward of ``question()``, scaled to [0, 1]."""
-        agreed_due = (self.asked + 1) % _AGREED_EVERY == 0 and len(self._agreed_rewards) < len(self.proposals.agreed)
-        place = self._open_question()
-        if agreed_due or place is None:
-            self._agreed_rewards.append(reward)
-            return
-        for skipped in range(self._next_apart, place):
-            self._take(skipped, None)
-        self._take(place, reward)
-        self._apart_rewards.append(reward)
-        self._asked_apart.append(place)
-        self._next_apart = place + 1
+        """Take the reward of the first question that is not answered, scaled to [0, 1]."""
+        self.draw()
+        drawn = self._queue.pop(0)
+        self.asked += 1
+        self._learn(drawn.context, drawn.arm, reward)
+        if drawn.place < 0:
+            self._for_value.append((drawn.context, drawn.arm, reward))
+        else:
+            self._bet(drawn, reward)
+            self._known[drawn.place] = reward
+        for place in np.flatnonzero(self._open & (self.proposals.questions[:, 0] == drawn.context)):
+            same = self.proposals.questions[place, 1] == drawn.arm
+            if same or (self._one_hot and reward == 1.0):
+                self._open[place] = False
+                self._known[place] = reward if same else 0.0
+                if not same:
+                    self._learn(drawn.context, int(self.proposals.questions[place, 1]), 0.0)
         beaten = (self._wealth[0] >= self._threshold) & self.remaining[:, None]
         self.remaining &= ~beaten.any(axis=0)
 
-    def values(self) -> FloatArray:
-        """Estimated values of all candidates, (C,): estimates without rewards and answers, by their precision."""
-        n = len(self._draws)
-        if not n:
-            return self.estimates
-        draws = np.stack(self._draws)
-        centred = draws - draws.mean(axis=1, keepdims=True)
-        # As if one more answer had been as uncertain as can be: few answers that happen to be alike prove little.
-        variance = (np.square(centred - centred.mean(axis=0)).sum(axis=0) + 0.25 * self._scale**2) / (n + 1) / n
-        answered, before = centred.mean(axis=0), self.estimates - self.estimates.mean()
-        weight = _PRIOR_DEVIATION**2 / (_PRIOR_DEVIATION**2 + variance)
-        values: FloatArray = weight * answered + (1.0 - weight) * before + self.estimates.mean()
-        return values
-
     def interval(self, candidate: int) -> Interval:
-        """The value of a candidate over all contexts with limits that hold for every candidate at once, at any time."""
-        share = self.proposals.disagreement
-        confidence = 1.0 - (1.0 - self.confidence) / (2.0 * len(self.estimates))
-        answered = self._contiguous(candidate)
-        apart = _mean_of(
-            self._predicted[candidate], np.array([reward for _, reward in answered]), confidence=confidence
-        )
-        rows = self.proposals.agreed
-        agreed = _mean_of(
-            self.proposals.predicted[rows[:, 0], rows[:, 1]], np.array(self._agreed_rewards), confidence=confidence
-        )
-        # A candidate has one of the questions about each context: the mean over questions times questions by context.
-        low, value, high = (
-            min(self._scale * own, share) + (1.0 - share) * other
-            for own, other in ((apart.low, agreed.low), (apart.value, agreed.value), (apart.high, agreed.high))
-        )
-        return Interval(value, low, high)
+        """The value of a candidate over all contexts with limits that hold for every candidate at once, at any time.
 
-    def _contiguous(self, candidate: int) -> list[tuple[int, float]]:
-        """The answers in the order of draws, up to the first that was left out and matters for this candidate."""
-        known = dict(zip(self._asked_apart, self._apart_rewards, strict=True))
-        found: list[tuple[int, float]] = []
-        for place in range(self._next_apart):
-            if self._own[candidate, place] and place not in known:
-                break
-            found.append((place, known.get(place, 0.0) if self._own[candidate, place] else 0.0))
-        return found
+        They rest on the evenly drawn contexts. Where the arm that was asked for is not the candidate's, its reward may
+        be anything.
+        """
+        n = self.proposals.contexts
+        predicted = self.proposals.predicted[np.arange(n), self.proposals.arms[candidate]]
+        rows = np.array([context for context, _, _ in self._for_value], np.int64)
+        limits = []
+        for unknown in (0.0, 1.0):
+            rewards = np.array([self._reward_of(candidate, *one, unknown) for one in self._for_value])
+            draws = WeightedDraws(
+                predicted=predicted[rows],
+                probability=np.full(len(rows), 1.0 / n),
+                predicted_total=float(predicted.sum()),
+                n_contexts=n,
+                deepest=float(predicted.max() * n),
+                highest=float((1.0 - predicted).max() * n),
+            )
+            confidence = 1.0 - (1.0 - self.confidence) / len(self.remaining)
+            limits.append(confidence_sequence(draws, rewards, confidence=confidence))
+        low, high = limits[0].low, max(limits[1].high, limits[0].low)
+        return Interval(float(np.clip(self.values()[candidate], low, high)), low, high)
+
+    def _reward_of(self, candidate: int, context: int, arm: int, reward: float, unknown: float) -> float:
+        if self.proposals.arms[candidate, context] == arm:
+            return reward
+        return 0.0 if self._one_hot and reward == 1.0 else unknown
 
     @property
     def _threshold(self) -> float:
-        return math.log(max(len(self.estimates) - 1, 1) / (1.0 - self.confidence))
+        return math.log(max(len(self.remaining) - 1, 1) / (1.0 - self.confidence))
 
-    def _open_question(self) -> int | None:
-        """The next question whose answer can tell the remaining candidates apart."""
-        own = self._own[self.remaining][:, self._next_apart :]
-        if not own.size:
+    def _drawn_question(self) -> _Drawn | None:
+        """The next question; the answers to those that wait are taken to be what is expected."""
+        if (self._n_drawn + 1) % _VALUE_EVERY == 0 and self._n_drawn // _VALUE_EVERY < len(self._order):
+            context = int(self._order[self._n_drawn // _VALUE_EVERY])
+            self._n_drawn += 1
+            return _Drawn(context, int(self.proposals.arms[self.leader, context]))
+        own = self.proposals.own
+        alive = np.flatnonzero(self.remaining)
+        pairs = [self._two_that_may_be_best(), *((int(i), int(j)) for i in alive for j in alive if i < j)]
+        for pair in pairs:
+            from_these = self._open & (own[pair[0]] != own[pair[1]])
+            if from_these.any():
+                break
+        else:
             return None
-        matters = own.any(axis=0) & ~own.all(axis=0)
-        return self._next_apart + int(matters.argmax()) if matters.any() else None
+        place = int(self._generator.choice(np.flatnonzero(from_these)))
+        self._n_drawn += 1
+        context, arm = (int(value) for value in self.proposals.questions[place])
+        return _Drawn(context, arm, place, pair, self._open.copy())
 
-    def _take(self, place: int, reward: float | None) -> None:
-        """Let every gambler bet on one draw; one that was not asked adds the same to all candidates that remain."""
-        total, left = self._own.shape[1], self._own.shape[1] - place
-        own, guess = self._own[:, place], self._predicted[:, place]
-        paid = own * (guess if reward is None else reward)
-        # The conditional expectation of this is the mean over all questions, whatever was drawn before.
-        drawn = (self._seen + self._left + (paid - guess) * left) / total
-        self._bet(drawn * self._scale, self._scale * (1.0 + left / total))
-        self._draws.append(drawn * self._scale)
-        self._seen += paid
-        self._left -= guess
+    def _two_that_may_be_best(self) -> tuple[int, int]:
+        values, covariance = self._posterior(waiting=True)
+        values = np.where(self.remaining, values, -np.inf)
+        root = np.linalg.cholesky(covariance + 1e-10 * np.eye(len(values)))
+        best = (values[:, None] + root @ self._generator.standard_normal((len(values), _DRAWS))).argmax(axis=0)
+        first = int(best[0])
+        others = best[best != first]
+        if len(others):
+            return first, int(others[0])
+        distance = (values - values[first]) / np.sqrt(_variance_of_difference(covariance, first))
+        distance[first] = -np.inf
+        return first, int(distance.argmax())
 
-    def _bet(self, drawn: FloatArray, reach: float) -> None:
-        """Bet on one draw, (C,); no difference between two candidates exceeds ``reach``."""
-        difference = drawn[:, None] - drawn[None, :]  # row better than column
-        n = len(self._draws)
-        mean = self._sum / (n + 1)
-        variance = (self._squares + self._scale**2) / (n + 1)
-        for kind, margin in enumerate((0.0, self.tolerance)):
-            edge = np.maximum(mean + margin, 0.0)
-            stake = np.minimum(edge / (variance + np.square(edge)), _CAUTION / (reach + margin))
-            self._wealth[kind] += np.log1p(stake * (difference + margin))
-        self._sum += difference
-        self._squares += np.square(difference)
+    def _posterior(self, *, waiting: bool = False) -> tuple[FloatArray, FloatArray]:
+        """Mean (C,) and covariance (C, C) of the values."""
+        precision = self._precision
+        if waiting:
+            for one in self._queue:
+                features = self._features(one.context, one.arm)
+                precision = precision + np.outer(features, features) / _NOISE
+        covariance = np.linalg.inv(precision)
+        effects = np.linalg.solve(self._precision, self._score)
+        return self._predicted + self._design @ effects, self._design @ covariance @ self._design.T
+
+    def _features(self, context: int, arm: int) -> FloatArray:
+        features: FloatArray = np.concatenate([[1.0], self.proposals.arms[:, context] == arm])
+        return features
+
+    def _learn(self, context: int, arm: int, reward: float) -> None:
+        features = self._features(context, arm)
+        self._precision = self._precision + np.outer(features, features) / _NOISE
+        self._score = self._score + features * (reward - self.proposals.predicted[context, arm]) / _NOISE
+
+    def _bet(self, drawn: _Drawn, reward: float) -> None:
+        """Let the gamblers of two candidates bet on the answer to a question that was drawn to tell them apart."""
+        assert drawn.open is not None
+        one, other = drawn.pair
+        sign = self.proposals.own[one].astype(np.float64) - self.proposals.own[other]
+        unknown = drawn.open & (sign != 0)
+        reach = float(unknown.sum()) / self.proposals.contexts
+        # What is known, what is predicted of the rest, and an even draw from its error: the conditional expectation is
+        # the difference of the two values, whatever was drawn before.
+        centre = float(sign @ np.where(unknown, self._guess, self._known)) / self.proposals.contexts
+        difference = centre + reach * sign[drawn.place] * (reward - self._guess[drawn.place])
+        for better, worse, won in ((one, other, difference), (other, one, -difference)):
+            n = self._bets[better, worse]
+            mean = self._sum[better, worse] / (n + 1)
+            variance = (self._squares[better, worse] + reach**2) / (n + 1)
+            for kind, margin in enumerate((0.0, self.tolerance)):
+                edge = max(mean + margin, 0.0)
+                stake = min(edge / (variance + edge**2), _CAUTION / (reach + abs(centre)))
+                self._wealth[kind, better, worse] += math.log1p(stake * (won + margin))
+            self._sum[better, worse] += won
+            self._squares[better, worse] += won**2
+            self._bets[better, worse] += 1
 
 
-def _mean_of(predicted: FloatArray, rewards: FloatArray, *, confidence: float) -> Interval:
-    """The mean over a finite set from an even draw without replacement of the first rewards."""
-    n = len(predicted)
-    if not n:
-        return Interval(0.0, 0.0, 0.0)
-    even = np.full(n, 1.0 / n)
-    draws = WeightedDraws(
-        predicted=predicted[: len(rewards)],
-        probability=even[: len(rewards)],
-        predicted_total=float(predicted.sum()),
-        n_contexts=n,
-        deepest=float(predicted.max() * n),
-        highest=float((1.0 - predicted).max() * n),
-    )
-    return confidence_sequence(draws, rewards, confidence=confidence)
+def _variance_of_difference(covariance: FloatArray, place: int) -> FloatArray:
+    """Of all values and the one at a place, (C,)."""
+    diagonal = covariance.diagonal()
+    variance: FloatArray = np.maximum(diagonal + diagonal[place] - 2.0 * covariance[place], 1e-12)
+    return variance

@@ -8,24 +8,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.arguments import checked_class_names, whole
+from daband.arguments import RewardRange, checked_class_names, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
-from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import join_pairs
 from daband.domains.splits import hold_out_rewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
 __all__ = [
-    "ArrayContexts",
-    "ArrayEvaluation",
-    "ArraySource",
-    "TargetParts",
-    "checked_n_arms",
-    "from_arrays",
-    "payable",
+    "ArrayContexts", "ArrayEvaluation", "ArraySource", "TargetParts", "checked_n_arms", "from_arrays", "payable",
     "resolve_reward_range",
-]
+]  # fmt: skip
 
 
 class ArrayContexts(Contexts):
