@@ -259,7 +259,8 @@ class _NormPoolReLU(torch.autograd.Function):
         _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
         _pool[(tiles, across, domains)](
             x, partial, weight, bias, out, which, largest, moments, running_mean, running_variance,
-            running_mean.stride(0), n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon, **common,
+            running_mean.stride(0), n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
+            **common,
         )  # fmt: skip
         ctx.save_for_backward(x, which, largest, moments, weight)
         ctx.domains = domains
