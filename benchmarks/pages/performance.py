@@ -13,7 +13,7 @@ __all__ = ["performance"]
 Record = dict[str, Any]
 
 
-def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
+def performance(steps: Record, peers: Sequence[Record], choose: Record | None = None) -> str:
     """The page as Markdown."""
     digit = steps["digit"]
     ran = {run["recipe_hash"] for run in digit}
@@ -55,7 +55,7 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
         choose=choose,
         choices=[
             [f"{run['rows']:,} x {run['columns']}", f"{run['seconds']:.0f}", f"{run['cpu_seconds']:.0f}"]
-            for run in choose["runs"]
+            for run in (choose or {}).get("runs", [])
         ],
     )
 

@@ -18,7 +18,7 @@ from daband.learning.stepper import take_steps
 LIMITS = {("image", 1): 248, ("image", 3): 373, ("vector", 1): 126, ("vector", 3): 193}
 """Operations of a step that does not measure: the default recipe with every term on, one run and three stacked."""
 BETWEEN_STEPS = {"image": 43, "vector": 29}
-"""Operations of an episode of 64 rounds besides its steps: encoding, playing, keeping, copying the encoder that acts."""
+"""Operations of an episode of 64 rounds besides its steps: encoding, playing, keeping, copying the acting encoder."""
 SHAPES = {"image": (3, 28, 28), "vector": (20,)}
 PEAK_BYTES = 500_000
 """Of what Python allocates at the most while the default plays an episode of 64 images."""
