@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from daband.evaluation import Paired, compare_paired, holm
-from daband.report.rendering import environment
+from daband.report.rendering import template_environment
 from pages.text import count, number, p_value, table, written_from
 
 __all__ = ["Runs", "fill"]
@@ -139,7 +139,7 @@ def _ablation(rows: Mapping[str, Runs], papers: Mapping[str, float] | None = Non
 
 def fill(template: str, **content: Any) -> str:
     """A template of ``templates/`` with its content: a page as Markdown."""
-    pages = environment(Path(__file__).parent / "templates")
+    pages = template_environment(Path(__file__).parent / "templates")
     pages.filters.update(number=number, count=count, difference=_difference)
 
     def table_of(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.running import say
+from daband.cli.output import say
 from daband.domains import Columns, FilesRead, LoggedDomain, Pair, column_differences, from_table, read_files
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text

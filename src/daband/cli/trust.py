@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from daband.cli.options import Name, Overrides, stem
-from daband.cli.running import interrupted_exit, interruptible, say, warnings_on
+from daband.cli.output import say
+from daband.cli.running import interrupted_exit, interruptible, warnings_on
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
 from daband.experiments import (
@@ -77,9 +78,9 @@ def _table_assess(runs: list[AssessedRun]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict")
     for run in runs:
-        found = run.assessment
-        verdict = f"{found.verdict} {found.audit_rewards} rewards" if found.audit_rewards else found.verdict
-        table.add_row(escape(run.spec.label), *(_short(n) for n in (found.value, found.low, found.required)), verdict)
+        view = run.assessment
+        verdict = f"{view.verdict} {view.audit_rewards} rewards" if view.audit_rewards else view.verdict
+        table.add_row(escape(run.spec.label), *(_short(n) for n in (view.value, view.low, view.required)), verdict)
     return table
 
 
@@ -121,8 +122,8 @@ def audit_command(
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
         with warnings_on(console):
-            found = answer_audit(place, answers, replace=replace)
-        _show(console, found, folder)
+            answered = answer_audit(place, answers, replace=replace)
+        _show(console, answered, folder)
         return
     if replace:
         raise InvalidInput("--replace goes with --answers: it says that these answers count, not earlier ones")
@@ -248,7 +249,7 @@ def choose_command(
 @contextmanager
 def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
     """A bar on a terminal, a line now and then in a log; both with the time left."""
-    told, note = 0.0, ""
+    printed, note = 0.0, ""
 
     def say_note(now: CandidateProgress) -> None:
         nonlocal note
@@ -257,10 +258,10 @@ def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
             say(console, f"Note: {note}.")
 
     def line(now: CandidateProgress) -> None:
-        nonlocal told
+        nonlocal printed
         say_note(now)
-        if now.share - told >= _QUIET_SHARE:
-            told = now.share
+        if now.share - printed >= _QUIET_SHARE:
+            printed = now.share
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
             say(console, f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
 

@@ -7,8 +7,7 @@ from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh
 from daband.linear.head import ArmModel, HeadMixture, RidgeHead, check_head_memory
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
-from daband.linear.primal import LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
-from daband.linear.prior_trust import DISCOUNTS
+from daband.linear.primal import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
 from daband.linear.reward_model import (
     RewardModel,
     cross_fitted_rewards,

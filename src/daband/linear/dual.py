@@ -242,12 +242,12 @@ class DualRidge:
     def update(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Learn from a batch of rounds: contexts (B, d), the head of each and its reward."""
         check_norm(contexts, self.ridge)
-        known = self._last[1] if self._last is not None and self._last[0] is contexts else None
+        products = self._last[1] if self._last is not None and self._last[0] is contexts else None
         self._last = None
         before, sizes = len(self.store), [factor.n for factor in self._factors]
         try:
-            if known is not None:
-                self._update_block(contexts, heads, rewards, known)
+            if products is not None:
+                self._update_block(contexts, heads, rewards, products)
                 return
             for start in range(0, len(contexts), _BLOCK):
                 part = contexts[start : start + _BLOCK]

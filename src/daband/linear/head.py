@@ -18,8 +18,7 @@ from daband.errors import InvalidInput
 from daband.linear.dual import DualRidge
 from daband.linear.exploration import Decision, Exploration, UniformDraws
 from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
-from daband.linear.primal import PrimalRidge, check_norm, mixed_scores
-from daband.linear.prior_trust import DISCOUNTS, PriorTrust
+from daband.linear.primal import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
 
 __all__ = ["ArmModel", "HeadMixture", "RidgeHead", "check_head_memory"]
 
@@ -107,7 +106,9 @@ class RidgeHead:
         self, features: AnyArray, *, first_round: int, available: BoolArray | None = None, rule: str | None = None
     ) -> Decision:
         """Choose an arm for each row, with the statistics as they are. ``rule`` overrides that of ``exploration``."""
-        exploration, statistics = self.exploration.by_rule(rule), self.statistics
+        exploration, statistics = self.exploration, self.statistics
+        if rule is not None:
+            exploration = exploration.by_rule(rule)
         compiled = len(features) == 1 and exploration.rule != "thompson" and kernels_are_compiled()
         if not (compiled and self.arms == "disjoint" and isinstance(statistics, PrimalRidge)):
             return self.choose(*self.score(features), first_round=first_round, available=available, rule=rule)
@@ -116,7 +117,7 @@ class RidgeHead:
         kernels.decide_one(
             statistics.inverse,
             statistics.theta,
-            unit_scale(features),
+            features if features.dtype == np.float64 and features.flags.c_contiguous else unit_scale(features),
             self._all_available if available is None else available,
             exploration.optimism,
             exploration.epsilon,
@@ -347,14 +348,14 @@ class RidgeHead:
         """Restore what ``state`` returned."""
         dual = any(name.startswith("dual.") for name in state)
         heads = self.n_arms if self.arms == "disjoint" else 1
-        own = {name.split(".", 1)[1]: array for name, array in state.items()}
+        arrays = {name.split(".", 1)[1]: array for name, array in state.items()}
         self.trust = None
         if any(name.startswith("trust.") for name in state):
-            self.trust = PriorTrust.restored(own, PrimalRidge(heads, self.dim, self.ridge))
+            self.trust = PriorTrust.restored(arrays, PrimalRidge(heads, self.dim, self.ridge))
             self.statistics = self.trust.statistics
             return
         self.statistics = (DualRidge if dual else PrimalRidge)(heads, self.dim, self.ridge)
-        self.statistics.restore(own)
+        self.statistics.restore(arrays)
 
     def _draws(self, first_round: int) -> UniformDraws:
         return functools.partial(uniforms, self._key, first_round)

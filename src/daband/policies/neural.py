@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
 from daband.domain_names import DomainNames
 from daband.encoders import InferenceEncoder, freeze_encoder
@@ -52,7 +53,6 @@ from daband.objectives import FEEDBACKS
 from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
 from daband.policies.recipes import resolve_recipe, with_encoder
-from daband.policies.reward_scale import RewardRange
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
 

@@ -260,22 +260,22 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
     shape = tuple(int(size) for size in header["context_shape"])
     exploration = header["exploration"]
     members = []
-    for at, told in enumerate(header["members"]):
+    for at, part in enumerate(header["members"]):
         parts = below(arrays, f"member/{at}/")
-        step = None if told["transform"] is None else step_from(told["transform"], below(parts, "transform/"))
+        step = None if part["transform"] is None else step_from(part["transform"], below(parts, "transform/"))
         network = None
-        if told["network"] is not None:
-            network = network_from(told["network"], below(parts, "network/"), encoder=encoder)
+        if part["network"] is not None:
+            network = network_from(part["network"], below(parts, "network/"), encoder=encoder)
             encoder = None
         members.append(
             Member(
                 parts["theta"],
                 parts["inverse"],
-                share=float(told["share"]),
-                width_share=float(told["width_share"]),
+                share=float(part["share"]),
+                width_share=float(part["width_share"]),
                 transform=step,
                 network=network,
-                constant=bool(told["constant"]),
+                constant=bool(part["constant"]),
             )
         )
     if encoder is not None:

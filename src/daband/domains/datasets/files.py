@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband.domains.contract import About, Pair, RewardRange
+from daband.arguments import RewardRange
+from daband.domains.contract import About, Pair
 from daband.domains.readers.column_types import ColumnType, infer_columns
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.image_folder import from_image_folder

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.arguments import checked_class_names, whole
+from daband.arguments import RewardRange, checked_class_names, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
-from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import read_several
 from daband.domains.splits import hold_out_rewards
 from daband.errors import InvalidInput

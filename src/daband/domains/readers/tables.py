@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband.arguments import share
+from daband.arguments import RewardRange, share
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.contract import About, Pair, RewardRange
+from daband.domains.contract import About, Pair
 from daband.domains.mixtures import read_several
 from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
 from daband.domains.readers.columns import Columns
