@@ -69,7 +69,9 @@ print(policy.source_weights)
 
 measured = daband.training.measured_source_weights(pair.source, pair.target, like=policy)
 for country in old:
-    print(f"{country}: others earn {measured.gain[country]:+.2f} there, {measured.similarity[country]:.0%} look like it")
+    print(
+        f"{country}: others earn {measured.gain[country]:+.2f} there, {measured.similarity[country]:.0%} look like it"
+    )
 
 # %%
 # Weights may be said by hand, too: ``daband.train(..., source_weights={"de": 1, "fr": 0.2, ...})``.
@@ -131,9 +133,7 @@ contexts, bought = customers("de", 4000)
 swapped = np.where(np.arange(4000) < 3000, bought, np.array([1, 0, 2])[bought])
 rewards = np.eye(3)[swapped]
 for half_life in (None, 300):
-    policy = daband.LinUCB(
-        context_shape=(6,), n_arms=3, transform=daband.Standardise(), half_life=half_life, seed=0
-    )
+    policy = daband.LinUCB(context_shape=(6,), n_arms=3, transform=daband.Standardise(), half_life=half_life, seed=0)
     policy.prepare(contexts)
     earned = policy.play(contexts, rewards).reward
     print(f"half_life={half_life}: {earned[:3000].mean():.2f} before the change, {earned[-500:].mean():.2f} at the end")
