@@ -89,7 +89,7 @@ class Paced:
             self.spent += paid
             self.rounds += 1
             if self.budget is not None:
-                # A price of (high - low) / largest makes the most expensive arm as bad as it can be: that sets the step.
+                # A price of (high - low) / largest makes the most expensive arm useless: that sets the size of a step.
                 step = 2.0 * (high - low) / (largest * largest * math.sqrt(self.rounds))
                 self.price = max(0.0, self.price + step * (paid - self.budget))
         return arms
