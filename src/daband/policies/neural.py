@@ -342,13 +342,13 @@ class NeuralLinUCB(Policy):
         every = ContextFeatures(shape, None if isinstance(self.transform, Standardise) else standardise)
         # By name: features, the ridge, the share in predictions before the first round, and that in widths.
         usual = ridge * standardised_ridge(every.dimension)
-        parts = {"ridge": (every, usual, 2 / 3, 2 / 3)}
+        parts = {"ridge": (every, usual, 0.75, 2 / 3)}
         if dim > _COMPONENTS:
             components = ContextFeatures(shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim))
             parts = {
                 "ridge": (every, usual, 0.0, 1 / 3),
                 "components": (components, usual, 0.0, 1 / 3),
-                "shrunk": (copy.deepcopy(every), usual * every.dimension / 16, 2 / 3, 0.0),
+                "shrunk": (copy.deepcopy(every), usual * every.dimension / 16, 0.75, 0.0),
             }
         if arms == "disjoint":
             parts["constant"] = (ContextFeatures(shape, constant=True), ridge, 0.0, 0.0)
@@ -357,7 +357,7 @@ class NeuralLinUCB(Policy):
             Expert(name, part, head(part.dimension, narrower, "auto", penalty), prior, exploring)
             for name, (part, penalty, prior, exploring) in parts.items()
         ]
-        return replace(network, prior=1 / 3, exploring=1 / 3), *others
+        return replace(network, prior=0.25, exploring=1 / 3), *others
 
     # What a policy offers.
 
