@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import daband
-from daband import gpu
+from daband.encoders import normalisation
 from daband.learning import batches
 from daband.learning.gradient_step import GradientStep
 from daband.learning.stepper import take_steps
@@ -62,7 +62,7 @@ def no_autocast() -> contextlib.AbstractContextManager[None]:
 
 
 def no_kernels() -> contextlib.AbstractContextManager[None]:
-    return changed(gpu, _module=lambda: None)
+    return changed(normalisation, _module=lambda: None)
 
 
 def no_stream() -> contextlib.AbstractContextManager[None]:
