@@ -72,7 +72,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
         files = {name: given.pop(name) for name in file_parameters}
         named = {name: value for name, value in files.items() if value not in (None, [], 64)}
         if not named:
-            if given["name"] is None:
+            if given["name"] is None and own["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
             command(**given)
             return
@@ -82,7 +82,8 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
             missing = "target" if files["source"] else "source"
             raise InvalidInput(f"--{missing} is needed as well: --source old.csv --target new.csv")
         out = given.get("out") or Path("runs") / _label(files["source"], files["target"])
-        given["out"] = out
+        if "out" in own:
+            given["out"] = out
         given["name"] = str(_settle(files, out, command.__name__.removesuffix("_command")))
         command(**given)
 

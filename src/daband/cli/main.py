@@ -157,7 +157,7 @@ app.command()(sweep)
 app.command("continue")(continue_command)
 app.command("audit")(audit_command)
 app.command("choose")(takes_files(choose_command))
-app.command("assess")(assess_command)
+app.command("assess")(takes_files(assess_command))
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
@@ -278,7 +278,7 @@ _EXAMPLES = {
     "continue": "daband continue runs/market --rounds 500",
     "audit": "daband audit market/ --answers questions.csv",
     "choose": "daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market",
-    "assess": "daband assess market/ --required 3.5",
+    "assess": "daband assess market/ --required 3.5; of a saved policy: daband assess p.safetensors --on market.toml",
     "fit-log": "daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors",
     "evaluate-log": "daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips",
     "export": "daband export market market.daband --epsilon 0.1",
