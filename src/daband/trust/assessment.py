@@ -96,6 +96,8 @@ class Assessment:
     source_agreement: float | None
     source_value: float
     """The first policy's mean reward on the held-out source rounds, in the user's units."""
+    source_error: float
+    """The standard error of ``source_value``."""
     source_rounds: int
     target_contexts: int
     reward_range: tuple[float, float]

@@ -271,11 +271,8 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
         if wanted
         else "the largest estimated value without target rewards"
     )
-    reward, weight = scores.reward[place], scores.weight[place]
-    total = max(float(weight.sum()), 1e-12)
-    error = float(np.sqrt(np.square(weight * (reward - values[place])).sum())) / total
     constants = [index for index in range(len(options)) if index not in uses]
-    if constants and max(values[constants]) >= values[place] - error:
+    if constants and max(values[constants]) >= values[place]:
         best = max(constants, key=lambda index: values[index])
         return best, "contexts have not shown in the source that they help: the constant arm"
     return place, why
