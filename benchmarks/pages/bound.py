@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.report.statistics import growth_exponent
+from daband.report.summary import growth_exponent
 from pages.text import commits, is_on, paragraph, recipe_hash, table, written_from
 
 __all__ = ["bound"]

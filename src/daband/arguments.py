@@ -37,20 +37,20 @@ def share(name: str, value: Any) -> float:
     return number
 
 
-def checked_class_names(class_names: Sequence[str] | None, n_arms: int) -> tuple[str, ...]:
+def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:
     """A name per arm: those given, or "0", "1", ..."""
     if class_names is None:
         return tuple(str(arm) for arm in range(n_arms))
     if isinstance(class_names, str) or not isinstance(class_names, Iterable):
-        raise InvalidInput(f"class_names must be a list with a name per arm, got {class_names!r}")
+        raise InvalidInput(f"{what} must be a list with a name per arm, got {class_names!r}")
     names = tuple(class_names)
     if not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"class_names must hold texts, got {class_names!r}")
+        raise InvalidInput(f"{what} must hold texts, got {class_names!r}")
     if len(names) != n_arms:
-        raise InvalidInput(f"class_names has {len(names)} names for {n_arms} arms")
+        raise InvalidInput(f"{what} has {len(names)} names for {n_arms} arms")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"class_names has {twice!r} twice: every arm needs a name of its own")
+        raise InvalidInput(f"{what} has {twice!r} twice: every arm needs a name of its own")
     return names
 
 

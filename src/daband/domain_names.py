@@ -45,7 +45,11 @@ class DomainNames:
         return len(self.sources) + len(self.targets)
 
     def index(self, name: Any) -> int:
-        """The index of the domain with this name."""
+        """The index of the domain with this name; "source" is the first source, "target" the only target."""
+        if name == "source" and name not in self.names:
+            return 0
+        if name == "target" and name not in self.names and len(self.targets) == 1:
+            return self.first_target
         if not isinstance(name, str) or name not in self.names:
             *most, last = map(repr, self.names)
             raise InvalidInput(f"domain must be {', '.join(most)} or {last}, got {name!r}")

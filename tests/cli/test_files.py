@@ -98,3 +98,50 @@ def test_fit_log_takes_a_table(market):
 )
 def test_what_is_wrong_is_said_in_a_line(market, arguments, says):
     assert says in daband("bench", *arguments, cwd=market, code=2)
+
+
+def pay(path, *, late):
+    """Fill in the rewards of a log that ``daband decide`` wrote, all but every ``late``-th."""
+    log = pl.read_csv(path)
+    right = np.array(["call", "mail", "none"])[np.digitize(log["spent"].to_numpy() / 4.3, [85.0, 115.0])]
+    rewards = [5.0 if arm == best else 1.0 for arm, best in zip(log["arm"], right, strict=True)]
+    known = [None if late and number % late == 0 else reward for number, reward in enumerate(rewards)]
+    log.with_columns(reward=pl.Series(known, dtype=pl.Float64)).write_csv(path)
+
+
+def test_the_daily_loop_on_the_command_line(market):
+    """No command decided on a file, `learn` knew no arm by name and no reward that is late, `export` no epsilon."""
+    told = daband("choose", *FILES, "--propensity", "p", "--set", "episodes=3", "--out", "loop", cwd=market)
+    assert "spent: its median is" in told
+    assert "Another unit? Say so: --units spent" in told
+    told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
+    assert "daband decide v0.daband ROWS.csv --out log.csv" in told
+    told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)
+    assert "240 rounds: contexts as in training" in told
+    log = pl.read_csv(market / "log.csv")
+    assert log.columns[-4:] == ["arm", "propensity", "reward", "version"]
+    assert set(log["arm"]) <= {"call", "mail", "none"}
+    assert set(log["propensity"].round(6)) <= {0.1, 0.8}
+    pay(market / "log.csv", late=4)
+    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
+    assert "log.csv: 60 rounds have no reward yet and are left out; give it again" in told
+    assert "Learned 180 rounds of the target" in told
+    pay(market / "log.csv", late=0)
+    assert "Learned 60 rounds of the target" in daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
+    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
+    assert "the policy has learned log.csv (rows 0 to 239) before" in told
+    assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)
+    log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
+    told = daband("learn", "loop", "other.csv", cwd=market, code=2)
+    assert "other.csv has no column 'arm'" in told
+    assert "say so with --arm, --reward or --propensity" in told
+    log.with_columns(arm=pl.lit("cal"), reward=1.0).write_csv(market / "other.csv")
+    told = daband("learn", "loop", "other.csv", cwd=market, code=2)
+    assert "other.csv has 'cal' in the arm's column 'arm', which is no arm; did you mean 'call'?" in told
+    assert "snips:" in daband("evaluate-log", "loop", "log.csv", "--estimators", "snips", cwd=market)
+    told = daband("audit", "loop", "--budget", "10", "--out", "questions.csv", cwd=market)
+    assert (market / "questions.csv").read_text().startswith("id,customer,arm,arm_name,reward\n")
+    assert "daband learn loop LOG.csv" in daband("continue", "loop", cwd=market, code=2)
+    assert "has a column 'arm' already" in daband(
+        "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
+    )

@@ -93,3 +93,11 @@ def test_the_look_in_a_browser(tmp_path):
     assert "oh" in found
     assert "lost.png" in found
     assert "good.html" not in found
+
+
+def test_code_fits_into_88_characters():
+    """A tired reader does not scroll sideways; in results the commands are those that were run."""
+    for path in (ROOT / "README.md", *sorted((DOCS / "guide").glob("*.md")), *sorted((DOCS / "moving").glob("*.md"))):
+        for code in re.findall(r"^```[a-z]*\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE):
+            wide = [line for line in code.splitlines() if len(line) > 88]
+            assert not wide, f"{path.name}: {wide[0]}"

@@ -62,6 +62,7 @@ def test_types_are_told_from_values_and_each_has_a_reason():
         arm="offer",
         reward="euros",
         propensity="p",
+        id=("customer",),
     )
 
 

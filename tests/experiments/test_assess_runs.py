@@ -13,7 +13,7 @@ from daband.domains import About, from_arrays
 from daband.domains.registry import PairEntry, pairs
 from daband.errors import InvalidInput
 from daband.experiments import assess_runs, bench, load_experiment, with_committees
-from daband.report.assemble import assemble
+from daband.report.page import assemble
 from daband.trust import read_assessment
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from daband.encoders import CustomFeatures, encoders
+from daband.encoders.contract import _filled_up
 from daband.errors import InvalidInput
-from daband.learning.inference_encoder import _filled_up
 from daband.learning.runners import EagerRunner
 from daband.learning.settings import EncoderSettings, LearningSettings
 from daband.objectives import Term, Weight, terms

@@ -39,6 +39,8 @@ KINDS = {
     "linucb-standardise": (daband.LinUCB, _vector(transform=daband.Standardise())),
     "linucb-components": (daband.LinUCB, _vector(transform=daband.Standardise(components=3))),
     "linucb-images": (daband.LinUCB, {"context_shape": IMAGE, "n_arms": ARMS, "transform": daband.PCA(8)}),
+    "trees": (daband.Trees, _vector(reward_range=(-2.0, 5.0))),
+    "trees-shared": (daband.Trees, _vector(arms="shared")),
     "nlinucb": (daband.NeuralLinUCB, _vector(recipe=SMALL)),
     "daband": (daband.DABand, _vector(recipe=SMALL, epsilon=0.2)),
     "daband-linear": (daband.DABand, _vector(recipe=BESIDE)),

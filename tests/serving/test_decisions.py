@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import daband
+from daband.errors import InvalidInput
 from daband.linear.exploration import seeded_draws
 from daband.linear.kernels import draw_key
 from daband.policies import policies
@@ -268,6 +269,18 @@ def test_epsilon_of_a_file(tmp_path):
     np.testing.assert_allclose(frequency, [0.1, 0.1, 0.7, 0.1], atol=0.03)
     np.testing.assert_allclose(decisions.propensity, np.array([0.1, 0.1, 0.7, 0.1])[decisions.arm])
     assert policy.select(np.ones((1, 2))).propensity.tolist() == [1.0]
+
+
+def test_a_file_may_explore_otherwise_than_its_policy(tmp_path):
+    """After 377 rounds of a target its widths sent every third round of the next week to the least known arm."""
+    policy = daband.LinUCB(context_shape=(2,), n_arms=2, alpha=5.0)
+    policy.arm_names = ["known", "rare"]
+    policy.update(np.ones((41, 2)), [0] * 40 + [1], [0.9] * 40 + [0.1])
+    for explore, arm in ((None, "rare"), ("greedy", "known")):
+        daband.export(policy, tmp_path / "p", explore=explore)
+        assert daband.load_deployed(tmp_path / "p").decide([1.0, 1.0]).arm_name == arm
+    with pytest.raises(InvalidInput, match="explore must be"):
+        daband.export(policy, tmp_path / "p", explore="softmax")
 
 
 def test_a_policy_becomes_exportable_by_one_method(tmp_path):

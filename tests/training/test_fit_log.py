@@ -377,6 +377,35 @@ def test_learn_log_counts_every_round_of_the_target_once(tmp_path, kind):
         daband.learn_log(policy, tmp_path / "week1.parquet", id="event")
 
 
+def test_learn_log_takes_names_of_arms_and_columns_and_rewards_that_are_late(tmp_path):
+    policy = linucb()
+    policy.arm_names = ["tea", "none", "coffee"]
+    policy.save(tmp_path / "p.safetensors")
+    names = daband.load(tmp_path / "p.safetensors").arm_names
+    assert names == ("tea", "none", "coffee")
+    named = week(1).with_columns(pl.col("arm").replace_strict(dict(enumerate(names)), return_dtype=pl.String))
+    named = named.rename({"arm": "offer", "reward": "euros", "propensity": "p"})
+    late = named.with_columns(euros=pl.when(pl.int_range(300) % 3 > 0).then("euros"))
+    late.write_parquet(tmp_path / "late.parquet")
+    columns = {"arm": "offer", "reward": "euros", "propensity": "p", "id": "event_id"}
+    with pytest.warns(LogWarning, match=r"late.parquet: 100 rounds have no reward yet and are left out; give it again"):
+        daband.learn_log(policy, tmp_path / "late.parquet", **columns)
+    assert policy.rounds_learned == 200
+    named.write_csv(tmp_path / "all.csv")
+    daband.learn_log(policy, tmp_path / "all.csv", **columns)
+    week(1).write_parquet(tmp_path / "plain.parquet")
+    plain = daband.learn_log(linucb(), tmp_path / "plain.parquet", id="event_id")
+    np.testing.assert_allclose(theta(policy), theta(plain), atol=1e-9)
+    with pytest.raises(DataError, match=r"all.csv has 'coffee'.*set policy.arm_names"):
+        daband.learn_log(linucb(), tmp_path / "all.csv", **columns)
+    named.with_columns(euros=pl.lit(float("nan"))).write_csv(tmp_path / "wrong.csv")
+    with pytest.raises(DataError, match=r"wrong.csv has nan in row 0") as error:
+        daband.learn_log(policy, tmp_path / "wrong.csv", **columns)
+    assert ".parquet" not in str(error.value)
+    assert policy.add_arm() == 3
+    assert policy.arm_names == ("tea", "none", "coffee", "3")
+
+
 def test_learn_log_corrects_what_the_source_taught(tmp_path):
     x, arm, reward, _ = columns(frame(4000, seed=50))
     wrong = daband.LinUCB(context_shape=(4,), n_arms=3)

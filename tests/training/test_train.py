@@ -153,7 +153,7 @@ class TestContinuing:
         assert daband.continue_on_target(warm, target=pair.target_labelled, rounds=60).total_regret < cold.total_regret
 
     def test_bad_input(self, pair):
-        with pytest.raises(InvalidInput, match="domain that pays"):
+        with pytest.raises(InvalidInput, match="labelled domain"):
             daband.continue_on_target(make(pair), target=pair.target)
         with pytest.raises(InvalidInput, match="rounds"):
             daband.continue_on_target(make(pair), target=pair.target_labelled, rounds=0)

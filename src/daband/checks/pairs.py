@@ -139,7 +139,7 @@ def check_source_test(pair: Pair) -> None:
 def check_no_target_rewards_in_reach(pair: Pair) -> None:
     """Nothing that training is given leads to what the target pays.
 
-    Walks everything reachable from ``pair.source``, ``pair.target`` and ``pair.source_test``: no domain that pays or
+    Walks everything reachable from ``pair.source``, ``pair.target`` and ``pair.source_test``: no labelled domain or
     evaluates the target, no array that shares memory with the target's rewards or labels, and none that repeats them.
     """
     secrets = list(_secrets(pair))

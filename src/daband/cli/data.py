@@ -29,7 +29,7 @@ _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": "red"}
 
 
-@app.command("list")
+@app.command("list", epilog="Example: daband --plugin mine.py data list --all")
 def list_command(
     everything: Annotated[
         bool, typer.Option("--all", help="Also the ordered pairs of amazon, handwritten and so on, one by one.")
@@ -53,7 +53,7 @@ def list_command(
     say(console, f"data directory: {data_directory()}", style="dim")
 
 
-@app.command("check")
+@app.command("check", epilog="Example: daband data check amazon/books-dvd")
 def check_command(
     names: Annotated[list[str] | None, typer.Argument(help="Pairs; without any, every pair that reads files.")] = None,
 ) -> None:
@@ -83,7 +83,7 @@ def check_command(
         raise typer.Exit(1)
 
 
-@app.command("get")
+@app.command("get", epilog="Example: daband data get amazon/books-dvd")
 def get_command(
     names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")],
 ) -> None:
@@ -111,7 +111,7 @@ def get_command(
         raise typer.Exit(1)
 
 
-@app.command("show")
+@app.command("show", epilog="Example: daband data show amazon/books-dvd --out examples.png")
 def show_command(
     name: Annotated[str, typer.Argument(help="The pair.")],
     out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .svg, .pdf or .jpg.")] = None,

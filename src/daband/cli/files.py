@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.running import say
-from daband.domains import Columns, FilesRead, LoggedDomain, Pair, from_table, read_files
+from daband.domains import Columns, FilesRead, LoggedDomain, Pair, column_differences, from_table, read_files
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
 
@@ -125,7 +125,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     for name, value in files.items():
         if name == "settings" or not value:
             continue
-        options[name] = [part.strip() for one in value for part in one.split(",")] if name in _LISTS else value
+        options[name] = _listed(value) if name in _LISTS else value
     for name in ("source", "target"):
         options[name] = str(Path(options[name]).expanduser().resolve())
     if all(Path(options[name]).is_dir() for name in ("source", "target")):
@@ -141,6 +141,10 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     quoted = shlex.quote(str(place))
     say(console, f"These settings: {place} (edit it, and go on with `daband {command} {quoted}`, or any other command)")
     return Path(place)
+
+
+def _listed(values: list[str] | None) -> list[str]:
+    return [part.strip() for one in values or () for part in one.split(",")]
 
 
 def _check_units(read: FilesRead, units: list[str]) -> None:
@@ -163,6 +167,8 @@ def _show(console: Console, read: FilesRead, files: dict[str, Any]) -> None:
     extra = [name for name in read.target.columns if name not in read.source.columns]
     if extra:
         say(console, f"Only the target has {', '.join(extra)}: left out.")
+    for line in column_differences(read.source, read.target, read.types, units=_listed(files["units"])):
+        say(console, line, style="yellow")
     say(console, "Another type: --category, --number, --date, --drop COLUMN.")
     if read.columns.arm and read.columns.propensity is None:
         say(

@@ -16,7 +16,7 @@ import daband
 from daband.cli.files import table_as_log
 from daband.cli.options import log_columns, named_as_options
 from daband.cli.running import rows_bar, say, warnings_on
-from daband.domains import Columns, ParquetLog
+from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
 from daband.experiments import checked_method, decimals, policy_class, policy_folder
 from daband.files import check_writable, make_folder, write_text
@@ -88,6 +88,9 @@ def fit_log_command(
 def learn_command(
     policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")],
     log: Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")],
+    arm: Annotated[str, typer.Option(help="The column with the chosen arm, by name or number.")] = "arm",
+    reward: Annotated[str, typer.Option(help="The column with its reward; empty where it has not come.")] = "reward",
+    propensity: Annotated[str, typer.Option(help="The column with its propensity.")] = "propensity",
     id_column: Annotated[
         str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
     ] = None,
@@ -105,7 +108,8 @@ def learn_command(
 ) -> None:
     """Learn from a log of the target that the exported policy wrote: every round once, then export again.
 
-    For example: daband learn runs/market-choice week1.parquet --id event_id
+    A log names arms as `daband decide` does. Given again with rewards that came late, rounds that it knows by --id
+    are not counted again.
     """
     console = Console()
     folder = policy_folder(policy) if policy.is_dir() else None
@@ -115,12 +119,17 @@ def learn_command(
         make_folder(place.parent)
     check_writable(place)
     learner = daband.load(policy if folder is None else folder.policy_file, device="cpu")
+    if folder is not None and learner.arm_names is None:
+        learner.arm_names = folder.arm_names
     before = learner.rounds_learned
     with rows_bar(console, learner.name) as show, named_as_options():
         daband.learn_log(
             learner,
             log,
-            columns=log_columns(context),
+            columns=log_columns(context, arm=arm, reward=reward, propensity=propensity),
+            arm=arm,
+            reward=reward,
+            propensity=propensity,
             id=id_column,
             prior_trust=prior_trust if prior_trust in (None, "adaptive") else float(prior_trust or 1.0),
             on_damaged="skip" if skip_damaged else "refuse",
@@ -134,7 +143,7 @@ def learn_command(
     say(console, f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
     say(console, f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
-        say(console, f"For production: daband export {shlex.quote(str(policy))} FILE")
+        say(console, f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
 
 def _fit_table(console: Console, log: str, out: Path, method: str, named: dict[str, Any]) -> None:
@@ -176,7 +185,10 @@ _FILE = "log_estimates.json"
 
 def evaluate_log_command(
     policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")],
-    log: Annotated[str, typer.Argument(help="A folder of Parquet files, or a glob in quotes: 'logs/*.parquet'.")],
+    log: Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")],
+    arm: Annotated[str, typer.Option(help="The column with the chosen arm, by name or number.")] = "arm",
+    reward: Annotated[str, typer.Option(help="The column with its reward.")] = "reward",
+    propensity: Annotated[str, typer.Option(help="The column with its propensity.")] = "propensity",
     estimators: Annotated[
         str, typer.Option(help="One or several of dr, snips, ips, switch-dr, dm, e.g. dr,snips.")
     ] = "dr",
@@ -208,17 +220,27 @@ def evaluate_log_command(
         check_writable(place)
     if domain is not None:
         valued.deploy(domain)
-    with rows_bar(console, "pass 1") as show, named_as_options():
-        found = compare_estimators(
-            valued,
-            log,
-            names,
-            confidence=confidence,
-            rule=rule,
-            columns=log_columns(context),
-            on_damaged="skip" if skip_damaged else "refuse",
-            progress=show,
-        )
+    with (
+        rows_bar(console, "pass 1") as show,
+        named_as_options(),
+        tempfile.TemporaryDirectory(prefix="daband-") as copies,
+    ):
+        columns = log_columns(context, arm=arm, reward=reward, propensity=propensity)
+        named = LogColumns(arm, reward, propensity)
+        plain = PlainLog(log, Path(copies), named, valued.arm_names, rename=columns is None)
+        for path, rounds in plain.unrewarded.items():
+            say(console, f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
+        with plain.errors_name_originals():
+            found = compare_estimators(
+                valued,
+                plain.files,
+                names,
+                confidence=confidence,
+                rule=rule,
+                columns=columns,
+                on_damaged="skip" if skip_damaged else "refuse",
+                progress=show,
+            )
     for estimate in found.values():
         digits = decimals(estimate.value, estimate.low, estimate.high)
         console.print(
@@ -244,4 +266,7 @@ def _policy(path: Path) -> tuple[Policy, Path | None]:
     if not path.is_dir():
         return load(path, device="cpu"), None
     found = policy_folder(path)
-    return load(found.policy_file, device="cpu"), found.path
+    loaded = load(found.policy_file, device="cpu")
+    if loaded.arm_names is None:
+        loaded.arm_names = found.arm_names
+    return loaded, found.path

@@ -20,7 +20,7 @@ from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
 from daband.cli.running import continue_command, run_all, say, warnings_on
-from daband.cli.serving import export_command, export_events_command, serve_command
+from daband.cli.serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli.studies import ablate, sweep
 from daband.cli.tables import comparison_table, profiled
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
@@ -161,6 +161,7 @@ app.command("assess")(assess_command)
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
+app.command("decide")(decide_command)
 app.command("learn")(learn_command)
 app.command("serve")(serve_command)
 app.command("export-events")(export_events_command)
@@ -271,17 +272,18 @@ def _written(folder: Path, pair: str | None = None) -> Path:
 _EXAMPLES = {
     "demo": "daband demo --out runs/demo",
     "run": "daband run market.toml --method daband --seed 1",
-    "bench": "daband bench market.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market",
+    "bench": "daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market",
     "ablate": "daband ablate market.toml --seeds 0-4",
     "sweep": "daband sweep market.toml --grid alpha=0.1,0.5 --method linucb",
-    "continue": "daband continue runs/market-choice --rounds 500",
-    "audit": "daband audit runs/market-choice --answers questions.csv",
-    "choose": "daband choose market.toml --out runs/market-choice",
-    "assess": "daband assess runs/market-choice --required 3.5",
+    "continue": "daband continue runs/market --rounds 500",
+    "audit": "daband audit market/ --answers questions.csv",
+    "choose": "daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market",
+    "assess": "daband assess market/ --required 3.5",
     "fit-log": "daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors",
     "evaluate-log": "daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips",
-    "export": "daband export runs/market-choice market.daband",
-    "learn": "daband learn runs/market-choice week1.csv --id event_id",
+    "export": "daband export market market.daband --epsilon 0.1",
+    "decide": "daband decide market.daband week1.csv --out log1.csv",
+    "learn": "daband learn market log1.csv --id customer",
     "serve": "daband serve market.daband",
     "export-events": "daband export-events sqlite:///events.db week1.parquet",
     "report": "daband report runs/market",

@@ -61,6 +61,8 @@ _OPTIONS = {
     "on_damaged='skip'": "--skip-damaged",
     "columns=daband.domains.Columns(...)": "--context",
     "columns.context": "--context",
+    "arm=, reward= or propensity=": "--arm, --reward or --propensity",
+    "with id=, so": "with --id, so",
     "confidence must": "--confidence must",
     "estimator must": "--estimators must",
     "rule must": "--rule must",
@@ -73,12 +75,14 @@ def stem(name: str) -> str:
     return (Path(name).stem if name.endswith(".toml") else name).replace("/", "-")
 
 
-def log_columns(context: str | None) -> Columns | None:
+def log_columns(
+    context: str | None, *, arm: str = "arm", reward: str = "reward", propensity: str = "propensity"
+) -> Columns | None:
     """The columns of a log whose context columns are named, separated by commas; None where they are not."""
     if context is None:
         return None
     names = tuple(name.strip() for name in context.split(",") if name.strip())
-    return Columns(names, arm="arm", reward="reward", propensity="propensity")
+    return Columns(names, arm=arm, reward=reward, propensity=propensity)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""``daband export``, ``serve`` and ``export-events``: a policy as one file, over HTTP, and the service's log."""
+"""``daband export``, ``decide``, ``serve``, ``export-events``: a policy as a file, on rows, over HTTP, and its log."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,15 +12,26 @@ from rich.console import Console
 
 from daband.cli.running import say
 from daband.errors import DataError, InvalidInput
-from daband.files import read_json
+from daband.files import check_writable, read_json
 
-__all__ = ["export_command", "export_events_command", "serve_command"]
+__all__ = ["decide_command", "export_command", "export_events_command", "serve_command"]
 
 
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run or of a choice.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, e.g. market.daband.")],
     domain: Annotated[Literal["source", "target"], typer.Option(help="The domain it will act in.")] = "target",
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="The probability of an arm drawn at random, so that its log serves to learn; 0.1, say."),
+    ] = None,
+    explore: Annotated[
+        Literal["ucb", "thompson", "greedy"] | None,
+        typer.Option(help="How it explores besides; by default greedy where --epsilon is given, else as the policy."),
+    ] = None,
+    least_rounds: Annotated[
+        int, typer.Option(min=0, help="Refuse where an arm was learned from fewer rounds: they tell of each.")
+    ] = 0,
     data: Annotated[
         bool, typer.Option(help="Read the run's data for what monitoring compares with; --no-data does without.")
     ] = True,
@@ -37,25 +49,85 @@ def export_command(
             pair = found.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
+    policy = load(found.policy_file, device="cpu")
     export(
-        load(found.policy_file, device="cpu"),
+        policy,
         file,
         pair=pair,
         domain=domain,
-        arm_names=_arm_names(found.path),
+        arm_names=policy.arm_names or found.arm_names,
         assessment=None if found.assessment_file is None else read_json(found.assessment_file),
+        epsilon=epsilon,
+        explore=explore or ("greedy" if epsilon else None),
+        least_rounds=least_rounds,
     )
     say(console, f"{load_deployed(file)!r}")
-    say(console, f"Written: {file} ({file.stat().st_size / 1024:,.0f} KiB)")
+    size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
+    say(console, f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
+    if load_deployed(file).columns is not None:
+        say(console, f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
+    if not epsilon and not getattr(policy, "epsilon", 0.0):
+        say(console, "It does not explore: with --epsilon 0.1 its log can tell what other arms would have paid.")
 
 
-def _arm_names(folder: Path) -> list[str] | None:
-    """What the run or the choice wrote down of the arms' names: known without the data."""
-    for name in ("result.json", "choice.json"):
-        if (folder / name).is_file():
-            names: list[str] | None = read_json(folder / name).get("class_names")
-            return names
-    return None
+_SHOWN = 5
+
+
+def decide_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV or Parquet file with the columns it takes.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Where the rows go with arm, propensity and an empty reward to fill in: .csv or .parquet."),
+    ],
+    among: Annotated[str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Make warnings of a row errors.")] = False,
+    false_alarms: Annotated[
+        float, typer.Option(help="The probability of an alarm while nothing has changed, for the whole file.")
+    ] = 0.01,
+) -> None:
+    """Decide on every row of a file, and tell whether the rows have left what training saw.
+
+    What it writes is a log: fill in the rewards as they come, and `daband learn` takes it.
+    """
+    import numpy as np
+    import polars as pl
+
+    from daband.domains import read_table
+    from daband.serving import load_deployed
+
+    console = Console()
+    deployed = load_deployed(file)
+    if deployed.columns is None:
+        raise InvalidInput(f"{file} does not decide on rows of a table; python -m daband.serving takes its contexts")
+    frame = read_table(rows)
+    taken = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
+    if taken:
+        raise InvalidInput(
+            f"{rows} has a column {taken[0]!r} already, which decisions are written to; rename or drop it"
+        )
+    check_writable(out)
+    arms = None if among is None else [name.strip() for name in among.split(",")]
+    contexts = frame.select([name for name in deployed.columns if name in frame.columns])
+    watched = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
+    decision = (watched or deployed).decide(contexts, among=arms, strict=strict)
+    decided = frame.with_columns(
+        arm=pl.Series(decision.arm_name),
+        propensity=pl.Series(np.asarray(decision.propensity)),
+        reward=pl.lit(None, pl.Float64),
+        version=pl.lit(deployed.version),
+    )
+    if out.suffix.lower() == ".parquet":
+        decided.write_parquet(out)
+    else:
+        decided.write_csv(out)
+    texts = [warning.message for each in decision.warnings for warning in each]
+    for text in list(dict.fromkeys(texts))[:_SHOWN]:
+        say(console, f"warning   {text} ({texts.count(text):,} rows)", style="yellow")
+    if watched is not None:
+        say(console, f"{watched.report()!r}")
+    say(console, f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
+    say(console, f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
 
 
 # ``daband serve``: decisions and rewards over HTTP, with a log that loses nothing.

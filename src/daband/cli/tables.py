@@ -72,7 +72,9 @@ def _columns(
     source: _Column = ("source regret", lambda row: row.source_regret.text(source_digits))
     seconds: _Column = ("s", lambda row: f"{row.seconds:.1f}")
     found: list[_Column] = []
-    if not known:
+    if not known and any(row.logger_value.value is not None for row in rows):
+        found = [("chosen most", lambda row: _chosen_most(row, arms))]
+    elif not known:
         reward_digits = decimals(*(row.source_reward.value for row in rows))
         found = [
             ("source reward", lambda row: row.source_reward.text(reward_digits)),
@@ -108,6 +110,9 @@ def _caption(rows: Sequence[MethodSummary], *, known: bool, unit: bool) -> str:
     if _same(rows, "seeds"):
         seeds = rows[0].seeds
         parts.append(f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {spans(seeds)}")
+    logged = [row.logger_value.value for row in rows if row.logger_value.value is not None]
+    if logged and _same(rows, "pair"):
+        parts.append(f"the policy that wrote the log earned {logged[0]:,.{decimals(logged[0])}f} a round in the source")
     if not known:
         parts.append("the target has no labels: how good a method is there is not known")
     elif unit and _same(rows, "pair"):

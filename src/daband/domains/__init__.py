@@ -13,15 +13,25 @@ from daband.domains.contract import (
 from daband.domains.datasets.files import FilesRead, read_files
 from daband.domains.datasets.synthetic import SyntheticView
 from daband.domains.download import check, get, listing, resources
+from daband.domains.mixtures import join_pairs, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
+from daband.domains.readers.column_types import column_differences
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.image_folder import Reading, from_image_folder
 from daband.domains.readers.images import Framing, imagenet_normalise
 from daband.domains.readers.logs import ArrayLog, from_log
-from daband.domains.readers.parquet_files import log_files, read_footer, read_frames, refuse_nulls, resolve_columns
+from daband.domains.readers.parquet_files import (
+    LogColumns,
+    PlainLog,
+    log_files,
+    read_footer,
+    read_frames,
+    refuse_nulls,
+    resolve_columns,
+)
 from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
-from daband.domains.readers.tables import from_table
+from daband.domains.readers.tables import from_table, read_table
 from daband.domains.readers.torch_datasets import from_datasets
 from daband.domains.registry import PairEntry, cache_directory, data_directory, load, pair_names, pairs, register_pair
 from daband.table_transform import TableTransform
@@ -37,12 +47,14 @@ __all__ = [
     "EvaluationDomain",
     "FilesRead",
     "Framing",
+    "LogColumns",
     "LogPart",
     "LoggedDomain",
     "LoggedRounds",
     "Pair",
     "PairEntry",
     "ParquetLog",
+    "PlainLog",
     "Reading",
     "RewardDomain",
     "Rounds",
@@ -50,6 +62,7 @@ __all__ = [
     "TableTransform",
     "cache_directory",
     "check",
+    "column_differences",
     "data_directory",
     "from_arrays",
     "from_callable",
@@ -59,6 +72,7 @@ __all__ = [
     "from_table",
     "get",
     "imagenet_normalise",
+    "join_pairs",
     "listing",
     "load",
     "log_files",
@@ -68,8 +82,10 @@ __all__ = [
     "read_files",
     "read_footer",
     "read_frames",
+    "read_table",
     "refuse_nulls",
     "register_pair",
     "resolve_columns",
     "resources",
+    "restrict_pair",
 ]

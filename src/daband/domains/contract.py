@@ -13,14 +13,16 @@ from a round number, and two methods with one seed see the same contexts in the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.shift import Shift, as_shift
 
@@ -100,6 +102,8 @@ class Contexts(ABC):
     prefetches: bool = False
     """Whether a run may read the next episode in another thread while this one is played: worth it where files are
     decoded, and right only where what is read depends on the positions alone."""
+    row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
+    """Columns (n,) by which people know the contexts, such as ids or files: for questions, never for a policy."""
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod
@@ -136,6 +140,15 @@ class Contexts(ABC):
         """The contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
         return self.read(self.order(start, stop, seed=seed))
 
+    @property
+    def by_name(self) -> Mapping[str | None, Contexts]:
+        """The domains that it is made of, by name; one that is a domain itself has no name."""
+        return {None: self}
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        """What ``batch`` gives, or ``rounds`` where there are rewards, of each domain with its name."""
+        return [(None, self.batch(start, stop, seed=seed))]
+
 
 class RewardDomain(Contexts):
     """Contexts for which a pulled arm pays.
@@ -159,6 +172,9 @@ class RewardDomain(Contexts):
         rewards, expected = self.read_rewards(indices)
         return Rounds(self.read(indices), rewards, expected)
 
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        return [(None, self.rounds(start, stop, seed=seed))]
+
 
 class LoggedDomain(Contexts):
     """Contexts with the arm that was pulled, its reward and its propensity: the log of another policy."""
@@ -174,6 +190,9 @@ class LoggedDomain(Contexts):
         """Logged rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""
         indices = self.order(start, stop, seed=seed)
         return LoggedRounds(self.read(indices), *self.read_log(indices))
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        return [(None, self.rounds(start, stop, seed=seed))]
 
 
 class EvaluationDomain(ABC):
@@ -198,6 +217,11 @@ class EvaluationDomain(ABC):
     @abstractmethod
     def read_expected(self, start: int, stop: int) -> FloatArray:
         """Their expected rewards, (B, K)."""
+
+    @property
+    def by_name(self) -> Mapping[str | None, EvaluationDomain]:
+        """The domains that it is made of, by name; one that is a domain itself has no name."""
+        return {None: self}
 
     def batches(self, size: int) -> Iterator[tuple[AnyArray, FloatArray]]:
         """All contexts and expected rewards, at most ``size`` at a time."""
@@ -253,6 +277,9 @@ class Pair:
     """For a pair made of tables: the fitted transform that turns a raw row into a context."""
     shift: Shift = None  # type: ignore[assignment]
     """What may differ between the domains; where nobody says, "style" for images and "covariate" for vectors."""
+    domains: DomainNames = field(default_factory=DomainNames)
+    """The names of the sources and targets. With several sources ``source`` has the rounds of all of them, each in its
+    ``by_name``; so have ``target`` and the others."""
 
     def __post_init__(self) -> None:
         shift = as_shift(self.shift, context_shape=self.context_shape, feature_names=self.feature_names)
@@ -266,10 +293,12 @@ class Pair:
         labelled = "no labels of the target"
         if self.target_test is not None:
             labelled = f"{len(self.target_test):,} for the evaluator"
+        several = "" if len(self.domains) == 2 else f"; from {', '.join(self.domains.sources)} to "
+        several += "" if len(self.domains) == 2 else ", ".join(self.domains.targets)
         return (
             f"<Pair {self.name!r}: contexts {self.context_shape}, {arms}, feedback {self.feedback}, reward_range "
             f"{self.reward_range}; {len(self.source):,} source contexts and {held:,} held out, {len(self.target):,} "
-            f"target contexts, {labelled}; shift {self.shift}>"
+            f"target contexts, {labelled}; shift {self.shift}{several}>"
         )
 
     def require_target_test(self) -> EvaluationDomain:

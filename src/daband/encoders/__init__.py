@@ -2,9 +2,18 @@
 
 from daband.encoders.augmentation import Augmentation, augment
 from daband.encoders.build import CustomFeatures, build_encoder
-from daband.encoders.contract import Encoded, Encoder, Features, LatentSettings, encoders, unit_range
+from daband.encoders.contract import (
+    Encoded,
+    Encoder,
+    Features,
+    InferenceEncoder,
+    LatentSettings,
+    domain_rows,
+    encoders,
+    unit_range,
+)
 from daband.encoders.frozen import freeze_encoder
-from daband.encoders.normalisation import DomainNorm, domain_rows
+from daband.encoders.normalisation import DomainNorm
 from daband.image_layout import image_layout
 
 __all__ = [
@@ -14,6 +23,7 @@ __all__ = [
     "Encoded",
     "Encoder",
     "Features",
+    "InferenceEncoder",
     "LatentSettings",
     "augment",
     "build_encoder",

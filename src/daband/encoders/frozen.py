@@ -17,10 +17,10 @@ from torch import nn
 
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders.build import build_encoder
-from daband.encoders.contract import Encoder, LatentSettings
+from daband.encoders.contract import Encoder, LatentSettings, domain_rows
 from daband.encoders.conv import ConvFeatures, normalised_pixels
 from daband.encoders.mlp import MlpFeatures
-from daband.encoders.normalisation import DomainNorm, domain_rows
+from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 from daband.serving import Network, network_from
 

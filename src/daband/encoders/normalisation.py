@@ -18,14 +18,9 @@ from torch.nn import functional
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 
-__all__ = ["DomainNorm", "domain_rows"]
+__all__ = ["DomainNorm"]
 
 STATISTICS = ("own", "source", "gated")
-
-
-def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
-    """How many rows each domain has, up to the last that has any, where all are of one domain."""
-    return (0,) * domain + (rows,)
 
 
 class DomainNorm(nn.Module):

@@ -74,7 +74,8 @@ def evaluate(
         policy: the policy.
         domain: contexts with the expected reward of every arm, e.g. ``pair.target_test``.
         rule: "ucb" keeps the exploration bonus, as the paper's Definition of the policy does; "greedy" drops it.
-        as_domain: which domain the policy takes the contexts for.
+        as_domain: which domain the policy takes the contexts for, where they do not say it: those of several domains
+            (``pair.target_test`` with several targets) do.
         batch_size: contexts at a time.
         observe: called with every batch in turn: contexts (B, *C), expected rewards (B, K) and the decision on them.
 
@@ -110,8 +111,9 @@ def evaluate(
     best: list[FloatArray] = []
     right: list[BoolArray] = []
     per_arm = np.zeros((3, domain.n_arms))  # expected rewards; contexts of which it is a best arm; of these, right ones
-    for contexts, expected in domain.batches(batch_size):
-        decision = policy.decide(contexts, as_domain, rule=rule, round_offset=sum(map(len, arms)))
+    batches = ((name, *batch) for name, part in domain.by_name.items() for batch in part.batches(batch_size))
+    for name, contexts, expected in batches:
+        decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=sum(map(len, arms)))
         rows = np.arange(len(decision.arm))
         are_best = best_arms(expected)
         arms.append(decision.arm)
@@ -173,11 +175,11 @@ def count_arms(
     n = min(contexts, len(target))
     counts = np.zeros(policy.n_arms, np.int64)
     for start in range(0, n, batch_size):
-        batch = target.batch(start, min(start + batch_size, n), seed=seed)
-        decision = policy.decide(batch, "target", rule=rule, round_offset=start)
-        counts += np.bincount(decision.arm, minlength=policy.n_arms)
-        if observe is not None:
-            observe(batch, None, decision)
+        for name, batch in target.by_domain(start, min(start + batch_size, n), seed=seed):
+            decision = policy.decide(batch, name or "target", rule=rule, round_offset=start)
+            counts += np.bincount(decision.arm, minlength=policy.n_arms)
+            if observe is not None:
+                observe(batch, None, decision)
     found: list[int] = counts.tolist()
     return found
 

@@ -13,6 +13,7 @@ from daband.experiments.records import (
     Record,
     Records,
     decimals,
+    group_by,
     metric_of,
     read_results,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "execute",
     "finish_choice",
     "finished_runs",
+    "group_by",
     "load_experiment",
     "measure",
     "method_names",

@@ -1,4 +1,7 @@
-"""Methods as the command line names them: a registered policy, or one with PCA in front ("-p")."""
+"""Methods as the command line names them: a registered policy, or one with PCA or an alignment in front.
+
+"linucb-p" has principal components in front, "linucb-coral" and "linucb-subspace" turn the source towards the target.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ __all__ = [
 ]
 
 _PCA_SUFFIX = "-p"
+_ALIGNMENTS = ("coral", "subspace")
+_ALIGNED = ("linucb", "trees")
+"""Policies on vectors that an alignment may stand in front of; networks align by themselves."""
 _WITHOUT_CONTEXTS = ("constant", "random")
 """Policies that do not look at contexts: PCA in front of them means nothing."""
 _DERIVED = ("context_shape", "n_arms", "arms", "transform", "seed")
@@ -28,16 +34,24 @@ _IMAGE, _VECTOR = (3, 32, 32), (8,)
 
 
 def method_names() -> list[str]:
-    """Every method: each policy, and each policy that looks at contexts with PCA in front."""
+    """Every method: each policy, and each policy that looks at contexts with PCA, some with an alignment, in front."""
     names = policies.names()
-    return sorted([*names, *(f"{name}{_PCA_SUFFIX}" for name in names if name not in _WITHOUT_CONTEXTS)])
+    reduced = [f"{name}{_PCA_SUFFIX}" for name in names if name not in _WITHOUT_CONTEXTS]
+    return sorted([*names, *reduced, *(f"{name}-{align}" for name in _ALIGNED for align in _ALIGNMENTS)])
+
+
+def _parts(method: str) -> tuple[str, str]:
+    """The policy of a method, and what stands in front of it: "p", an alignment or nothing."""
+    base, dash, front = method.rpartition("-")
+    return (base, front) if dash and front in ("p", *_ALIGNMENTS) else (method, "")
 
 
 def checked_method(method: str) -> str:
     """The method's name, where there is such a method; else an error that suggests the nearest."""
     # A look at all names imports every policy, and torch with them: a comparison of linear methods does without.
-    base = method.removesuffix(_PCA_SUFFIX)
-    if not policies.is_registered(base) or (base in _WITHOUT_CONTEXTS and method != base):
+    base, front = _parts(method)
+    refused = front and (base in _WITHOUT_CONTEXTS or (front in _ALIGNMENTS and base not in _ALIGNED))
+    if not policies.is_registered(base) or refused:
         known = method_names()
         if method in known:
             return method
@@ -89,14 +103,16 @@ def build_policy(method: str, pair: Pair, *, seed: int, settings: Mapping[str, A
     """The policy of a method for a pair, as ``Policy.for_pair`` builds it; ``settings`` come first."""
     arguments = policy_arguments(checked_method(method), settings)
     kind = policy_class(method)
-    if method.endswith(_PCA_SUFFIX):
-        arguments["transform"] = default_transform(kind, pair, components=components)
+    front = _parts(method)[1]
+    if front:
+        wanted: dict[str, Any] = {"components": components} if front == "p" else {"align": front}
+        arguments["transform"] = default_transform(kind, pair, **wanted)
     return kind.for_pair(pair, seed=seed, **arguments)
 
 
 def policy_class(method: str) -> type[Policy]:
-    """The class behind a method, without the PCA in front."""
-    return policies.get(method.removesuffix(_PCA_SUFFIX))
+    """The class behind a method, without what stands in front."""
+    return policies.get(_parts(method)[0])
 
 
 def policy_settings(method: str) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,8 +15,11 @@ from daband.arrays import FloatArray
 from daband.errors import DataError
 from daband.files import locked, read_json
 
-__all__ = ["TARGET_ACCURACY", "TARGET_VALUE", "Metric", "Record", "Records", "decimals", "metric_of", "read_results",
-           "results_locked"]  # fmt: skip
+__all__ = ["TARGET_ACCURACY", "TARGET_VALUE", "Metric", "Record", "Records", "decimals", "group_by", "metric_of",
+           "read_results", "results_locked"]  # fmt: skip
+
+ItemT = TypeVar("ItemT")
+KeyT = TypeVar("KeyT")
 
 Record = dict[str, Any]
 """One finished run, as in its ``result.json`` and in the list ``results.json``.
@@ -64,6 +67,14 @@ def decimals(*values: float | None, significant: int = 3) -> int:
     if largest == 0.0:
         return significant
     return max(0, min(12, significant - 1 - math.floor(math.log10(largest))))
+
+
+def group_by(items: Iterable[ItemT], key: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
+    """Items by their key, both in the order of first appearance."""
+    groups: dict[KeyT, list[ItemT]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def read_results(out: str | Path) -> list[Record]:

@@ -297,7 +297,10 @@ def continue_run(
         length = read_json(folder / "config.json")["training"]["episode_length"]
         pair = load(spec.pair, **spec.pair_options)
         if pair.target_labelled is None:
-            raise DataError(f"the pair {spec.pair!r} has no target contexts with rewards to continue on")
+            raise DataError(
+                f"the pair {spec.pair!r} has no target contexts with rewards to continue on; a log of the target is "
+                f"learned by `daband learn {folder} LOG.csv`"
+            )
         episodes = -(-min(rounds, pair.target_labelled.rounds_available) // length)
         run = continue_on_target(
             load_policy(folder / "policy.safetensors"),
@@ -431,6 +434,15 @@ class PolicyFolder:
     def load_pair(self) -> Pair:
         """The pair, read anew."""
         return load(self.pair, **self.pair_options)
+
+    @property
+    def arm_names(self) -> list[str] | None:
+        """What the run or the choice wrote down of the arms' names: known without the data."""
+        for name in ("result.json", CHOICE_FILE):
+            if (self.path / name).is_file():
+                names: list[str] | None = read_json(self.path / name).get("class_names")
+                return names
+        return None
 
     @property
     def assessment_file(self) -> Path | None:

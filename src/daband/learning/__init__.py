@@ -5,9 +5,8 @@ Here is everything that composes a ``Recipe``; ``daband.policies.recipes`` has t
 
 from daband.encoders import Augmentation, LatentSettings
 from daband.learning.flat_parameters import FlatStatistics
-from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.learner import Learner
-from daband.learning.replay_buffer import ReplayBuffers, RoundBuffer
+from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
 from daband.learning.stepper import take_steps
 from daband.objectives import Weight
@@ -15,9 +14,9 @@ from daband.objectives import Weight
 __all__ = [
     "CUSTOM",
     "Augmentation",
+    "ContextBuffer",
     "EncoderSettings",
     "FlatStatistics",
-    "InferenceEncoder",
     "LatentSettings",
     "Learner",
     "LearningSettings",

@@ -18,11 +18,10 @@ from torch import nn
 
 from daband.arrays import AnyArray, FloatArray
 from daband.domain_names import DomainNames
-from daband.encoders import DomainNorm, Encoder, build_encoder
+from daband.encoders import DomainNorm, Encoder, InferenceEncoder, build_encoder
 from daband.errors import InvalidInput
 from daband.learning.flat_parameters import FlatParameters, fresh_moments
 from daband.learning.gate import SkillGate
-from daband.learning.inference_encoder import InferenceEncoder
 from daband.learning.settings import CUSTOM, Recipe
 from daband.learning.torch_settings import single_precision, worth_threads
 from daband.objectives import Objective, TermShape
@@ -113,6 +112,10 @@ class Learner:
         }
         """What losses take from the head: coefficients, A^-1, how much of the width P adds, the arms' frequencies."""
         self.skill_gate = SkillGate(n_arms=n_arms, feedback=feedback)
+        norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
+        has_gate = bool(self.objective.gated) or any(norm.statistics == "gated" for norm in norms)
+        self.gated = has_gate and recipe.learning.gate_exponent > 0
+        """Whether weights depend on the policy's skill, so that it must be kept up."""
         self.gate = 0.0
         """What the weights of gated terms are multiplied with."""
         self.step_number = 0
@@ -144,13 +147,6 @@ class Learner:
         norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
         own = any(norm.statistics != "source" or norm.by_channel for norm in norms)
         return self.objective.needs_target or (self.recipe.learning.target_statistics and own)
-
-    @property
-    def gated(self) -> bool:
-        """Whether weights depend on the policy's skill, so that it must be kept up."""
-        norms = (module for module in self.encoder.modules() if isinstance(module, DomainNorm))
-        terms = bool(self.objective.gated) or any(norm.statistics == "gated" for norm in norms)
-        return terms and self.recipe.learning.gate_exponent > 0
 
     @property
     def stores_target(self) -> bool:

@@ -176,7 +176,8 @@ class RidgeHead:
             self.statistics = self.trust.statistics
             return
         self.statistics.update(features, arms, rewards)
-        self._change_form()
+        if isinstance(self.statistics, DualRidge):
+            self._change_form()
 
     def play(
         self, features: AnyArray, rewards: FloatArray, *, first_round: int, available: BoolArray | None = None

@@ -243,7 +243,8 @@ class PrimalRidge:
 
     def score(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Mean z.theta and variance z'A^-1 z of contexts (B, d) under every head, each (B, heads)."""
-        return ridge_scores(self.theta, self.inverse, unit_scale(contexts), kernels)
+        usual = contexts.dtype == np.float64 and contexts.flags.c_contiguous
+        return ridge_scores(self.theta, self.inverse, contexts if usual else unit_scale(contexts), kernels)
 
     def products(self, contexts: AnyArray) -> tuple[FloatArray, FloatArray, bool]:
         """The factors of an episode's covariances: A^-1 z (heads, B, d) and z (B, d); and that they are not direct."""

@@ -103,6 +103,7 @@ _OUTLIER = 1e4  # far beyond the square root of n deviations that a value seen o
 _TAIL = 0.001
 _SMALLEST_SCALE = 1.0 / 4.0
 _COLUMNS = 64
+_MOST_ALIGNED = 2048
 
 
 class OutlierWarning(UserWarning):
@@ -127,6 +128,11 @@ class Standardise:
     ``by_domain=[0, 3]`` does so for the numbers in these places alone. Batches of ``fit`` are then the domains in their
     order, and a domain without contexts borrows the statistics of the first.
 
+    ``align`` also turns the first domain, the source, towards the last, each standardised by itself. "coral" (Sun,
+    Feng, Saenko 2016) gives its numbers the covariance of the target: whitened, then coloured anew, both with a ridge
+    of 1. "subspace" (Fernando et al. 2013) maps its ``components`` principal components, half of the numbers unless
+    given, to those of the target. Both have a closed form, and need no reward.
+
     ``uint8`` contexts are images, whose scale is known; they are read as [0, 1] before anything else.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, transform=daband.Standardise())
@@ -135,7 +141,15 @@ class Standardise:
     (3,)
     """
 
-    def __init__(self, *, components: int | None = None, by_domain: bool | Sequence[int] = False) -> None:
+    def __init__(
+        self, *, components: int | None = None, by_domain: bool | Sequence[int] = False, align: str | None = None
+    ) -> None:
+        if align not in (None, "coral", "subspace"):
+            raise InvalidInput(f"align must be 'coral', 'subspace' or None, got {align!r}")
+        if align == "coral" and components is not None:
+            raise InvalidInput("align='coral' keeps all numbers: leave components out")
+        self.align = align
+        by_domain = True if align else by_domain
         self.components = None if components is None else whole("components", components, least=1)
         places = () if isinstance(by_domain, bool) else tuple(whole("by_domain", place, least=0) for place in by_domain)
         self.by_domain: bool | tuple[int, ...] = by_domain if isinstance(by_domain, bool) else places
@@ -153,7 +167,11 @@ class Standardise:
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """One more than a context has numbers, or than there are components: the constant."""
-        return (math.prod(context_shape) if self.components is None else self.components) + 1
+        size = math.prod(context_shape)
+        if self.align is not None and size > _MOST_ALIGNED:
+            raise InvalidInput(f"align takes contexts of at most {_MOST_ALIGNED:,} numbers, these have {size:,}")
+        whole_size = max(1, size // 2) if self.align == "subspace" else size
+        return (whole_size if self.components is None else self.components) + 1
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
         """Fit on batches of contexts (n_i, *C): of each domain in turn, or with ``by_domain=False`` all together."""
@@ -188,12 +206,31 @@ class Standardise:
                     for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
                         all_domains[domain, part][own[part]] = of_domain[own[part]]
         axes = None
-        if self.components is not None:
+        if self.components is not None and self.align is None:
             steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]
             pairs = [(steps[domain % domains], batch) for domain, batch in enumerate(flat) if len(batch)]
             axes = PCA(self.components).fit(*[step(unit_scale(batch))[:, :-1] for step, batch in pairs]).axes
-        self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
+        turns = [axes] * domains
+        if self.align is not None and domains > 1 and len(filled) == domains:
+            turns = self._aligning_axes([_step(*rows) for rows in zip(mean, deviation, strict=True)], flat)
+        elif self.align == "subspace":
+            turns = [np.eye(self.n_features((dim,)) - 1, dim)] * domains
+        self._steps = [_step(m, d, axes) for m, d, axes in zip(mean, deviation, turns, strict=True)]
         return self
+
+    def _aligning_axes(self, steps: Sequence[StandardiseStep], flat: Sequence[AnyArray]) -> list[FloatArray | None]:
+        """For each domain, what its standardised numbers are multiplied by; the last is the target."""
+        rows = [step(unit_scale(batch))[:, :-1] / step.scale for step, batch in zip(steps, flat, strict=True)]
+        covariances = [part.T @ part / max(1, len(part)) for part in rows]
+        dim = len(covariances[-1])
+        axes: list[FloatArray | None] = []
+        if self.align == "coral":
+            coloured = _power(covariances[-1] + np.eye(dim), 0.5)
+            axes = [(_power(own + np.eye(dim), -0.5) @ coloured).T for own in covariances[:-1]]
+            return [*axes, np.eye(dim)]
+        kept = self.n_features((dim,)) - 1
+        bases = [np.linalg.eigh(own)[1][:, ::-1][:, :kept] for own in covariances]
+        return [(own @ own.T @ bases[-1]).T for own in bases[:-1]] + [bases[-1].T]
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Features (n, d + 1) of contexts (n, *C) of a domain."""
@@ -202,7 +239,8 @@ class Standardise:
         def watch(rows: FloatArray, deviations: FloatArray) -> None:
             _warn_of_outlier(rows, deviations, step.mean)
 
-        return step(unit_scale(contexts.reshape(-1, step.n_inputs)), watch=watch)
+        rows = contexts.reshape(-1, len(step.mean))
+        return step(rows if rows.dtype == np.float64 else unit_scale(rows), watch=watch)
 
     def frozen(self, domain: int = 0) -> StandardiseStep:
         """What it does to contexts of a domain, as fitted."""
@@ -215,6 +253,8 @@ class Standardise:
     def settings(self) -> dict[str, Any]:
         """What ``Standardise(**settings)`` needs to make the same, unfitted."""
         by_domain = self.by_domain if isinstance(self.by_domain, bool) else list(self.by_domain)
+        if self.align is not None:
+            return {"components": self.components, "align": self.align}
         return {"components": self.components, **({"by_domain": by_domain} if by_domain else {})}
 
     def state(self) -> dict[str, AnyArray]:
@@ -222,17 +262,24 @@ class Standardise:
         if len(self._steps) < 2:  # a file of one domain's statistics has vectors
             return self._steps[0].arrays() if self._steps else {}
         first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
-        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in ("mean", "deviation")}}
+        own = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
+        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in own if name in first}}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
         if state:
             mean = np.atleast_2d(restored_array(state, "mean", np.zeros(state["mean"].shape)))
             deviation = np.atleast_2d(restored_array(state, "deviation", np.zeros(state["mean"].shape)))
-            axes = None
-            if self.components is not None:
-                axes = restored_array(state, "axes", np.zeros((self.components, mean.shape[1])))
-            self._steps = [_step(*rows, axes) for rows in zip(mean, deviation, strict=True)]
+            kept = self.n_features((mean.shape[1],)) - 1
+            axes: Sequence[FloatArray | None] = [None] * len(mean)
+            if self.align is not None and "axes" in state:
+                shape = (len(mean), kept, mean.shape[1])
+                axes = list(
+                    restored_array(state, "axes", np.zeros(shape if len(mean) > 1 else shape[1:])).reshape(shape)
+                )
+            elif self.components is not None:
+                axes = [restored_array(state, "axes", np.zeros((kept, mean.shape[1])))] * len(mean)
+            self._steps = [_step(m, d, own) for m, d, own in zip(mean, deviation, axes, strict=True)]
 
 
 def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
@@ -245,6 +292,13 @@ def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray)
         OutlierWarning,
         stacklevel=7,
     )
+
+
+def _power(matrix: FloatArray, exponent: float) -> FloatArray:
+    """A power of a symmetric positive matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    power: FloatArray = (vectors * np.maximum(values, 1e-12) ** exponent) @ vectors.T
+    return power
 
 
 def _step(mean: FloatArray, deviation: FloatArray, axes: FloatArray | None = None) -> StandardiseStep:

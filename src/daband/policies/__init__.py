@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from daband.linear import Decision
 from daband.policies.for_pair import default_transform, setting_defaults
-from daband.policies.policy import Policy, RewardedDecision, build, load, policies, read_checkpoint, read_notes
+from daband.policies.policy import (
+    Policy,
+    RewardedDecision,
+    build,
+    join_decisions,
+    load,
+    policies,
+    read_checkpoint,
+    read_notes,
+)
 from daband.policies.random import Random
 from daband.policies.reward_scale import RewardRange
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
@@ -19,6 +28,7 @@ from daband.policies.rounds import (
     check_rewards,
     resolve_weighting,
 )
+from daband.policies.trees import Trees
 
 if TYPE_CHECKING:
     from daband.learning import Recipe
@@ -37,6 +47,7 @@ __all__ = [
     "RewardRange",
     "RewardedDecision",
     "RidgePolicy",
+    "Trees",
     "adapt_stacked",
     "build",
     "can_stack",
@@ -47,6 +58,7 @@ __all__ = [
     "check_rewards",
     "default_transform",
     "device_named",
+    "join_decisions",
     "load",
     "policies",
     "read_checkpoint",

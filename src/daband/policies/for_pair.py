@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from daband.domain_names import DomainNames
 from daband.errors import InvalidInput, did_you_mean
 from daband.linear import PCA, Standardise
 from daband.shift import ShiftLike, as_shift
@@ -37,19 +38,24 @@ def policy_for_pair(kind: type[_P], pair: Any, settings: Mapping[str, Any]) -> _
         raise InvalidInput(f"{kind.__name__} has no setting {unknown!r}{hint} (its settings: {', '.join(free)})")
     arguments = {name: getattr(pair, name) for name in _OF_THE_PAIR}
     arguments["shift"] = getattr(pair, "shift", None)
+    domains = getattr(pair, "domains", None)
+    if domains not in (None, DomainNames()):
+        arguments["domains"] = domains
     if "transform" not in settings:
         arguments["transform"] = default_transform(kind, pair, shift=settings.get("shift"))
     arguments |= settings
-    linear = getattr(kind, "scale_matters", False) and not getattr(kind, "learns_by_gradients", False)
+    linear = "ridge" in offered and not getattr(kind, "learns_by_gradients", False)
     if linear and isinstance(arguments["transform"], Standardise):
         n_features = arguments["transform"].n_features(tuple(pair.context_shape))
         if "alpha" not in settings:
             arguments["alpha"] = standardised_alpha(n_features)
             arguments.setdefault("ridge", standardised_ridge(n_features))
     policy = kind(**{name: value for name, value in arguments.items() if name in offered})
-    table = getattr(pair, "table", None)
-    if table is not None:
-        policy.table = table  # type: ignore[attr-defined]
+    if "domains" in arguments and "domains" not in offered:
+        policy.domains = arguments["domains"]  # type: ignore[attr-defined]
+    if getattr(pair, "table", None) is not None:
+        policy.table = pair.table  # type: ignore[attr-defined]
+    policy.arm_names = getattr(pair, "class_names", None)  # type: ignore[attr-defined]
     return policy
 
 
@@ -87,14 +93,19 @@ def standardised_ridge(n_features: int) -> float:
     return 0.1 / standardised_alpha(n_features)
 
 
-def default_transform(kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None) -> Any:
+def default_transform(
+    kind: type, pair: Any, *, components: int | None = None, shift: ShiftLike = None, align: str | None = None
+) -> Any:
     """What stands in front of a policy unless the caller says otherwise.
 
     A linear policy takes contexts as they are, and its widths grow with their scale: it gets ``Standardise``, unless
     contexts are images (``uint8``), whose scale is known. A network gets it for vectors, unless their style differs:
     then it normalises its input itself, each domain by its own statistics. With ``components`` contexts are reduced to
-    so many principal components, or as many as there are. ``shift`` is that of the pair, unless another is given.
+    so many principal components, or as many as there are; with ``align`` the source is turned towards the target as
+    ``Standardise`` says. ``shift`` is that of the pair, unless another is given.
     """
+    if align is not None:
+        return Standardise(align=align)
     reduced = None if components is None else min(components, math.prod(pair.context_shape))
     images = pair.target.read(np.zeros(1, np.int64)).dtype == np.uint8
     assumed = getattr(pair, "shift", None) if shift is None else as_shift(shift, context_shape=pair.context_shape)

@@ -28,10 +28,11 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
-from daband.encoders import freeze_encoder
+from daband.domain_names import DomainNames
+from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning import EncoderSettings, InferenceEncoder, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
+from daband.learning import ContextBuffer, EncoderSettings, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
 from daband.linear import (
     ArmModel,
     Decision,
@@ -204,6 +205,7 @@ class NeuralLinUCB(Policy):
             unless given. It decides whose statistics normalise, and which terms of the named recipes are aligned.
         half_life: after how many rounds, or how much of the ``time`` that ``update`` is told, a round counts half in
             the heads, and is half as likely to be drawn by a gradient step.
+        domains: the names of the sources and targets, one of each by default.
 
     >>> policy = daband.NeuralLinUCB(context_shape=(8,), n_arms=3, recipe="small", seed=0)
     >>> skipped = policy.update([[1.0] * 8] * 64, [0] * 64, [1.0] * 64)
@@ -240,6 +242,7 @@ class NeuralLinUCB(Policy):
         seed: int = 0,
         shift: ShiftLike = None,
         half_life: float | None = None,
+        domains: DomainNames | None = None,
     ) -> None:
         super().__init__(
             context_shape=context_shape,
@@ -250,6 +253,7 @@ class NeuralLinUCB(Policy):
             seed=seed,
             shift=shift,
             half_life=half_life,
+            domains=domains,
         )
         if feedback not in FEEDBACKS:
             raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
@@ -280,6 +284,7 @@ class NeuralLinUCB(Policy):
             seed=self.seed,
             device=self._device,
             module=encoder if isinstance(encoder, nn.Module) else None,
+            domains=self.domains,
         )
         exploration = Exploration(
             explore,
@@ -293,6 +298,7 @@ class NeuralLinUCB(Policy):
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
         self._target_alone: ReplayBuffers | None = None
+        self._counted: tuple[object, ReplayBuffers] | None = None
         self._rate = 0.0
         self._prior: FloatArray | None = None
         self._refitted_at = 0
@@ -362,7 +368,7 @@ class NeuralLinUCB(Policy):
 
     def latent(self, contexts: AnyArray, domain: str = "source") -> FloatArray:
         """The features that the network's head works on: (B, d), or (B, K, d) with shared arms."""
-        checked, where = self._check_contexts(contexts), self.domains.index(domain)
+        checked, where = self._check_contexts(contexts), self._index(domain)
         return self._encode(self._acting.experts[0], self._transform_contexts(checked, where), where)
 
     def settings(self) -> dict[str, Any]:
@@ -392,12 +398,22 @@ class NeuralLinUCB(Policy):
         """The replay buffers that steps draw from: those of the target alone where the source counts for nothing."""
         trust = self._head.trust
         if trust is None or trust.discount > 0.0 or not len(self._buffers.target_rounds):
-            return self._buffers
+            return self._buffers if self._source_weights.all() else self._counted_buffers()
         if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
             empty = self._make_buffers(self.n_arms)
             first = self.domains.first_target
             self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *self._buffers.rounds[first:]))
         return self._target_alone
+
+    def _counted_buffers(self) -> ReplayBuffers:
+        """The replay buffers with those of sources that count for nothing empty; the same ones while none changes."""
+        counts = (*(self._source_weights > 0).tolist(), *[True] * len(self.domains.targets))
+        if self._counted is None or self._counted[0] != (counts, id(self._buffers)):
+            empty = self._make_buffers(self.n_arms).rounds
+            every = zip(self._buffers.rounds, empty, counts, strict=True)
+            rounds = [own if used else none for own, none, used in every]
+            self._counted = (counts, id(self._buffers)), replace(self._buffers, rounds=tuple(rounds))
+        return self._counted[1]
 
     @property
     def alignment(self) -> str:
@@ -442,7 +458,7 @@ class NeuralLinUCB(Policy):
         self._acting = Acting(experts, tuple(shares[ready].tolist()))
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
-        transformed = super()._transform_contexts(contexts, domain)
+        transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
         return transformed if self._layout is None else channels_first(transformed, self._layout)
 
     def _encode(self, expert: Expert, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
@@ -497,7 +513,9 @@ class NeuralLinUCB(Policy):
                 members.append(replace(member, constant=expert.features.constant))
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
-            buffer = self._buffers.target if self.domains.is_target(domain) else self._buffers.source
+            buffer: ContextBuffer = self._buffers.rounds[domain]
+            if self.domains.is_target(domain):
+                buffer = self._buffers.unlabelled[domain - self.domains.first_target]
             reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
             tuple(members),
@@ -505,7 +523,7 @@ class NeuralLinUCB(Policy):
             self.counts.copy(),
             layout=self._layout,
             reference=reference,
-            seen_target=len(self._buffers.target) > 0,
+            seen_target=any(len(buffer) for buffer in self._buffers.unlabelled),
         )
 
     def _probabilities(
@@ -525,7 +543,8 @@ class NeuralLinUCB(Policy):
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         predicted = None
-        if self._learner.gated and not self.domains.is_target(domain):
+        in_source = domain < len(self.domains.sources)
+        if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
@@ -556,11 +575,12 @@ class NeuralLinUCB(Policy):
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         features = [self._encode(expert, contexts, domain) for expert in experts]
-        if len(experts) == 1:
+        weights = self._domain_weights(domain, 1)
+        if len(experts) == 1 and weights is None:
             with self._locks.state:
                 decision = experts[0].head.play(features[0], rewards, first_round=first_round, available=available)
         else:
-            new = self._distinct.add(contexts) if len(experts) == len(self._experts) else None
+            new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
             parts = []
             for row in range(len(contexts)):
                 one = slice(row, row + 1)
@@ -568,10 +588,11 @@ class NeuralLinUCB(Policy):
                 mask = None if available is None else available[one]
                 parts.append(self._decide_by_heads(self._acting, own, mask, first_round + row, None))
                 arm = parts[-1].arm
-                self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], None, None if new is None else new[one])
+                is_new = None if new is None else new[one]
+                self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], weights, is_new)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
-        self._remember(contexts, decision.arm, played, domain, None, decision.mean)
+        self._remember(contexts, decision.arm, played, domain, self._domain_weights(domain, len(played)), decision.mean)
         return decision
 
     @property
@@ -601,10 +622,10 @@ class NeuralLinUCB(Policy):
                 expert.features.fit(*contexts)
         self._publish()
 
-    def _observe(self, contexts: AnyArray) -> None:
+    def _observe(self, contexts: AnyArray, domain: int) -> None:
         self._warn_of_large_pixels(contexts)
         if self._learner.stores_target:
-            self._buffers.target.add(contexts)
+            self._buffers.unlabelled[domain - self.domains.first_target].add(contexts)
 
     @property
     def can_discount(self) -> bool:
@@ -650,7 +671,7 @@ class NeuralLinUCB(Policy):
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
-        if not self.domains.is_target(domain):
+        if domain < len(self.domains.sources):
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
@@ -801,7 +822,11 @@ class NeuralLinUCB(Policy):
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()
         return ReplayBuffers.empty(
-            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device
+            (*lead, *self._encoded_shape),
+            self.recipe.replay,
+            seed=self.seed,
+            device=self._device,
+            domains=self.domains,
         )
 
     # Files.

@@ -32,13 +32,14 @@ import copy
 import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from daband.arguments import checked_class_names
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
@@ -64,9 +65,9 @@ from daband.policies.rounds import (
     LARGEST_WEIGHT,
     PendingRounds,
     RoundIds,
-    check_arms,
     check_available,
     check_contexts,
+    check_played,
     check_prior_trust,
     check_propensities,
     check_rewards,
@@ -241,6 +242,7 @@ class Policy(ABC, metaclass=_PolicyType):
         seed: int,
         shift: ShiftLike = None,
         half_life: float | None = None,
+        domains: DomainNames | None = None,
     ) -> None:
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
@@ -266,14 +268,15 @@ class Policy(ABC, metaclass=_PolicyType):
         if self.half_life is not None and not self.half_life > 0:
             raise InvalidInput(f"half_life must be a number > 0, or None, got {half_life!r}")
         self._clock = 0.0
-        self.domains = DomainNames()
-        """The names of the domains; hooks get a domain's index in them."""
+        self._domains = DomainNames() if domains is None else domains
+        self._source_weights: FloatArray = np.ones(self._domains.first_target)
         self._domain = 0
         self.rounds_decided = 0
         self.rounds_learned = 0
         self._ids = RoundIds(self.id_window)
         self._pending = PendingRounds()
         self._table: TableTransform | None = None
+        self._arm_names: tuple[str, ...] | None = None
         self.log_parts: frozenset[str] = frozenset()
         """Digests of the parts of logs that ``fit_log`` has taught it: none is counted twice. Files hold them."""
 
@@ -338,7 +341,8 @@ class Policy(ABC, metaclass=_PolicyType):
         for i in range(len(contexts)):
             mask = None if available is None else available[i : i + 1]
             decision = self._decide(contexts[i : i + 1], domain, mask, first_round + i, None)
-            self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain, None)
+            weights = self._domain_weights(domain, 1)
+            self._learn(contexts[i : i + 1], decision.arm, rewards[i, decision.arm], domain, weights)
             decisions.append(decision)
         return join_decisions(decisions)
 
@@ -352,8 +356,8 @@ class Policy(ABC, metaclass=_PolicyType):
     def _prepare(self, contexts: Sequence[AnyArray]) -> None:
         """Look at batches of unlabelled contexts, behind the transform, before the first round."""
 
-    def _observe(self, contexts: AnyArray) -> None:
-        """See unlabelled target contexts."""
+    def _observe(self, contexts: AnyArray, domain: int) -> None:
+        """See unlabelled contexts of a target."""
 
     def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
         return {}
@@ -487,9 +491,8 @@ class Policy(ABC, metaclass=_PolicyType):
         with self._locks.write:
             checked = self._check_contexts(contexts)
             n = len(checked)
-            where = self._domain if domain is None else self.domains.index(domain)
-            arms = check_arms(arm, n, self.n_arms)
-            rewards = check_rewards(reward, (n,))
+            where = self._index(domain)
+            arms, rewards = check_played(arm, reward, n, self.n_arms)
             self._scale.check(rewards)
             weighting, propensities = "none", None
             if propensity is not None or propensity_weighting is not None:
@@ -559,10 +562,16 @@ class Policy(ABC, metaclass=_PolicyType):
         """Whether there is nothing left for ``prepare`` to do."""
         return self.transform is None or self.transform.fitted
 
-    def observe_target(self, contexts: ArrayLike) -> None:
-        """Unlabelled contexts of the target, (B, *context_shape). Policies that do not adapt ignore them."""
+    def observe_target(self, contexts: ArrayLike, domain: str | None = None) -> None:
+        """Unlabelled contexts of a target, (B, *context_shape). Policies that do not adapt ignore them.
+
+        ``domain`` is the target's name, where there are several.
+        """
+        where = self._index("target" if domain is None else domain)
+        if not self.domains.is_target(where):
+            raise InvalidInput(f"domain must be a target ({', '.join(self.domains.targets)}), got {domain!r}")
         with self._locks.write:
-            self._observe(self._transform_contexts(self._check_contexts(contexts), self.domains.first_target))
+            self._observe(self._transform_contexts(self._check_contexts(contexts), where), where)
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
@@ -570,6 +579,44 @@ class Policy(ABC, metaclass=_PolicyType):
             check_whole("steps", steps, least=0)
         with self._locks.write:
             return self._adapt(steps)
+
+    @property
+    def domains(self) -> DomainNames:
+        """The names of the sources and targets; ``for_pair`` sets them. Hooks get a domain's index in them."""
+        return self._domains
+
+    @domains.setter
+    def domains(self, domains: DomainNames) -> None:
+        if "domains" in setting_defaults(type(self)) or self.rounds_learned:
+            raise AttributeError("domains are fixed once a policy learns, or where its constructor takes them")
+        self._domains, self._source_weights = domains, np.ones(domains.first_target)
+
+    @property
+    def source_weights(self) -> dict[str, float]:
+        """How much a round of each source counts, 1 at most; ``train`` sets it where there are several sources.
+
+        It may be set by hand, ``policy.source_weights = {"de": 1, "fr": 0.2}``, for the rounds to come.
+        """
+        return dict(zip(self.domains.sources, self._source_weights.tolist(), strict=True))
+
+    @source_weights.setter
+    def source_weights(self, weights: Mapping[str, float]) -> None:
+        strangers = [name for name in weights if name not in self.domains.sources]
+        if strangers:
+            raise InvalidInput(
+                f"source_weights has {strangers[0]!r}, which is no source ({', '.join(self.domains.sources)})"
+            )
+        given = np.array([checked_number("source_weights", weights.get(name, 1.0)) for name in self.domains.sources])
+        if not ((given >= 0).all() and (given <= 1).all() and given.any()):
+            raise InvalidInput(f"source_weights must lie in [0, 1], and one of them above 0, got {dict(weights)}")
+        with self._locks.write:
+            self._source_weights = given
+
+    def _domain_weights(self, domain: int, n: int) -> FloatArray | None:
+        """The weights (n,) of rounds of a domain; None where each counts once."""
+        if domain >= len(self._source_weights) or self._source_weights[domain] == 1.0:
+            return None
+        return np.full(n, self._source_weights[domain])
 
     @property
     def domain(self) -> str:
@@ -622,7 +669,7 @@ class Policy(ABC, metaclass=_PolicyType):
                 "and has no method _freeze of its own, which returns what it decides with"
             )
         with self._locks.write, self._locks.state:
-            where = self._domain if domain is None else self.domains.index(domain)
+            where = self._index(domain)
             if not self._scale.known:
                 raise InvalidInput(
                     "policy: reward_range='auto' has not seen enough rewards to know the range; update with more "
@@ -653,6 +700,9 @@ class Policy(ABC, metaclass=_PolicyType):
                     "for a new arm; add arms before the first update, or give the range"
                 )
             self._grow()
+            if self._arm_names is not None:
+                name = str(self.n_arms)
+                self._arm_names = (*self._arm_names, f"arm {name}" if name in self._arm_names else name)
             self.__dict__["n_arms"] += 1
             self._set_round_shape()
             return self.n_arms - 1
@@ -670,6 +720,7 @@ class Policy(ABC, metaclass=_PolicyType):
             "seed": self.seed,
             **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.half_life is None else {"half_life": self.half_life}),
+            **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
         }
 
     def plan(self, episodes: int) -> None:
@@ -727,6 +778,15 @@ class Policy(ABC, metaclass=_PolicyType):
         with self._locks.write:
             self._table = table
 
+    @property
+    def arm_names(self) -> tuple[str, ...] | None:
+        """A name per arm, as logs and exported files have it; ``for_pair`` sets the pair's. A saved file holds it."""
+        return self._arm_names
+
+    @arm_names.setter
+    def arm_names(self, names: Sequence[str] | None) -> None:
+        self._arm_names = None if names is None else checked_class_names(names, self.n_arms, "arm_names")
+
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and "_constructed" in self.__dict__ and not _may_set(self, name):
             raise AttributeError(_refusal(self, name))
@@ -768,6 +828,8 @@ class Policy(ABC, metaclass=_PolicyType):
             settings = {**self.settings(), "policy": self.name}
             if self._table is not None:
                 settings["table"] = self._table.state()
+            if self._arm_names is not None:
+                settings["arm_names"] = list(self._arm_names)
             arrays = self._arrays(replay=replay)
             if self.transform is not None:
                 arrays.update({f"transform/{name}": array for name, array in self.transform.state().items()})
@@ -801,6 +863,8 @@ class Policy(ABC, metaclass=_PolicyType):
         arrays["reward_scale"] = self._scale.state()
         if self.half_life is not None:
             arrays["clock"] = np.array([self._clock])
+        if len(self._source_weights) > 1:
+            arrays["source_weights"] = self._source_weights
         ids = self._ids if replay else RoundIds(self._ids.window)
         arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
         arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
@@ -813,6 +877,8 @@ class Policy(ABC, metaclass=_PolicyType):
         self._domain = range(len(self.domains))[int(arrays["domain"][0])]
         self._scale.restore(arrays["reward_scale"])
         self._clock = float(arrays["clock"][0]) if self.half_life is not None else 0.0
+        if len(self._source_weights) > 1:
+            self._source_weights = np.array(arrays["source_weights"])
         self._ids.restore(below("ids/", arrays))
         self._pending.restore(below("pending/", arrays))
         self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
@@ -824,10 +890,6 @@ class Policy(ABC, metaclass=_PolicyType):
             return copy.deepcopy(self.__dict__)
 
     # Between what users call and what a policy implements.
-
-    @property
-    def _state_guard(self) -> AbstractContextManager[object]:
-        return self._locks.state if self.locks_state else _NO_LOCK
 
     def _decide_request(
         self, request: tuple[AnyArray, int, BoolArray | None], first_round: int, rule: str | None
@@ -883,11 +945,16 @@ class Policy(ABC, metaclass=_PolicyType):
         weights: FloatArray | None,
         times: FloatArray | None = None,
     ) -> None:
-        unit = self._scale.to_unit(rewards)
+        unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
-        with self._state_guard:
+        with self._locks.state if self.locks_state else _NO_LOCK:
             features = self._transform_contexts(contexts, domain)
-            self._learn(features, arms, unit, domain, self._age(len(arms), weights, times))
+            own = self._domain_weights(domain, len(arms))
+            if own is not None:
+                weights = own if weights is None else own * weights
+            if self.half_life is not None:
+                weights = self._age(len(arms), weights, times)
+            self._learn(features, arms, unit, domain, weights)
             self.rounds_learned += len(arms)
 
     def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
@@ -940,8 +1007,8 @@ class Policy(ABC, metaclass=_PolicyType):
                 predicted = cross_fitted_rewards(flat, arms, unit, n_arms=k, seed=self.seed)
             every = pseudo_rewards(predicted, arms, unit, propensities, largest=k * LARGEST_WEIGHT)
             repeated = np.repeat(features, k, axis=0)
-            ages = self._age(n, None, times)
-            weights = np.full(n * k, 1.0 / k) if ages is None else np.repeat(ages / k, k)
+            counted = self._age(n, self._domain_weights(domain, n), times)
+            weights = np.full(n * k, 1.0 / k) if counted is None else np.repeat(counted / k, k)
             self._learn(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, weights)
             self.rounds_learned += n
 
@@ -954,7 +1021,7 @@ class Policy(ABC, metaclass=_PolicyType):
             first = self.rounds_decided
             self.rounds_decided += len(contexts)
         try:
-            with self._state_guard:
+            with self._locks.state if self.locks_state else _NO_LOCK:
                 decision = self._play(self._transform_contexts(contexts, domain), unit, domain, mask, first)
         except BaseException:
             with self._locks.state:
@@ -1016,9 +1083,15 @@ class Policy(ABC, metaclass=_PolicyType):
         self, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
     ) -> tuple[AnyArray, int, BoolArray | None]:
         checked = self._check_contexts(contexts)
-        where = self._domain if domain is None else self.domains.index(domain)
+        where = self._index(domain)
         mask = None if available is None else check_available(available, len(checked), self.n_arms)
         return checked, where, mask
+
+    def _index(self, domain: str | None) -> int:
+        """The index of a domain; of several targets "target" is the one that ``deploy`` set."""
+        if domain is None or (domain == "target" and self.domains.is_target(self._domain)):
+            return self._domain
+        return self.domains.index(domain)
 
     def _set_round_shape(self) -> None:
         """The shape of what a round brings: one context, or one per arm."""
@@ -1063,21 +1136,28 @@ policies: Registry[type[Policy]] = _PolicyRegistry("policy", "daband.policies")
 
 
 def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = None) -> Policy:
-    """A policy from what ``settings()`` returned, with its registered name under "policy" and its table under "table".
+    """A policy from what ``settings()`` returned, with "policy", its registered name, "table" and "arm_names".
 
     ``encoder`` is the module where the policy has a custom one, ``transform`` the object where that is of another
     library.
     """
     arguments = dict(settings) if encoder is None else {**settings, "encoder": encoder}
     kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
+    arm_names = arguments.pop("arm_names", None)
     arguments["context_shape"] = tuple(arguments["context_shape"])
     if arguments["reward_range"] != "auto":
         arguments["reward_range"] = tuple(arguments["reward_range"])
     if "transform" in arguments:
         arguments["transform"] = build_transform(arguments["transform"], transform)
+    domains = arguments.pop("domains", None)
+    if domains is not None and "domains" in setting_defaults(kind):
+        arguments["domains"] = DomainNames(**domains)
     policy = kind(**arguments)
+    if domains is not None and "domains" not in setting_defaults(kind):
+        policy.domains = DomainNames(**domains)
     if table is not None:
         policy.table = TableTransform.from_state(table)
+    policy.arm_names = arm_names
     return policy
 
 

@@ -47,6 +47,8 @@ class RewardScale:
         self.low, self.high = (0.0, 1.0) if self.automatic else _checked_range(reward_range)
         self.is_unit = self.low == 0.0 and self.high == 1.0
         """Whether the user's unit is that of policies."""
+        self.is_identity = self.is_unit and not self.automatic
+        """Whether ``to_unit`` leaves rewards as they are."""
         self.clipped = 0
         """How many rewards were clipped."""
 
@@ -86,7 +88,7 @@ class RewardScale:
 
     def to_unit(self, rewards: FloatArray) -> FloatArray:
         """Rewards in the user's units, any shape, as policies learn them."""
-        if self.is_unit and not self.automatic:
+        if self.is_identity:
             return rewards
         unit: FloatArray = (rewards - self.low) / (self.high - self.low)
         if not self.automatic:

@@ -27,7 +27,7 @@ from daband.policies.rounds import (
     LARGEST_RAW_NORM,
     WEIGHTINGS,
     RoundIds,
-    check_arms,
+    check_played,
     check_propensities,
     check_rewards,
     resolve_weighting,
@@ -108,10 +108,12 @@ class RidgePolicy(Policy):
         self,
         contexts: AnyArray,
         rewards: FloatArray,
-        domain: int,  # noqa: ARG002
+        domain: int,
         available: BoolArray | None,
         first_round: int,
     ) -> Decision:
+        if self._domain_weights(domain, 1) is not None:
+            return super()._play(contexts, rewards, domain, available, first_round)
         return self._head.play(self._features(contexts), rewards, first_round=first_round, available=available)
 
     def _grow(self) -> None:
@@ -197,7 +199,7 @@ class RidgePolicy(Policy):
         """
         checked = self._check_contexts(contexts)
         n = len(checked)
-        arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
+        arms, rewards = check_played(arm, reward, n, self.n_arms)
         self._scale.check(rewards)
         unit = self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)

@@ -26,6 +26,7 @@ __all__ = [
     "check_available",
     "check_contexts",
     "check_domain",
+    "check_played",
     "check_prior_trust",
     "check_propensities",
     "check_rewards",
@@ -71,7 +72,16 @@ def check_domain(domain: str) -> str:
 
 def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
     """Arms (n,) of 0..n_arms - 1."""
-    array = as_numpy(arm, "arm")
+    return _check_arms(as_numpy(arm, "arm"), n, n_arms)
+
+
+def check_played(arm: ArrayLike, reward: ArrayLike, n: int, n_arms: int) -> tuple[IntArray, FloatArray]:
+    """The arms (n,) that were played and their rewards (n,)."""
+    arms, rewards = as_numpy(arm, "arm"), as_numpy(reward, "reward")
+    return _check_arms(arms, n, n_arms), _check_rewards(rewards, (n,))
+
+
+def _check_arms(array: AnyArray, n: int, n_arms: int) -> IntArray:
     if array.shape != (n,):
         raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
     if array.dtype.kind not in "iu":
@@ -111,10 +121,14 @@ def check_propensities(propensity: ArrayLike, n: int) -> FloatArray:
 
 def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Rewards of this shape; whether they lie within the policy's range is the reward scale's to check."""
-    array: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
-    if array.shape != shape:
-        raise InvalidInput(f"reward must have shape {shape}, got {array.shape}")
-    return array
+    return _check_rewards(as_numpy(reward, "reward"), shape)
+
+
+def _check_rewards(array: AnyArray, shape: tuple[int, ...]) -> FloatArray:
+    rewards: FloatArray = array.astype(np.float64, copy=False)
+    if rewards.shape != shape:
+        raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
+    return rewards
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:

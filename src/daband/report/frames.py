@@ -12,8 +12,7 @@ import polars as pl
 from daband.errors import InvalidInput
 from daband.experiments import Record
 from daband.report.runs import load_runs
-from daband.report.statistics import paired_difference, score_by_seed
-from daband.report.summary import summarise
+from daband.report.summary import paired_difference, score_by_seed, summarise
 
 __all__ = ["compare", "episodes", "frame"]
 
@@ -67,17 +66,13 @@ def compare(runs: Folders, *, baseline: str = "nlinucb", variant: str = "default
     rows: list[dict[str, Any]] = []
     for row in summarise(records):
         paired = None
-        if (row.method, row.variant) != (baseline, variant):
-            here = [record for record in records if record["pair"] == row.pair]
-            paired = paired_difference(
-                score_by_seed(here, (row.method, row.variant), row.metric),
-                score_by_seed(here, (baseline, variant), row.metric),
-            )
+        if row.key != (baseline, variant):
+            of_pair = [record for record in records if record["pair"] == row.pair]
+            scores = (score_by_seed(of_pair, key, row.metric) for key in (row.key, (baseline, variant)))
+            paired = paired_difference(*scores)
         rows.append(
             {
-                "pair": row.pair,
-                "method": row.method,
-                "variant": row.variant,
+                **{name: getattr(row, name) for name in ("pair", "method", "variant")},
                 "seeds": len(row.seeds),
                 "metric": row.metric.field,
                 "accuracy": row.accuracy.value,
@@ -85,10 +80,8 @@ def compare(runs: Folders, *, baseline: str = "nlinucb", variant: str = "default
                 "accuracy_macro": row.accuracy_macro.value,
                 "value": row.value.value,
                 "value_spread": row.value.spread,
-                "regret": row.regret.value,
-                "source_regret": row.source_regret.value,
-                "rounds": row.rounds,
-                "seconds": row.seconds,
+                **{name: getattr(row, name).value for name in ("regret", "source_regret")},
+                **{name: getattr(row, name) for name in ("rounds", "seconds")},
                 "paired_seeds": 0 if paired is None else paired.n,
                 **{
                     name: None if paired is None or np.isnan(getattr(paired, name)) else float(getattr(paired, name))
@@ -113,8 +106,8 @@ def _unique(records: Any) -> list[Record]:
     seen: dict[tuple[Any, ...], Record] = {}
     for record in records:
         identity = tuple(record[name] for name in _IDENTITY)
-        known = seen.setdefault(identity, record)
-        if known is not record and known.get("config_hash") != record.get("config_hash"):
+        first = seen.setdefault(identity, record)
+        if first is not record and first.get("config_hash") != record.get("config_hash"):
             raise InvalidInput(
                 "two runs of other settings have the same pair, method, variant and seed: "
                 f"{', '.join(map(str, identity))}; compare them one folder at a time"

@@ -1,10 +1,15 @@
-"""Writing a report: one HTML page, the same as Markdown, tables for LaTeX, and every figure as a file."""
+"""A folder of runs as a report: the answer first, what is known without labels, each data set, then what ran.
+
+One HTML page, the same as Markdown, tables for LaTeX, and every figure as a file.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +17,54 @@ import matplotlib
 from matplotlib.figure import Figure
 
 import daband
-from daband.files import write_bytes, write_text
-from daband.report.assemble import assemble
-from daband.report.document import drawings, tables
-from daband.report.rendering import render
-from daband.report.sections_results import comparison_table
-from daband.report.style import figure_settings
-from daband.report.summary import MethodSummary
+from daband.errors import InvalidInput
+from daband.experiments import (
+    TARGET_ACCURACY,
+    TARGET_VALUE,
+    AblationRow,
+    Record,
+    ablation_rows,
+    decimals,
+    group_by,
+    metric_of,
+)
+from daband.files import read_json, write_bytes, write_text
+from daband.report.document import Block, Document, Drawing, Folded, Section, Table, Text, Tile
+from daband.report.reference import paper_accuracy
+from daband.report.rendering import caption, render
+from daband.report.runs import RunFiles, load_runs
+from daband.report.sections_results import (
+    ablation_blocks,
+    by_class_blocks,
+    comparison_blocks,
+    comparison_table,
+    decision_sections,
+    pairs_blocks,
+    side_by_side,
+    sweep_blocks,
+)
+from daband.report.sections_runs import (
+    assessment_sections,
+    continued_blocks,
+    learning_blocks,
+    policy_blocks,
+    setup_blocks,
+    warnings_of,
+)
+from daband.report.style import figure_settings, label
+from daband.report.summary import Mean, MethodSummary, Verdict, labelled, pair_family, role_of, summarise, verdict
 
-__all__ = ["markdown_table", "write_report"]
+__all__ = ["assemble", "markdown_table", "write_report"]
 
 FORMATS = ("svg", "png", "pdf")
+_MOST_SWEPT = 4
+"""Settings of a sweep that are looked at closely."""
+_REFERENCE_TILES = {
+    "target_best_value": "value of the best arm of every context: no policy has more",
+    "target_constant_value": "value of the best constant arm: what needs no policy",
+    "logger_value": "what the policy that wrote the log earned in the source",
+}
+"""What values in the user's unit lie between."""
 
 
 def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequence[str] = FORMATS) -> Path:
@@ -43,11 +85,11 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         document = assemble(folder, pair=pair)
         drawn: dict[str, str] = {}
         files: dict[str, bytes] = {}
-        for drawing in drawings(document):
-            drawn[drawing.name] = _saved(drawing.figure, "svg").decode()
+        for drawing in document.each(Drawing):
+            drawn[drawing.name] = _figure_bytes(drawing.figure, "svg").decode()
             drawing.figure.set_layout_engine("none")  # it is laid out now, and the other formats need not do it again
             for ending in formats:
-                content = drawn[drawing.name].encode() if ending == "svg" else _saved(drawing.figure, ending)
+                content = drawn[drawing.name].encode() if ending == "svg" else _figure_bytes(drawing.figure, ending)
                 files[f"{drawing.name}.{ending}"] = content
     beside = folder / "report"
     for part in ("figures", "tables"):
@@ -55,12 +97,11 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         (beside / part).mkdir(parents=True)
     for name, content in files.items():
         (beside / "figures" / name).write_bytes(content)
-    everything = []
-    for table in tables(document):
-        (beside / "tables" / f"{table.name}.tex").write_text(table.latex(), encoding="utf-8")
-        everything.append(table.latex())
+    tables = {table.name: table.latex() for table in document.each(Table)}
+    for name, text in tables.items():
+        (beside / "tables" / f"{name}.tex").write_text(text, encoding="utf-8")
     preamble = "% Tables of a daband report; they need \\usepackage{booktabs} and \\usepackage{graphicx}.\n\n"
-    write_text(beside / "tables.tex", preamble + "\n".join(everything))
+    write_text(beside / "tables.tex", preamble + "\n".join(tables.values()))
     made_by = f"Made by daband {daband.__version__} from the folder {folder.resolve().name}."
     picture = next((ending for ending in ("png", "svg", "pdf") if ending in formats), None)
     write_text(folder / "report.md", render("report.md", document=document, picture=picture, made_by=made_by))
@@ -71,12 +112,251 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
 
 def markdown_table(rows: Sequence[MethodSummary]) -> str:
     """The comparison of methods on one pair as Markdown."""
-    return comparison_table(rows, name="methods", caption="").markdown()
+    return comparison_table(rows, name="methods", about="").markdown()
 
 
-def _saved(figure: Figure, ending: str) -> bytes:
+def _figure_bytes(figure: Figure, ending: str) -> bytes:
     content = io.BytesIO()
     # No date in the files: the same runs give the same figures.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
     figure.savefig(content, format=ending, dpi=200, transparent=ending == "svg", metadata=metadata)
     return content.getvalue()
+
+
+def assemble(folder: str | Path, *, pair: str | None = None) -> Document:
+    """The document of a folder of runs.
+
+    Args:
+        folder: what ``daband bench``, ``ablate``, ``sweep`` or ``run`` filled.
+        pair: of a data set with several pairs, the one that is looked at closely; by default the first.
+    """
+    folder = Path(folder)
+    runs = load_runs(folder)
+    pairs = list(dict.fromkeys(run.record["pair"] for run in runs))
+    if pair is not None and pair not in pairs:
+        raise InvalidInput(f"there is no run of the pair {pair!r} in {folder} (there are: {', '.join(pairs)})")
+    sweep = read_json(folder / "sweep.json") if (folder / "sweep.json").is_file() else {}
+    families = group_by(runs, lambda run: pair_family(run.record["pair"]))
+    answers = {family: _answer_of(family, [run.record for run in of]) for family, of in families.items()}
+    sections = [*decision_sections(runs), *assessment_sections(runs)]
+    for family, of in families.items():
+        closely = pair if pair is not None and pair_family(pair) == family else of[0].record["pair"]
+        answer = answers[family] if len(families) > 1 else None
+        sections += _data_set(family, of, closely, sweep if isinstance(sweep, dict) else {}, answer)
+    messages = warnings_of(runs)
+    if messages:
+        blocks: list[Block] = [Text(message, warning=True) for message in messages]
+        sections.append(Section("What to know before trusting this", blocks, 2))
+    sections.append(Section("What ran", setup_blocks(runs), 2))
+    only = next(iter(answers.values())) if len(families) == 1 else _Answer("")
+    return Document(
+        title=f"daband: {', '.join(families)}",
+        headline=" ".join(answer.headline for answer in answers.values()),
+        lead=" ".join(part for part in (only.detail, _lead_of([run.record for run in runs])) if part),
+        tiles=only.tiles,
+        sections=sections,
+    )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The result in a sentence, its qualification, and its numbers."""
+
+    headline: str
+    detail: str = ""
+    tiles: list[Tile] = field(default_factory=list)
+
+
+def _data_set(
+    family: str, runs: Sequence[RunFiles], closely: str, sweep: dict[str, Any], answer: _Answer | None
+) -> list[Section]:
+    pairs = group_by(runs, lambda run: run.record["pair"])
+    closer = _closer(closely, pairs[closely])
+    heading = Section(family, [], 2)
+    if len(pairs) == 1:
+        return [heading, *_results(closely, pairs[closely], sweep), *closer]
+    if answer is not None:
+        heading.blocks.append(Text(f"{answer.headline} {answer.detail}".strip()))
+    sections = [heading]
+    compared = [run.record for run in runs if role_of(run.record) == "comparison"]
+    if compared:
+        sections.append(Section("Every pair", side_by_side(pairs_blocks(family, compared))))
+    folded: list[Block] = []
+    for name, of_pair in pairs.items():
+        results = _results(name, of_pair, sweep, with_figures=False)
+        folded.append(Folded(name, [block for section in results for block in section.blocks]))
+    sections.append(Section("Each pair by itself", folded))
+    if closer:
+        sections.append(Section(f"A closer look: {closely}", [Text(caption("closely", pair=closely))]))
+    return [*sections, *closer]
+
+
+def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with_figures: bool = True) -> list[Section]:
+    """What came out on one pair."""
+    roles = group_by([run.record for run in runs], role_of)
+    blocks: dict[str, list[Block]] = {}
+    if "comparison" in roles:
+        records = roles["comparison"]
+        title = "Accuracy in the target" if metric_of(records) is TARGET_ACCURACY else "Value in the target"
+        title = title if labelled(records) else "What is known without target labels"
+        blocks[title] = comparison_blocks(pair, records, with_figure=with_figures)
+        if not runs[0].shared_arms():  # else there are no classes
+            blocks[title] += by_class_blocks(pair, records, with_figure=with_figures)
+        if with_figures and paper_accuracy(pair):
+            blocks[title].append(Text(_budget_note(runs)))
+    if "ablation" in roles:
+        blocks["What R, P and D are worth"] = ablation_blocks(pair, roles["ablation"], with_figure=with_figures)
+    if "sweep" in roles:
+        blocks["The sweep"] = sweep_blocks(pair, roles["sweep"], sweep, with_figure=with_figures)
+    return [Section(title, side_by_side(of) if with_figures else of) for title, of in blocks.items()]
+
+
+def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
+    """How it came about on one pair: of the comparison, or where there is none, of all runs."""
+    compared = _looked_at(runs)
+    records = [run.record for run in compared]
+    result = verdict(records)
+    best, rival = (None, None) if result is None else (result.best, result.rival)
+    if result is None and compared and not labelled(records):
+        best = compared[-1].key  # nobody knows which is best; presets list the simplest method first
+    parts = {
+        "In the target, with its rewards": continued_blocks(pair, compared),
+        "What the policy sees": policy_blocks(pair, compared, best, rival),
+        "Learning in the source": learning_blocks(pair, compared, best),  # the bound: an assessment says more
+    }
+    return [Section(title, blocks) for title, blocks in parts.items() if blocks]
+
+
+def _looked_at(runs: Sequence[RunFiles]) -> list[RunFiles]:
+    """The runs of the comparison; without one the full and the empty form of each ablation, or the best of a sweep."""
+    roles = group_by(runs, lambda run: role_of(run.record))
+    if "comparison" in roles:
+        return roles["comparison"]
+    if "ablation" in roles:
+        return [run for run in roles["ablation"] if run.key[1].endswith((":RPD", ":none"))]
+    ranked = sorted(summarise([run.record for run in runs]), key=lambda row: -row.rank)
+    best = [row.key for row in ranked[:_MOST_SWEPT]]
+    return [run for run in runs if run.key in best]
+
+
+def _budget_note(runs: Sequence[RunFiles]) -> str:
+    """What differs from the paper's experiment, where the paper's numbers stand beside ours."""
+    options = next((run.config().get("run", {}).get("pair_options") for run in runs if run.path is not None), None)
+    told = ", ".join(f"{name} = {value}" for name, value in options.items()) if options else "the pair's defaults"
+    return caption("budget", rounds=f"{runs[0].record['rounds']:,}", options=told)
+
+
+def _answer_of(family: str, records: Sequence[Record]) -> _Answer:
+    """The answer that the records of one data set give: of a comparison, else of an ablation, else of a sweep."""
+    if not labelled(records):
+        methods = _count(len({(record["method"], record["variant"]) for record in records}), "method")
+        return _Answer(
+            f"{methods.capitalize()} ran on {family}; how good they are in the target is not known: the target has no "
+            "labels.",
+            "The page shows what can be known without them: rewards and regret in the source, which arms are chosen in "
+            "the target, and the observable terms of the bound.",
+        )
+    compared = [record for record in records if role_of(record) == "comparison"]
+    if compared:
+        result = verdict(compared)
+        if result is None:
+            return _Answer(f"No method ran on every pair of {family}, so there is no winner yet.")
+        return _of_comparison(family, result, compared)
+    return _of_ablation(family, records) or _of_sweep(family, records)
+
+
+def _lead_of(records: Sequence[Record]) -> str:
+    """What was run, in two sentences."""
+    rounds = sorted({record["rounds"] for record in records})
+    budget = f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} to {rounds[-1]:,}"
+    rules = sorted({str(record.get("selection", "none")) for record in records} - {"none"})
+    chosen = f" Settings were chosen by: {', '.join(rules)}." if rules else ""
+    return (
+        f"{_count(len(records), 'run')}, {_count(len({record['seed'] for record in records}), 'seed')}, {budget} "
+        f"source rounds each. Methods learned from rewards in the source and saw contexts of the target, never a "
+        f"reward there.{chosen}"
+    )
+
+
+def _of_comparison(family: str, result: Verdict, records: Sequence[Record]) -> _Answer:
+    winner, what, seeds = label(*result.best), result.metric.name, result.mean.seeds
+    pairs = len({record["pair"] for record in records})
+    over = f", the mean of {pairs} pairs" if pairs > 1 else ""
+    digits = result.metric.digits(result.mean.value)
+    score = f"{result.mean.value:,.{digits}f}"
+    tiles = [Tile(result.mean.text(digits), f"{what} of {winner}, {_count(seeds, 'seed')}{over}")]
+    paired = result.paired
+    headline, detail = f"{winner} reaches a {what} of {score} on {family}{over}.", ""
+    if paired is not None and result.rival is not None:
+        name = label(*result.rival)
+        ahead = f"{paired.difference:,.{digits}f} above {name}"
+        between = f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
+        gain, on = f"{paired.difference:+,.{digits}f}", f"paired over {_count(paired.n, 'seed')}"
+        if math.isnan(paired.low):
+            shared = "on a single seed" if seeds == 1 else "but shares only one seed with its rival"
+            headline = f"{winner} is ahead on {family} with a {what} of {score}, {shared}."
+            detail = f"It is {ahead}. One seed says nothing of how sure that is; more seeds would."
+            tiles.append(Tile(gain, f"over {name}; one seed in common, so no interval"))
+        else:
+            tiles.append(Tile(gain, f"over {name}; 95% interval {between}, p = {paired.p_value:.2g}"))
+            if abs(paired.difference) < 0.5 * 10.0**-digits:
+                headline = f"{winner} and {name} do equally well on {family}: {what} {score}{over}."
+                detail = f"The 95% interval of their difference is {between}, {on}."
+            elif paired.low > 0:
+                headline = f"{winner} is best on {family}: {what} {score}{over}, {ahead}."
+                detail = f"The 95% interval of that difference is {between}, {on}."
+            else:
+                headline = f"{winner} leads on {family} with a {what} of {score}{over}, but not clearly."
+                interval = f"the 95% interval of that difference, {between}, {on}"
+                detail = f"It is {ahead}; {interval}, includes no difference at all."
+    if result.metric is TARGET_VALUE:
+        for name, text in _REFERENCE_TILES.items():
+            value = Mean.of([record.get(name) for record in records]).value
+            if value is not None:
+                tiles.append(Tile(f"{value:,.{decimals(value)}f}", text))
+    paper = paper_accuracy(family).get(result.best[0])
+    if paper is not None:
+        tiles.append(Tile(f"{paper.average:.4f}", f"{winner} in the paper, for its own data and budget"))
+    contexts = {record.get("target_contexts") for record in records}
+    if len(contexts) == 1 and None not in contexts:
+        tiles.append(Tile(f"{contexts.pop():,}", "target contexts to evaluate on, which no method saw"))
+    return _Answer(headline, detail, tiles)
+
+
+def _of_ablation(family: str, records: Sequence[Record]) -> _Answer | None:
+    rows = ablation_rows(records)
+    full = [row for row in rows if row.letters == "RPD"]
+    if not full:
+        return None
+    sentences, tiles = [], []
+    for row in full:
+        corrected = [r.p_holm for r in rows if (r.pair, r.base) == (row.pair, row.base) and r.p_holm is not None]
+        clear = sum(p < 0.05 for p in corrected)
+        text = f"{row.base} with R, P and D" + (f", {row.pair}" if len({r.pair for r in full}) > 1 else "")
+        tiles.append(Tile(_score(row), f"{row.metric.name} of {text}, {_count(len(row.seeds), 'seed')}"))
+        if corrected:  # the full form itself is not among them
+            sentences.append(
+                f"Recipe {text}: {clear} of {len(corrected)} reduced forms differ beyond chance (Holm, 5%)."
+            )
+    best = max(full, key=lambda row: -math.inf if row.score is None else row.score)
+    headline = f"With R, P and D together, {best.base} reaches a {best.metric.name} of {_score(best)} on {family}."
+    return _Answer(headline, " ".join(sentences[:4]), tiles[:4])
+
+
+def _score(row: AblationRow) -> str:
+    return Mean(row.score, row.score_spread, 1).text(row.metric.digits(row.score))
+
+
+def _of_sweep(family: str, records: Sequence[Record]) -> _Answer:
+    rows = summarise(records)
+    best = max(rows, key=lambda row: row.rank)
+    settings = _count(len({row.variant for row in rows}), "setting")
+    score = Mean(best.score.value, 0.0, 1).text(best.metric.digits(best.score.value))
+    return _Answer(
+        f"Of {settings} on {family}, {best.variant} is best: {label(best.method)} has a {best.metric.name} of {score}.",
+        "The best is known from the target's rewards, which nobody has before the hand-over.",
+    )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"

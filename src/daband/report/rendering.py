@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import re
 import textwrap
+import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import jinja2
 
 from daband.report.style import css_variables, themed
 
-__all__ = ["environment", "html_text", "latex_text", "markdown_text", "render"]
+__all__ = ["caption", "environment", "html_text", "latex_text", "markdown_text", "render"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LATEX = {
@@ -64,9 +65,14 @@ def _environment() -> jinja2.Environment:
     return environment()
 
 
-def _paragraph(text: str) -> str:
-    """Text as one paragraph, wrapped."""
-    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
+def caption(name: str, **values: Any) -> str:
+    """A text of ``captions.toml``, filled in; names in it are plain text, which each language escapes later."""
+    return _environment().from_string(_captions()[name]).render(**values)
+
+
+@lru_cache(maxsize=1)
+def _captions() -> dict[str, str]:
+    return tomllib.loads((_TEMPLATES.parent / "captions.toml").read_text(encoding="utf-8"))
 
 
 def one_line(text: str) -> str:

@@ -68,14 +68,23 @@ class RunFiles:
             raise DataError(f"{path} is damaged: a record per line was expected; remove the run's folder")
         return records
 
-    def source_regret(self) -> tuple[AnyArray, FloatArray] | None:
-        """Rounds and cumulative regret in the source, thinned; None where it is not known."""
-        return _cumulative(self._existing("rounds.npz"))
+    def shared_arms(self) -> bool:
+        """Whether each arm has a context of its own: then arm 3 is another thing in every round."""
+        return bool(self.config().get("policy", {}).get("arms") == "shared")
 
-    def target_regret(self) -> tuple[AnyArray, FloatArray] | None:
-        """The same in the target, for a run that ``daband continue`` has continued."""
-        path = self._existing("continued/done")
-        return None if path is None else _cumulative(path.parent / "rounds.npz")
+    def regret(self, where: str) -> tuple[AnyArray, FloatArray] | None:
+        """Rounds and cumulative regret, thinned, in the source, or in the target for a run that was continued there.
+
+        None where it is not known.
+        """
+        path = self._existing("rounds.npz")
+        if where == "target":
+            path = self._existing("continued/rounds.npz") if self._existing("continued/done") else None
+        regret = None if path is None else read_npz(path, ("regret",)).get("regret")
+        if regret is None or not len(regret) or not np.isfinite(regret).all():
+            return None
+        at = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))
+        return at + 1, np.cumsum(regret)[at]
 
     def continued(self) -> Record | None:
         """The record of the run's sequel in the target, where there is one that is done."""
@@ -127,19 +136,19 @@ def read_records(folder: str | Path) -> list[Record]:
         raise DataError(f"there is no folder {folder}")
     path = folder / "results.json"
     if (folder / "done").exists():
-        return _checked([read_json(folder / "result.json")], folder / "result.json")
+        return _check([read_json(folder / "result.json")], folder / "result.json")
     if not path.is_file():
         done = sorted(folder.glob("*/done"))
         if not done:
             raise DataError(
                 f"{folder} has no results.json and no finished run; `daband bench NAME --out {folder}` makes some"
             )
-        return [_checked([read_json(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
-    records = _checked(read_json(path), path)
+        return [_check([read_json(p.parent / "result.json")], p.parent / "result.json")[0] for p in done]
+    records = _check(read_json(path), path)
     for record in records:
-        own = folder / str(record.get("folder")) / "result.json"
-        if own.is_file() and _as_text(record) != _as_text(_checked([read_json(own)], own)[0]):
-            raise DataError(f"{path} is damaged: it differs from {own}; remove it and run the same command again")
+        of_run = folder / str(record.get("folder")) / "result.json"
+        if of_run.is_file() and _as_text(record) != _as_text(_check([read_json(of_run)], of_run)[0]):
+            raise DataError(f"{path} is damaged: it differs from {of_run}; remove it and run the same command again")
     return records
 
 
@@ -150,15 +159,15 @@ def _as_text(record: Record) -> str:
 
 def common_curve(curves: Sequence[tuple[AnyArray, FloatArray] | None]) -> Curve | None:
     """Curves of several runs over the rounds that all of them have; None where no run has one."""
-    known = [curve for curve in curves if curve is not None and len(curve[0])]
-    if not known:
+    measured = [curve for curve in curves if curve is not None and len(curve[0])]
+    if not measured:
         return None
-    last = min(int(rounds[-1]) for rounds, _ in known)
-    grid = next(rounds[rounds <= last] for rounds, _ in known if int(rounds[-1]) == last)
-    return Curve(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in known]))
+    last = min(int(rounds[-1]) for rounds, _ in measured)
+    grid = next(rounds[rounds <= last] for rounds, _ in measured if int(rounds[-1]) == last)
+    return Curve(grid, np.stack([np.interp(grid, rounds, values) for rounds, values in measured]))
 
 
-def _checked(records: Any, path: Path) -> list[Record]:
+def _check(records: Any, path: Path) -> list[Record]:
     if isinstance(records, list) and not records:
         raise DataError(f"{path} holds no finished run yet")
     if not isinstance(records, list) or not all(
@@ -166,13 +175,3 @@ def _checked(records: Any, path: Path) -> list[Record]:
     ):
         raise DataError(f"{path} is not a list of results that daband wrote")
     return records
-
-
-def _cumulative(path: Path | None) -> tuple[AnyArray, FloatArray] | None:
-    if path is None:
-        return None
-    regret = read_npz(path, ("regret",)).get("regret")
-    if regret is None or not len(regret) or not np.isfinite(regret).all():
-        return None
-    at = np.unique(np.linspace(0, len(regret) - 1, min(len(regret), _POINTS)).round().astype(np.int64))
-    return at + 1, np.cumsum(regret)[at]

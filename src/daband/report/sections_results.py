@@ -1,33 +1,50 @@
-"""Sections of results: methods compared on one pair, by class, and over the pairs of a data set."""
+"""Sections of results: what a policy is worth, methods compared by pair and class, ablations, sweeps."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from daband.arrays import FloatArray
 from daband.evaluation import Paired
-from daband.experiments import TARGET_ACCURACY, Metric, Record, decimals, metric_of
-from daband.report.document import Block, Drawing, Folded, SideBySide, Text
-from daband.report.figures_results import Group, gain_figure, pairs_figure, score_figure
-from daband.report.reference import paper_accuracy
-from daband.report.statistics import Key, paired_difference, score_by_seed, verdict
+from daband.experiments import TARGET_ACCURACY, TARGET_VALUE, Metric, Record, ablation_rows, decimals, metric_of
+from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
+from daband.report.figures import Group, ablation_figure, gain_figure, pairs_figure, score_figure, sweep_figure
+from daband.report.reference import paper_ablation, paper_accuracy
+from daband.report.rendering import caption
+from daband.report.runs import RunFiles
 from daband.report.style import label
-from daband.report.summary import UNKNOWN, Mean, MethodSummary, labelled, summarise
-from daband.report.tables import Cell, Table
+from daband.report.summary import (
+    BASELINE,
+    UNKNOWN,
+    Key,
+    Mean,
+    MethodSummary,
+    key_of,
+    labelled,
+    paired_difference,
+    role_of,
+    score_by_seed,
+    scores,
+    summarise,
+    verdict,
+)
 
 __all__ = [
-    "by_class_blocks", "class_names", "comparison_blocks", "comparison_table", "interval", "mean_cell", "pairs_blocks",
-    "scores", "side_by_side", "slug",
+    "ablation_blocks", "by_class_blocks", "class_names", "comparison_blocks", "comparison_table", "decision_sections",
+    "mean_cell", "pairs_blocks", "side_by_side", "slug", "sweep_blocks", "uplift",
 ]  # fmt: skip
 
-_OURS, _BASELINE = ("daband", "default"), ("nlinucb", "default")
+_OURS = ("daband", "default")
 _WIDEST = 16
 """Classes that fit in the columns of a table; with more of them they become its rows."""
+_REFERENCES = {"target_constant_value": "best constant arm", "logger_value": "logger"}
+"""What a policy is compared with: the fields of a record, and their names."""
+_NO_NUMBER = Cell("-", muted=True)
 
 
 def slug(name: str) -> str:
@@ -35,16 +52,106 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
 
-def interval(paired: Paired | None, digits: int = 3) -> str:
-    """A 95% interval in words; empty where a single seed allows none."""
-    if paired is None or math.isnan(paired.low):
-        return ""
-    return f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
+def mean_cell(mean: Mean, digits: int, *, bold: bool = False, spread: bool = True) -> Cell:
+    """A mean with its deviation as a cell."""
+    if mean.value is None:
+        return Cell(UNKNOWN, muted=True)
+    around = f"{mean.spread:,.{digits}f}" if spread and mean.seeds > 1 else ""
+    return Cell(f"{mean.value:,.{digits}f}", around, bold)
 
 
-def comparison_table(
-    rows: Sequence[MethodSummary], *, name: str, caption: str, records: Sequence[Record] = ()
-) -> Table:
+def side_by_side(blocks: Sequence[Block]) -> list[Block]:
+    """Drawings together in front, in a row where there is room; the rest behind them."""
+    drawings = [block for block in blocks if isinstance(block, Drawing)]
+    others = [block for block in blocks if not isinstance(block, Drawing)]
+    return [SideBySide(drawings), *others] if drawings else list(others)
+
+
+def class_names(records: Sequence[Record]) -> list[str]:
+    """The names of the arms, from the first record that has them; their numbers where none does."""
+    for record in records:
+        per_arm = record.get("per_class") or record.get("target_arm_counts")
+        if per_arm:
+            return [str(name) for name in record.get("class_names") or range(len(per_arm))]
+    return []
+
+
+def uplift(records: Sequence[Record], key: Key, reference: str) -> Paired | None:
+    """How much more a method earns than a reference, paired by seed; None where the reference is not known."""
+    runs = [record for record in records if key_of(record) == key]
+    other = {record["seed"]: record[reference] for record in runs if record.get(reference) is not None}
+    return paired_difference(score_by_seed(runs, key, TARGET_VALUE), other)
+
+
+def decision_sections(runs: Sequence[RunFiles]) -> list[Section]:
+    """What each policy is worth in the rewards' unit, beside what is there without it: for the person who decides.
+
+    One section, where rewards are numbers in a unit and the target of the single pair has labels. Where exactly one
+    arm is right, the accuracy says it all.
+    """
+    compared = [run for run in runs if role_of(run.record) == "comparison"]
+    records = labelled([run.record for run in compared])
+    pairs = {run.record["pair"] for run in runs}
+    if not records or len(pairs) > 1 or metric_of(records) is not TARGET_VALUE:
+        return []
+    pair = pairs.pop()
+    rows = sorted(summarise(records), key=lambda row: -row.rank)
+    digits = decimals(*(row.value.value for row in rows), significant=4)
+    means = {name: Mean.of([record.get(name) for record in records]).value for name in _REFERENCES}
+    references = {name: value for name, value in means.items() if value is not None}
+    columns: list[tuple[str, Sequence[Cell | str]]] = [
+        ("policy", [label(*row.key) for row in rows]),
+        ("value a decision", [mean_cell(row.value, digits, bold=row is rows[0] and len(rows) > 1) for row in rows]),
+    ]
+    for name in references:
+        gains = [uplift(records, row.key, name) for row in rows]
+        columns.append((f"over the {_REFERENCES[name]}", [_difference(gain, digits) for gain in gains]))
+        columns.append(("95% interval", [_interval(gain, digits) for gain in gains]))
+    promises = [_promise([run for run in compared if run.key == row.key], digits) for row in rows]
+    promised = any(text for text, _ in promises)
+    if promised:
+        columns.append(("promised, at least", [text for text, _ in promises]))
+        columns.append(("kept", [text for _, text in promises]))
+    texts = {name: f"{value:,.{digits}f}" for name, value in references.items()}
+    about = caption(
+        "decision", pair=pair, constant=texts.get("target_constant_value"), logger=texts.get("logger_value"),
+        promised=promised,
+    )  # fmt: skip
+    best = Mean.of([record.get("target_best_value") for record in records]).value
+    marks = {_REFERENCES[name]: value for name, value in references.items()}
+    marks |= {} if best is None else {"best arm": best}
+    groups = [Group(label(*row.key), scores(records, row.key, TARGET_VALUE), row.key) for row in rows]
+    told = "; ".join(f"{group.name} {group.values.mean():,.{digits}f}" for group in groups)
+    figure = score_figure(groups, TARGET_VALUE, references=marks)
+    blocks: list[Block] = [
+        Text(_worth(rows[0], records, digits)),
+        Drawing(f"{slug(pair)}-value", figure, caption("value", pair=pair), f"Value by policy: {told}."),
+        Table.of_columns(f"{slug(pair)}-decision", about, *columns),
+    ]
+    return [Section(f"What it is worth: {pair}", blocks, 2)]
+
+
+def _worth(row: MethodSummary, records: Sequence[Record], digits: int) -> str:
+    parts = []
+    for field, words in _REFERENCES.items():
+        gain = uplift(records, row.key, field)
+        if gain is not None:
+            sure = "" if math.isnan(gain.low) else f" (95% interval {_interval(gain, digits)})"
+            parts.append(f"{_difference(gain, digits)}{sure} against the {words}")
+    against = f": {'; '.join(parts)}." if parts else "."
+    return f"{label(*row.key)} earns {row.value.text(digits)} a decision in the target{against}"
+
+
+def _promise(runs: Sequence[RunFiles], digits: int) -> tuple[str, str]:
+    """The lowest bound of a method's assessed runs, and in how many runs it held."""
+    pairs = [(known.low, run.record["target_value"]) for run in runs if (known := run.assessment()) is not None]
+    if not pairs:
+        return "", ""
+    held = sum(came >= low for low, came in pairs)
+    return f"{min(low for low, _ in pairs):,.{digits}f}", f"{held} of {len(pairs)} runs"
+
+
+def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, records: Sequence[Record] = ()) -> Table:
     """Methods on one pair: their score in the target, its gain over Neural-LinUCB, the paper's, and the source's.
 
     The score is the accuracy where exactly one arm pays 1, else the value in the rewards' unit with the regret
@@ -52,36 +159,36 @@ def comparison_table(
     """
     metric = rows[0].metric
     paper = paper_accuracy(rows[0].pair)
-    baseline = score_by_seed(records, _BASELINE, metric)
-    headings = ["method", metric.name, *(["by class"] if metric is TARGET_ACCURACY else ["target regret"])]
-    headings += ["over NLinUCB", "95% interval"] if baseline else []
-    headings += ["paper"] if paper else []
-    table = Table(name, caption, [*headings, "source regret", "rounds", "seeds", "s a run"])
+    theirs = [paper.get(row.method) if row.variant == "default" else None for row in rows]
     best = max(row.rank for row in rows)
     digits = metric.digits(*(row.score.value for row in rows), significant=4)
+    score = [mean_cell(row.score, digits, bold=row.rank == best and len(rows) > 1) for row in rows]
     regret_digits = decimals(*(row.regret.value for row in rows), significant=4)
-    for row in rows:
-        cells: list[Cell | str] = [
-            label(row.method, row.variant),
-            mean_cell(row.score, digits, bold=row.rank == best and len(rows) > 1),
-        ]
-        if metric is TARGET_ACCURACY:
-            cells.append(mean_cell(row.accuracy_macro, 4, spread=False))
-        else:
-            cells.append(mean_cell(row.regret, regret_digits))
-        if baseline:
-            paired = None
-            if (row.method, row.variant) != _BASELINE:
-                paired = paired_difference(score_by_seed(records, (row.method, row.variant), metric), baseline)
-            cells += ["" if paired is None else f"{paired.difference:+,.{digits - 1}f}", interval(paired, digits - 1)]
-        if paper:
-            theirs = paper.get(row.method) if row.variant == "default" else None
-            cells.append(
-                "" if theirs is None else Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True)
-            )
-        regret = mean_cell(row.source_regret, 0 if metric is TARGET_ACCURACY else _source_digits(rows))
-        table.add(*cells, regret, f"{row.rounds:,}", str(len(row.seeds)), f"{row.seconds:,.1f}")
-    return table
+    if metric is TARGET_ACCURACY:
+        beside = "by class", [mean_cell(row.accuracy_macro, 4, spread=False) for row in rows]
+    else:
+        beside = "target regret", [mean_cell(row.regret, regret_digits) for row in rows]
+    baseline = score_by_seed(records, BASELINE, metric)
+    paired = [
+        None if row.key == BASELINE else paired_difference(score_by_seed(records, row.key, metric), baseline)
+        for row in rows
+    ]
+    source_digits = 0 if metric is TARGET_ACCURACY else _source_digits(rows)
+    printed = [
+        "" if one is None else Cell(f"{one.average:.4f}", f"{one.average_spread:.2f}", muted=True) for one in theirs
+    ]
+    return Table.of_columns(
+        name,
+        about,
+        ("method", [label(*row.key) for row in rows]),
+        (metric.name, score),
+        beside,
+        ("over NLinUCB", [_difference(test, digits - 1) for test in paired]) if baseline else None,
+        ("95% interval", [_interval(test, digits - 1) for test in paired]) if baseline else None,
+        ("paper", printed) if paper else None,
+        ("source regret", [mean_cell(row.source_regret, source_digits) for row in rows]),
+        *_budget_columns(rows),
+    )
 
 
 def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
@@ -90,78 +197,51 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
     if not labelled(records):
         return _unlabelled_blocks(pair, rows, class_names(records))
     metric = rows[0].metric
-    spread = "± is the sample standard deviation over seeds; intervals are 95%, paired by seed."
-    caption = f"{pair}: every method learned from source rewards alone and was then held fixed. "
-    references: dict[str, float] = {}
-    if metric is TARGET_ACCURACY:
-        caption += (
-            "Target accuracy is the share of contexts with the right arm, 1 - regret / N, over target contexts that no "
-            f"method saw; “by class” is the mean over classes. {spread}"
-        )
-    else:
-        best, constant = rows[0].best_value, rows[0].constant_value
-        references = {
-            name: value for name, value in (("best constant arm", constant), ("best arm", best)) if value is not None
-        }
-        told = " and ".join(
-            f"the {name} has {value:,.{decimals(value, significant=4)}f}" for name, value in references.items()
-        )
-        caption += (
-            "Target value is the mean expected reward of the chosen arm over target contexts that no method saw, in "
-            f"the rewards' unit; {told}. Regret is the sum over contexts, in the same unit. {spread}"
-        )
-    blocks: list[Block] = []
-    if with_figure and metric is TARGET_ACCURACY:  # values in a unit have their chart where they are decided on
-        groups = []
-        paper = paper_accuracy(pair)
-        for row in rows:
-            theirs = paper.get(row.method) if row.variant == "default" else None
-            key = (row.method, row.variant)
-            groups.append(Group(label(*key), scores(records, key, metric), key, theirs.average if theirs else None))
-        digits = metric.digits(*(row.score.value for row in rows))
-        told = "; ".join(f"{label(row.method, row.variant)} {row.score.value:,.{digits}f}" for row in rows)
-        blocks.append(
-            Drawing(
-                f"{slug(pair)}-{metric.field.removeprefix('target_')}",
-                score_figure(groups, metric),
-                f"{pair}: {metric.name}, zero-shot.",
-                f"{metric.name.capitalize()} by method: {told}.",
-            )
-        )
-    blocks.append(comparison_table(rows, name=f"{slug(pair)}-methods", caption=caption, records=records))
-    return blocks
+    values = {"best constant arm": rows[0].constant_value, "best arm": rows[0].best_value}
+    references = " and ".join(
+        f"the {name} has {value:,.{decimals(value, significant=4)}f}"
+        for name, value in values.items()
+        if value is not None
+    )
+    about = caption("methods", pair=pair, accuracy=metric is TARGET_ACCURACY, references=references)
+    table = comparison_table(rows, name=f"{slug(pair)}-methods", about=about, records=records)
+    if not with_figure or metric is not TARGET_ACCURACY:  # values in a unit have their chart where they are decided on
+        return [table]
+    paper = paper_accuracy(pair)
+    groups = []
+    for row in rows:
+        theirs = paper.get(row.method) if row.variant == "default" else None
+        average = theirs.average if theirs else None
+        groups.append(Group(label(*row.key), scores(records, row.key, metric), row.key, average))
+    digits = metric.digits(*(row.score.value for row in rows))
+    told = "; ".join(f"{label(*row.key)} {row.score.value:,.{digits}f}" for row in rows)
+    drawing = Drawing(
+        f"{slug(pair)}-{metric.field.removeprefix('target_')}",
+        score_figure(groups, metric),
+        caption("score", pair=pair, metric=metric.name),
+        f"{metric.name.capitalize()} by method: {told}.",
+    )
+    return [drawing, table]
 
 
 def _unlabelled_blocks(pair: str, rows: Sequence[MethodSummary], classes: Sequence[str]) -> list[Block]:
     """What is known of methods where the target has no labels: the source, and which arms are chosen in the target."""
     digits = decimals(*(row.source_reward.value for row in rows))
-    logged = [row.logger_value.value for row in rows if row.logger_value.value is not None]
-    caption = (
-        f"{pair}: every method learned from source rewards. The target has no labels, so accuracy, value and regret "
-        "there are not known. "
-    )
+    earned = [f"{row.logger_value.value:,.{digits}f}" for row in rows if row.logger_value.value is not None]
     # A log has the rewards of its logger, whichever method learns from it: they say nothing of a method.
-    caption += (
-        f"The policy that wrote the log earned {logged[0]:,.{digits}f} a round."
-        if logged
-        else "Reward is the mean of a source round while learning; ± over seeds."
+    logged = earned[0] if earned else None
+    table = Table.of_columns(
+        f"{slug(pair)}-methods",
+        caption("unlabelled", pair=pair, logged=logged),
+        ("method", [label(*row.key) for row in rows]),
+        None if logged else ("source reward", [mean_cell(row.source_reward, digits) for row in rows]),
+        None if logged else ("source regret", [mean_cell(row.source_regret, _source_digits(rows)) for row in rows]),
+        *_budget_columns(rows),
     )
-    own = [] if logged else ["source reward", "source regret"]
-    table = Table(f"{slug(pair)}-methods", caption, ["method", *own, "rounds", "seeds", "s a run"])
-    for row in rows:
-        learned = [mean_cell(row.source_reward, digits), mean_cell(row.source_regret, _source_digits(rows))]
-        table.add(
-            label(row.method, row.variant), *([] if logged else learned), f"{row.rounds:,}", str(len(row.seeds)),
-            f"{row.seconds:,.1f}",
-        )  # fmt: skip
-    chosen = Table(
-        f"{slug(pair)}-arms",
-        f"{pair}: how often each arm is chosen on target contexts, as shares over all seeds.",
-        ["method", *classes],
-    )
+    chosen = Table(f"{slug(pair)}-arms", caption("arms", pair=pair), ["method", *classes])
     for row in rows:
         if len(row.arm_shares) == len(classes) > 0:
-            chosen.add(label(row.method, row.variant), *(f"{share:.3f}" for share in row.arm_shares))
+            chosen.add(label(*row.key), *(f"{share:.3f}" for share in row.arm_shares))
     if not chosen.rows:
         return [table]
     return [table, chosen if len(classes) <= _WIDEST else chosen.transposed("arm")]
@@ -174,46 +254,80 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
         return []  # without a right arm there is no class that a context belongs to
     paper = paper_accuracy(pair)
     rows = summarise(records)
-    shares = {(row.method, row.variant): _per_class(records, (row.method, row.variant), len(classes)) for row in rows}
+    shares = {row.key: np.array(list(_per_class(records, row.key, len(classes)).values())) for row in rows}
+    shares = {key: values.reshape(-1, len(classes)) for key, values in shares.items()}
     # A table is read by the eye: of equal means the first is set in bold.
-    means = {key: _column_means(values) for key, values in shares.items()}
-    best = np.nanargmax(
-        np.where(np.isfinite(np.stack(list(means.values()))), np.stack(list(means.values())), -1.0), axis=0
-    )
-    caption = f"{pair}: accuracy by class, the best arm of a target context; ± is the sample deviation over seeds."
-    if paper:
-        caption += " Rows “paper” are as printed there, for its own data and budget."
-    table = Table(f"{slug(pair)}-classes", caption, ["method", *classes, "all"])
+    means = np.stack([_column_means(values) for values in shares.values()])
+    best = np.nanargmax(np.where(np.isfinite(means), means, -1.0), axis=0)
+    top = max((row.accuracy.value for row in rows if row.accuracy.value is not None), default=None)
+    about = caption("classes", pair=pair, paper=paper)
+    table = Table(f"{slug(pair)}-classes", about, ["method", *classes, "all"])
     for number, row in enumerate(rows):
-        key = (row.method, row.variant)
         cells = []
-        for at in range(len(classes)):
-            column = shares[key][:, at]
-            known = column[np.isfinite(column)]
-            if not len(known):
-                cells.append(Cell("-", muted=True))
-                continue
-            spread = f"{known.std(ddof=1):.3f}" if len(known) > 1 else ""
-            cells.append(Cell(f"{known.mean():.3f}", spread, bold=len(rows) > 1 and best[at] == number))
-        top = max((r.accuracy.value for r in rows if r.accuracy.value is not None), default=None)
-        table.add(label(*key), *cells, mean_cell(row.accuracy, 4, bold=row.accuracy.value == top))
+        for at, column in enumerate(shares[row.key].T):
+            mean = Mean.of(column[np.isfinite(column)].tolist())
+            bold = len(rows) > 1 and best[at] == number
+            cells.append(_NO_NUMBER if mean.value is None else mean_cell(mean, 3, bold=bold))
+        table.add(label(*row.key), *cells, mean_cell(row.accuracy, 4, bold=row.accuracy.value == top))
         theirs = paper.get(row.method) if row.variant == "default" else None
         if theirs is not None:
             printed = [
                 Cell(f"{theirs.per_class[c]:.4f}", f"{theirs.spread[c]:.2f}", muted=True)
                 if c in theirs.per_class
-                else Cell("-", muted=True)
+                else _NO_NUMBER
                 for c in classes
             ]
-            table.add(
-                Cell(f"paper: {label(row.method)}", muted=True), *printed,
-                Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True),
-            )  # fmt: skip
-    drawn = _gain_drawings(pair, records, classes) if with_figure else []
+            average = Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True)
+            table.add(Cell(f"paper: {label(row.method)}", muted=True), *printed, average)
+    drawings = _gain_drawings(pair, records, classes) if with_figure else []
     if len(classes) <= _WIDEST:
-        return [table, *drawn]
-    inside: list[Block] = [SideBySide(drawn)] if drawn else []
+        return [table, *drawings]
+    inside: list[Block] = [SideBySide(drawings)] if drawings else []
     return [Folded(f"Every class ({len(classes)})", [*inside, table.transposed("class")])]
+
+
+def _per_class(records: Sequence[Record], key: Key, n: int) -> dict[int, list[float]]:
+    """The accuracy of ``n`` classes by seed, NaN for classes without a context."""
+    return {
+        record["seed"]: [math.nan if share is None else float(share) for share in record["per_class"]]
+        for record in records
+        if key_of(record) == key and len(record.get("per_class") or []) == n
+    }
+
+
+def _column_means(values: FloatArray) -> FloatArray:
+    return np.array([c[np.isfinite(c)].mean() if np.isfinite(c).any() else math.nan for c in values.T])
+
+
+def _gain_drawings(pair: str, records: Sequence[Record], classes: list[str]) -> list[Drawing]:
+    """DABand over Neural-LinUCB as in the paper; where one of them did not run, the best method over its rival."""
+    result = verdict(records)
+    if {_OURS, BASELINE} <= {key_of(record) for record in records}:
+        best, rival = _OURS, BASELINE
+    elif result is not None and result.rival is not None:
+        best, rival = result.best, result.rival
+    else:
+        return []
+    first, second = (_per_class(records, key, len(classes)) for key in (best, rival))
+    seeds = sorted(first.keys() & second.keys())
+    if not seeds:
+        return []
+    gains = np.array([first[seed] for seed in seeds]) - np.array([second[seed] for seed in seeds])
+    theirs: dict[str, float] = {}
+    printed = paper_accuracy(pair)
+    if (best, rival) == (_OURS, BASELINE) and printed:
+        ours, other = printed["daband"].per_class, printed["nlinucb"].per_class
+        theirs = {name: ours[name] - other[name] for name in ours}
+    names = (label(*best), label(*rival))
+    better = int((_column_means(gains) > 0).sum())
+    return [
+        Drawing(
+            f"{slug(pair)}-gain",
+            gain_figure(classes, gains, (best, rival), theirs),
+            caption("gain", pair=pair, best=names[0], rival=names[1]),
+            f"{names[0]} is better than {names[1]} for {better} of {len(classes)} classes.",
+        )
+    ]
 
 
 def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
@@ -223,142 +337,180 @@ def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
         return [Text("The targets of these pairs have no labels, so methods cannot be compared there.")]
     metric = metric_of(records)
     pairs = list(dict.fromkeys(record["pair"] for record in records))
-    keys = list(dict.fromkeys((record["method"], record["variant"]) for record in records))
-    by_key: dict[Key, dict[str, FloatArray]] = {key: {} for key in keys}
-    for key in keys:
-        for pair in pairs:
-            values = scores([record for record in records if record["pair"] == pair], key, metric)
-            if len(values):
-                by_key[key][pair] = values
-    digits = metric.digits(*(float(v.mean()) for found in by_key.values() for v in found.values()), significant=4)
-    table = Table(
-        f"{slug(family)}-pairs",
-        f"{family}: {metric.name} of every pair of source and target, zero-shot; ± over seeds. The last row is the "
-        "mean of the pairs, its ± over seeds.",
-        ["source-target", *(label(*key) for key in keys)],
-    )
-    for pair in pairs:
-        row_best = max((float(by_key[key][pair].mean()) for key in keys if pair in by_key[key]), default=0.0)
-        cells: list[Cell | str] = []
-        for key in keys:
-            found = by_key[key].get(pair)
-            cells.append(
-                Cell("-", muted=True)
-                if found is None
-                else mean_cell(Mean.of(found.tolist()), digits, bold=float(found.mean()) == row_best)
-            )
-        table.add(pair.partition("/")[2] or pair, *cells)
+    by_key: dict[Key, dict[str, FloatArray]] = {}
+    for key in dict.fromkeys(map(key_of, records)):
+        values = {pair: scores([r for r in records if r["pair"] == pair], key, metric) for pair in pairs}
+        by_key[key] = {pair: of_pair for pair, of_pair in values.items() if len(of_pair)}
     means = {
-        key: np.array(list(score_by_seed(records, key, metric).values()))
-        for key in keys
-        if by_key[key].keys() == set(pairs)
+        key: np.array(list(score_by_seed(records, key, metric).values())) if by_key[key].keys() == set(pairs) else None
+        for key in by_key
     }
-    top = max((float(values.mean()) for values in means.values() if len(values)), default=0.0)
-    last = [
-        mean_cell(Mean.of(means[key].tolist()), digits, bold=float(means[key].mean()) == top)
-        if key in means and len(means[key])
-        else Cell("-", muted=True)
-        for key in keys
-    ]
-    table.add(Cell("mean of pairs", bold=True), *last)
-    told = "; ".join(f"{label(*key)} {values.mean():,.{digits}f}" for key, values in means.items() if len(values))
+    digits = metric.digits(*(float(v.mean()) for of in by_key.values() for v in of.values()), significant=4)
+    about = caption("pairs", family=family, metric=metric.name)
+    table = Table(f"{slug(family)}-pairs", about, ["source-target", *(label(*key) for key in by_key)])
+    for pair in pairs:
+        table.add(pair.partition("/")[2] or pair, *_mean_cells([of.get(pair) for of in by_key.values()], digits))
+    table.add(Cell("mean of pairs", bold=True), *_mean_cells(list(means.values()), digits))
+    told = "; ".join(
+        f"{label(*key)} {values.mean():,.{digits}f}"
+        for key, values in means.items()
+        if values is not None and len(values)
+    )
     drawing = Drawing(
         f"{slug(family)}-pairs",
         pairs_figure(pairs, by_key, metric),
-        f"{family}: {metric.name} for every pair; marks are means over seeds, lines their range.",
+        caption("pairs_figure", family=family, metric=metric.name),
         f"Mean {metric.name} over {len(pairs)} pairs: {told}.",
     )
     return [drawing, table]
 
 
-def side_by_side(blocks: Sequence[Block]) -> list[Block]:
-    """Drawings together in front, in a row where there is room; the rest behind them."""
-    drawn = [block for block in blocks if isinstance(block, Drawing)]
-    others = [block for block in blocks if not isinstance(block, Drawing)]
-    return [SideBySide(drawn), *others] if drawn else list(others)
+def _mean_cells(columns: Sequence[FloatArray | None], digits: int) -> list[Cell]:
+    """Means over seeds, the best of them bold."""
+    means = [None if values is None or not len(values) else float(values.mean()) for values in columns]
+    best = max((mean for mean in means if mean is not None), default=0.0)
+    return [
+        _NO_NUMBER if values is None or mean is None else mean_cell(Mean.of(values.tolist()), digits, bold=mean == best)
+        for values, mean in zip(columns, means, strict=True)
+    ]
 
 
-def scores(records: Sequence[Record], key: Key, metric: Metric) -> FloatArray:
-    """The score of every run of a method whose target has labels, (seeds,)."""
-    mine = [record for record in labelled(records) if (record["method"], record["variant"]) == key]
-    return np.array([record[metric.field] for record in mine], np.float64)
+def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:
+    """What R, P and D are worth: every combination beside the full method, with Holm's correction, and the paper's."""
+    rows = ablation_rows(records)
+    if not rows:
+        return []
+    paper = paper_ablation(pair)
+    metric = rows[0].metric
+    digits = metric.digits(*(row.score for row in rows), significant=4)
+    bases = {base: [row for row in rows if row.base == base] for base in dict.fromkeys(row.base for row in rows)}
+    blocks: list[Block] = []
+    for base, of_base in bases.items():
+        best = max((row.score for row in of_base if row.score is not None), default=None)
+        means = [Mean(row.score, row.score_spread, len(row.seeds)) for row in of_base]
+        tests = [row.paired for row in of_base]
+        printed = [paper.get(row.letters) for row in of_base]
+        blocks.append(
+            Table.of_columns(
+                f"{slug(pair)}-ablation-{slug(base)}",
+                caption("ablation", pair=pair, base=base, tests=sum(test is not None for test in tests)),
+                ("terms kept", ["none of them" if r.letters == "none" else " + ".join(r.letters) for r in of_base]),
+                (metric.name, [mean_cell(mean, digits, bold=mean.value == best) for mean in means]),
+                ("against all three", [_difference(test, digits) for test in tests]),
+                ("95% interval", [_interval(test, digits) for test in tests]),
+                ("p", [_p_text(None if test is None else test.p_value) for test in tests]),
+                ("p (Holm)", [_p_text(row.p_holm) for row in of_base]),
+                ("source regret", [UNKNOWN if r.source_regret is None else f"{r.source_regret:,.0f}" for r in of_base]),
+                ("seeds", [str(len(row.seeds)) for row in of_base]),
+                ("paper", ["" if p is None else Cell(f"{p[0]:.4f}", f"{p[1]:.2f}", muted=True) for p in printed])
+                if paper
+                else None,
+            )
+        )
+    if with_figure and labelled(records):
+        scored = [row for row in rows if row.score is not None]
+        values = {
+            base: {r.letters: scores(records, ("daband", f"{base}:{r.letters}"), metric) for r in scored if r in of}
+            for base, of in bases.items()
+        }
+        told = "; ".join(f"{row.base} with {row.letters} {row.score:,.{digits}f}" for row in scored)
+        drawing = Drawing(
+            f"{slug(pair)}-ablation",
+            ablation_figure(values, {letters: value for letters, (value, _) in paper.items()}, metric),
+            caption("ablation_figure", pair=pair, metric=metric.name),
+            f"{metric.name.capitalize()} in the ablation: {told}.",
+        )
+        blocks.insert(0, drawing)
+    return blocks
 
 
-def mean_cell(mean: Mean, digits: int, *, bold: bool = False, spread: bool = True) -> Cell:
-    """A mean with its spread as a cell."""
-    if mean.value is None:
-        return Cell(UNKNOWN, muted=True)
-    around = f"{mean.spread:,.{digits}f}" if spread and mean.seeds > 1 else ""
-    return Cell(f"{mean.value:,.{digits}f}", around, bold)
+def sweep_blocks(
+    pair: str, records: Sequence[Record], sweep: Mapping[str, Any], *, with_figure: bool = True
+) -> list[Block]:
+    """Every point of a sweep, what each rule of selection would pick, and the score over a single swept setting."""
+    rows = summarise(records)
+    metric = rows[0].metric
+    digits = metric.digits(*(row.score.value for row in rows), significant=4)
+    best = max(row.rank for row in rows)
+    picked = {key_of(record): str(record.get("selection", "none")) for record in records}
+    table = Table.of_columns(
+        f"{slug(pair)}-sweep",
+        caption("sweep", pair=pair),
+        ("method", [label(row.method) for row in rows]),
+        ("setting", [row.variant for row in rows]),
+        (metric.name, [mean_cell(row.score, digits, bold=row.rank == best) for row in rows]),
+        ("source regret", [mean_cell(row.source_regret, 0, spread=False) for row in rows]),
+        ("seeds", [str(len(row.seeds)) for row in rows]),
+        ("picked by", ["" if picked[row.key] == "none" else picked[row.key] for row in rows]),
+        text_columns=2,
+    )
+    blocks: list[Block] = [table]
+    choices = [choice for choice in sweep.get("choices", []) if choice.get("pair") == pair]
+    if choices:
+        agreements = [choice.get("rank_correlation") for choice in choices]
+        rules = Table.of_columns(
+            f"{slug(pair)}-selection",
+            caption("selection", pair=pair, metric=metric.name),
+            ("rule", [choice["rule"] for choice in choices]),
+            ("picks", [choice["variant"] for choice in choices]),
+            (metric.name, [Mean(choice.get("score"), 0.0, 1).text(digits) for choice in choices]),
+            ("below the best", [Mean(choice.get("below_best"), 0.0, 1).text(digits) for choice in choices]),
+            ("rank correlation", ["" if agreement is None else f"{agreement:+.2f}" for agreement in agreements]),
+            text_columns=2,
+        )
+        blocks.append(rules)
+    curves = _swept_numbers(labelled(records), metric)
+    if with_figure and curves is not None:
+        setting, by_method = curves
+        points = [(x, values) for by_value in by_method.values() for x, values in sorted(by_value.items())]
+        told = "; ".join(f"{x:g}: {values.mean():,.{digits}f}" for x, values in points)
+        figure = sweep_figure(setting, by_method, metric)
+        alt = f"{metric.name.capitalize()} over {setting}: {told}"
+        blocks.insert(0, Drawing(f"{slug(pair)}-sweep", figure, f"{pair}: {metric.name} over {setting}.", alt))
+    return blocks
+
+
+def _swept_numbers(records: Sequence[Record], metric: Metric) -> tuple[str, dict[Key, dict[float, FloatArray]]] | None:
+    """Scores over a single swept number by method; None where several settings, or words, were swept."""
+    by_method: dict[Key, dict[float, list[float]]] = {}
+    names = set()
+    for record in records:
+        name, _, text = record["variant"].partition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+        names.add(name)
+        by_method.setdefault((record["method"], "default"), {}).setdefault(value, []).append(record[metric.field])
+    if len(names) != 1 or len({x for points in by_method.values() for x in points}) < 2:
+        return None
+    return names.pop(), {key: {x: np.array(v) for x, v in points.items()} for key, points in by_method.items()}
+
+
+def _budget_columns(rows: Sequence[MethodSummary]) -> list[tuple[str, list[str]]]:
+    return [
+        ("rounds", [f"{row.rounds:,}" for row in rows]),
+        ("seeds", [str(len(row.seeds)) for row in rows]),
+        ("s a run", [f"{row.seconds:,.1f}" for row in rows]),
+    ]
 
 
 def _source_digits(rows: Sequence[MethodSummary]) -> int:
     return decimals(*(row.source_regret.value for row in rows), significant=4)
 
 
-def class_names(records: Sequence[Record]) -> list[str]:
-    """The names of the arms, from the first record that has them; their numbers where none does."""
-    known = next((record for record in records if record.get("per_class") or record.get("target_arm_counts")), None)
-    if known is None:
-        return []
-    n_arms = len(known.get("per_class") or known["target_arm_counts"])
-    return [str(name) for name in known.get("class_names") or range(n_arms)]
+def _difference(paired: Paired | None, digits: int) -> str:
+    return "" if paired is None else f"{paired.difference:+,.{digits}f}"
 
 
-def _per_class(records: Sequence[Record], key: Key, n: int) -> FloatArray:
-    """Accuracy by seed and class, (seeds, n), NaN for classes without a context."""
-    mine = [
-        r["per_class"] for r in records if (r["method"], r["variant"]) == key and len(r.get("per_class") or []) == n
-    ]
-    values = [[math.nan if share is None else float(share) for share in row] for row in mine]
-    return np.array(values, np.float64).reshape(-1, n)
+def _interval(paired: Paired | None, digits: int) -> str:
+    """A 95% interval in words; empty where a single seed allows none."""
+    if paired is None or math.isnan(paired.low):
+        return ""
+    return f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
 
 
-def _column_means(values: FloatArray) -> FloatArray:
-    return np.array([c[np.isfinite(c)].mean() if np.isfinite(c).any() else math.nan for c in values.T])
-
-
-def _gain_drawings(pair: str, records: Sequence[Record], classes: list[str]) -> list[Drawing]:
-    """DABand over Neural-LinUCB as in the paper; where one of them did not run, the best method over its rival."""
-    ran = {(record["method"], record["variant"]) for record in records}
-    found = verdict(records)
-    if {_OURS, _BASELINE} <= ran:
-        best, rival = _OURS, _BASELINE
-    elif found is not None and found.rival is not None:
-        best, rival = found.best, found.rival
-    else:
-        return []
-    by_seed: dict[Key, dict[int, list[Any]]] = {best: {}, rival: {}}
-    for record in records:
-        key = (record["method"], record["variant"])
-        if key in by_seed and len(record.get("per_class") or []) == len(classes):
-            by_seed[key][record["seed"]] = record["per_class"]
-    seeds = sorted(by_seed[best].keys() & by_seed[rival].keys())
-    if not seeds:
-        return []
-    gains = np.array(
-        [
-            [
-                math.nan if a is None or b is None else a - b
-                for a, b in zip(by_seed[best][seed], by_seed[rival][seed], strict=True)
-            ]
-            for seed in seeds
-        ],
-        np.float64,
-    )
-    theirs: dict[str, float] = {}
-    printed = paper_accuracy(pair)
-    if (best, rival) == (_OURS, _BASELINE) and printed:
-        ours, other = printed["daband"].per_class, printed["nlinucb"].per_class
-        theirs = {name: ours[name] - other[name] for name in ours}
-    names = (label(*best), label(*rival))
-    means = _column_means(gains)
-    better = int((means > 0).sum())
-    return [
-        Drawing(
-            f"{slug(pair)}-gain",
-            gain_figure(classes, gains, (best, rival), theirs),
-            f"{pair}: gain of {names[0]} over {names[1]} by class, paired by seed.",
-            f"{names[0]} is better than {names[1]} for {better} of {len(classes)} classes.",
-        )
-    ]
+def _p_text(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return ""
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"

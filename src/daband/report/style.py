@@ -73,6 +73,7 @@ _METHODS = {
     "nlinucb-p": ("NLinUCB-P", MethodStyle("#56b4e9", "D", "--")),
     "linucb": ("LinUCB", MethodStyle("#009e73", "^")),
     "linucb-p": ("LinUCB-P", MethodStyle("#cc79a7", "v", "--")),
+    "trees": ("Trees", MethodStyle("#8c510a", "P")),
     "random": ("Random", MethodStyle("#7a7f87", "x", ":")),
     "constant": ("Constant", MethodStyle("#b3a100", "+", ":")),
 }

@@ -1,17 +1,27 @@
-"""Records of runs as plain rows: means and spreads over seeds, a row per pair, method and variant."""
+"""Records of runs as numbers: means over seeds by method, the best method, paired differences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from daband.experiments import Metric, Record, metric_of
+from daband.arrays import AnyArray, FloatArray
+from daband.evaluation import Paired, compare_paired
+from daband.experiments import BASES, COMBINATIONS, Metric, Record, group_by, metric_of
 
-__all__ = ["UNKNOWN", "Mean", "MethodSummary", "labelled", "summarise"]
+__all__ = [
+    "BASELINE", "UNKNOWN", "Key", "Mean", "MethodSummary", "Verdict", "growth_exponent", "key_of", "labelled", "mixing",
+    "pair_family", "paired_difference", "role_of", "score_by_seed", "scores", "summarise", "verdict",
+]  # fmt: skip
 
 UNKNOWN = "unknown"
+Key = tuple[str, str]
+"""A method and its variant."""
+BASELINE: Key = ("nlinucb", "default")
 
 
 @dataclass(frozen=True)
@@ -25,13 +35,14 @@ class Mean:
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Mean:
         """The mean of one value per seed."""
-        known = [value for value in values if value is not None]
-        if not known or len(known) < len(values):
+        numbers = [value for value in values if value is not None]
+        if not numbers or len(numbers) < len(values):
             return cls(None, 0.0, len(values))
-        return cls(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0, len(known))
+        deviation = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else 0.0
+        return cls(float(np.mean(numbers)), deviation, len(numbers))
 
     def text(self, digits: int) -> str:
-        """As people read it: with its spread where there are several seeds, "unknown" where there is no value."""
+        """As people read it: with its deviation where there are several seeds, "unknown" where there is no value."""
         if self.value is None:
             return UNKNOWN
         return f"{self.value:,.{digits}f}" + (f" ± {self.spread:,.{digits}f}" if self.seeds > 1 else "")
@@ -63,6 +74,11 @@ class MethodSummary:
     """How often each arm was chosen in the target, as shares of all contexts and seeds; empty where nobody counted."""
 
     @property
+    def key(self) -> Key:
+        """The method and the variant."""
+        return self.method, self.variant
+
+    @property
     def score(self) -> Mean:
         """The metric."""
         return self.accuracy if self.metric.field == "target_accuracy" else self.value
@@ -73,6 +89,11 @@ class MethodSummary:
         return -np.inf if self.score.value is None else self.score.value
 
 
+def key_of(record: Record) -> Key:
+    """The method and the variant of a record."""
+    return record["method"], record["variant"]
+
+
 def labelled(records: Sequence[Record]) -> list[Record]:
     """The records whose target has labels."""
     return [record for record in records if record["target_accuracy"] is not None]
@@ -80,41 +101,127 @@ def labelled(records: Sequence[Record]) -> list[Record]:
 
 def summarise(records: Sequence[Record]) -> list[MethodSummary]:
     """A row per pair, method and variant, in the order of first appearance."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
     rows = []
-    for (pair, method, variant), group in groups.items():
-        best, constant = (
-            Mean.of([record.get(name) for record in group]) for name in ("target_best_value", "target_constant_value")
-        )
-        rows.append(
-            MethodSummary(
-                pair=pair,
-                method=method,
-                variant=variant,
-                seeds=tuple(record["seed"] for record in group),
-                metric=metric_of([record for record in records if record["pair"] == pair]),
-                accuracy=Mean.of([record["target_accuracy"] for record in group]),
-                accuracy_macro=Mean.of([record["target_accuracy_macro"] for record in group]),
-                value=Mean.of([record["target_value"] for record in group]),
-                regret=Mean.of([record["target_regret"] for record in group]),
-                best_value=best.value,
-                constant_value=constant.value,
-                source_regret=Mean.of([record["source_regret"] for record in group]),
-                source_reward=Mean.of([record.get("source_reward") for record in group]),
-                logger_value=Mean.of([record.get("logger_value") for record in group]),
-                rounds=group[0]["rounds"],
-                seconds=float(np.mean([record.get("wall_seconds", np.nan) for record in group])),
-                arm_shares=_shares(group),
-            )
-        )
+    for (pair, method, variant), group in group_by(records, lambda record: (record["pair"], *key_of(record))).items():
+
+        def mean(field: str, group: list[Record] = group) -> Mean:
+            return Mean.of([record.get(field) for record in group])
+
+        means: dict[str, Any] = {
+            **{name: mean(f"target_{name}") for name in ("accuracy", "accuracy_macro", "value", "regret")},
+            **{name: mean(f"target_{name}").value for name in ("best_value", "constant_value")},
+            **{name: mean(name) for name in ("source_regret", "source_reward", "logger_value")},
+        }
+        seeds = tuple(record["seed"] for record in group)
+        metric = metric_of([record for record in records if record["pair"] == pair])
+        seconds = float(np.mean([record.get("wall_seconds", np.nan) for record in group]))
+        budget = {"rounds": group[0]["rounds"], "seconds": seconds, "arm_shares": _arm_shares(group)}
+        rows.append(MethodSummary(pair, method, variant, seeds, metric, **means, **budget))
     return rows
 
 
-def _shares(group: Sequence[Record]) -> tuple[float, ...]:
+def _arm_shares(group: Sequence[Record]) -> tuple[float, ...]:
     counted = [record["target_arm_counts"] for record in group if record.get("target_arm_counts")]
     if not counted or len({len(counts) for counts in counted}) > 1:
         return ()
     counts = np.sum(counted, axis=0)
     return tuple((counts / counts.sum()).tolist())
+
+
+def role_of(record: Record) -> str:
+    """What a run is part of: "ablation", "sweep" or "comparison"."""
+    variant = str(record["variant"])
+    base, _, letters = variant.partition(":")
+    if record["method"] == "daband" and base in BASES and letters in COMBINATIONS:
+        return "ablation"
+    return "sweep" if "=" in variant else "comparison"
+
+
+def pair_family(pair: str) -> str:
+    """The data set that a pair belongs to: "amazon" for "amazon/books-dvd"."""
+    return pair.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which method is best in the target, and how far from another: in its mean score over pairs, paired by seed."""
+
+    metric: Metric
+    best: Key
+    mean: Mean
+    rival: Key | None
+    """Neural-LinUCB where it ran and is not the best, else the runner-up; None where nothing else ran."""
+    paired: Paired | None
+
+
+def scores(records: Sequence[Record], key: Key, metric: Metric) -> FloatArray:
+    """The score of every run of a method whose target has labels, (seeds,)."""
+    return np.array([record[metric.field] for record in labelled(records) if key_of(record) == key], np.float64)
+
+
+def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[int, float]:
+    """The score of a method by seed, a mean over its pairs; seeds that lack one of its pairs are left out."""
+    runs = [record for record in records if key_of(record) == key]
+    pairs = {record["pair"] for record in runs}
+    by_seed: dict[int, dict[str, float]] = {}
+    for record in runs:
+        if record[metric.field] is not None:
+            by_seed.setdefault(record["seed"], {})[record["pair"]] = record[metric.field]
+    return {seed: float(np.mean(list(of.values()))) for seed, of in by_seed.items() if of.keys() == pairs}
+
+
+def verdict(records: Sequence[Record]) -> Verdict | None:
+    """The best of the methods that ran on all of these records' pairs; None where none did, or no target has labels."""
+    pairs = {record["pair"] for record in records}
+    metric = metric_of(records)
+    by_key: dict[Key, dict[int, float]] = {}
+    for key, runs in group_by(records, key_of).items():
+        by_seed = score_by_seed(runs, key, metric)
+        if by_seed and {record["pair"] for record in runs} == pairs:
+            by_key[key] = by_seed
+    if not by_key:
+        return None
+    best, *others = sorted(by_key, key=lambda key: -float(np.mean(list(by_key[key].values()))))
+    rival = BASELINE if BASELINE in others else others[0] if others else None
+    paired = None if rival is None else paired_difference(by_key[best], by_key[rival])
+    return Verdict(metric, best, Mean.of(list(by_key[best].values())), rival, paired)
+
+
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Paired | None:
+    """``first - second`` on the seeds that both have; None where they share none."""
+    seeds = sorted(first.keys() & second.keys())
+    return compare_paired([first[s] for s in seeds], [second[s] for s in seeds]) if seeds else None
+
+
+def growth_exponent(rounds: AnyArray, values: FloatArray) -> float:
+    """The slope of log value over log rounds in the later half of the rounds: 1 grows like N, 0.5 like its root.
+
+    NaN where a value is not positive or there are too few points to tell.
+    """
+    later = np.asarray(rounds) >= np.max(rounds) / 2 if len(rounds) else np.zeros(0, bool)
+    x, y = np.asarray(rounds, np.float64)[later], np.asarray(values, np.float64)[later]
+    if len(x) < 3 or not np.isfinite(y).all() or y.min() <= 0:
+        return math.nan
+    across = np.log(x) - np.log(x).mean()
+    slope = float(across @ np.log(y) / (across @ across))
+    return slope if abs(slope) > 1e-9 else 0.0  # a sum that no longer grows: rounding would print -0.00
+
+
+def mixing(latents: FloatArray, domain: AnyArray, *, neighbours: int = 10) -> float:
+    """How mixed two domains are, 0 (apart) to 1 (as if drawn from one): neighbours that are of the other domain.
+
+    ``latents`` (m, d), ``domain`` (m,) of 0 and 1. The share of each context's nearest neighbours that come from the
+    other domain, over the share that a random draw would give.
+    """
+    lengths = np.square(latents).sum(axis=1)
+    distances = lengths[:, None] + lengths[None, :] - 2 * latents @ latents.T
+    np.fill_diagonal(distances, np.inf)
+    k = min(neighbours, len(latents) - 1)
+    nearest = np.argpartition(distances, k - 1, axis=1)[:, :k]
+    ratios = []
+    for side in (0, 1):
+        inside, expected = domain == side, float((domain != side).sum() / (len(domain) - 1))
+        if not inside.any() or not expected:
+            return math.nan
+        ratios.append(float((domain[nearest[inside]] != side).mean()) / expected)
+    return float(np.mean(ratios))

@@ -7,7 +7,7 @@ from daband.serving.deployed import Deployed, DeployedDecision, load_deployed
 from daband.serving.export import ExportWarning, export
 from daband.serving.frozen import FrozenParts, FrozenPolicy, Member
 from daband.serving.monitor import MOST_CONTEXTS, Monitor, MonitorReport
-from daband.serving.networks import Network, network_from
+from daband.serving.networks import Network, TreeNetwork, network_from, unplanted
 from daband.table_transform import RowWarning
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "MonitorReport",
     "Network",
     "RowWarning",
+    "TreeNetwork",
     "export",
     "load_deployed",
     "network_from",
+    "unplanted",
 ]

@@ -52,6 +52,7 @@ def export(
     reference: ArrayLike | None = None,
     assessment: Any = None,
     epsilon: float | None = None,
+    explore: str | None = None,
     least_rounds: int = 0,
 ) -> None:
     """Write a policy to one file that ``daband.load_deployed`` reads, all or nothing.
@@ -66,7 +67,7 @@ def export(
         path: the file.
         pair: the ``daband.domains.Pair`` it was trained on. Arm names, table, images and reference follow from it.
         domain: the domain it will act in; by default the one that ``policy.deploy`` set.
-        arm_names: a name per arm; by default those of the pair, else "0", "1", ...
+        arm_names: a name per arm; by default ``policy.arm_names``, else those of the pair, else "0", "1", ...
         table: the fitted transform that makes contexts of raw rows, where rows of a table will come; by default the
             pair's, else the policy's own.
         images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
@@ -76,6 +77,9 @@ def export(
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
         epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
+        explore: "ucb", "thompson" or "greedy", by default the policy's own. A file does not learn while it decides, so
+            that optimism ("ucb") tries the same uncertain arm in every round until the next file: "greedy" with an
+            ``epsilon`` costs less.
         least_rounds: refuse to export where an arm was learned from fewer rounds than this.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
@@ -84,8 +88,9 @@ def export(
     >>> round(float(daband.load_deployed("market.daband").decide([1.0, 0.0]).propensity), 2) in (0.95, 0.05)
     True
     """
-    frozen = freeze(policy, domain, epsilon)
+    frozen = freeze(policy, domain, epsilon, explore)
     _check_counts(frozen, whole("least_rounds", least_rounds, least=0))
+    arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     if pair is not None:
         _check_pair(frozen, pair)
         arm_names = pair.class_names if arm_names is None else arm_names
@@ -120,8 +125,8 @@ def export(
     write_deployed_file(path, header, arrays)
 
 
-def freeze(policy: Any, domain: str | None, epsilon: float | None) -> FrozenPolicy:
-    """What the policy decides with in this domain, and with this epsilon."""
+def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str | None = None) -> FrozenPolicy:
+    """What the policy decides with in this domain, with this epsilon and this way to explore."""
     if not callable(getattr(policy, "frozen", None)):
         raise InvalidInput(f"policy must be a daband policy, got {type(policy).__name__}")
     frozen = policy.frozen(domain)
@@ -134,9 +139,11 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None) -> FrozenPoli
             ExportWarning,
             stacklevel=3,
         )
-    if epsilon is None:
-        return frozen
-    exploration = dataclasses.replace(frozen.exploration, epsilon=finite("epsilon", epsilon))
+    exploration = frozen.exploration
+    if epsilon is not None:
+        exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
+    if explore is not None:
+        exploration = dataclasses.replace(exploration, rule=explore)
     return dataclasses.replace(frozen, exploration=exploration)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 
-__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "network_from"]
+__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "TreeNetwork", "network_from", "unplanted"]
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -183,16 +183,84 @@ class ConvNetwork:
         return maps.reshape(-1)
 
 
+_ROWS = 1024
+_DEEPEST = 64
+
+
+class TreeNetwork:
+    """Regression trees: contexts to the sums of each model's trees, and a constant 1 for the widths.
+
+    Node i sends a context to ``children[0, i]`` where its number ``feature[i]`` is at most ``threshold[i]``, else to
+    ``children[1, i]``; a leaf is its own child and has a ``value``. ``roots`` (models, trees) names the first nodes,
+    0 for none: node 0 is a leaf of value 0. ``base`` (models,) is added to the values.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> None:
+        self.settings, self.arrays = settings, arrays
+        self._inputs = int(settings["inputs"])
+        self._feature, self._children, self._roots = (arrays[name] for name in ("feature", "children", "roots"))
+        self._threshold, self._value, self._base = (arrays[name] for name in ("threshold", "value", "base"))
+        nodes = len(self._feature)
+        self._depth = int(arrays["depth"][0])
+        whole = {"feature": self._inputs, "children": nodes, "roots": nodes}
+        for name, array in ((name, arrays[name]) for name in whole):
+            if array.dtype != np.int64 or (array.size and not 0 <= array.min() <= array.max() < whole[name]):
+                raise ValueError(f"{name} of the trees must lie in 0..{whole[name] - 1}")
+        for name in ("threshold", "value", "base"):
+            if arrays[name].dtype != np.float64 or not np.isfinite(arrays[name]).all():
+                raise ValueError(f"{name} of the trees must be finite numbers")
+        sizes = self._feature.shape, self._threshold.shape, self._value.shape, self._children.shape[1:]
+        if set(sizes) != {(nodes,)} or len(self._children) != 2 or not nodes or not 0 < self._depth <= _DEEPEST:
+            raise ValueError(f"trees of {sizes} nodes and a depth of {self._depth}")
+        if self._roots.ndim != 2 or self._base.shape != (len(self._roots),):
+            raise ValueError(f"roots have shape {self._roots.shape}, base {self._base.shape}")
+        self.dimension = len(self._roots) + 1
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        if math.prod(shape) != self._inputs:
+            raise ValueError(f"the trees take {self._inputs} numbers, contexts have shape {shape}")
+
+    def __call__(self, contexts: AnyArray) -> FloatArray:
+        rows = contexts.reshape(len(contexts), -1)
+        if rows.dtype == np.uint8:
+            rows = rows / 255.0
+        out = np.ones((len(rows), self.dimension))
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            places = np.arange(len(part))[:, None]
+            node = np.broadcast_to(self._roots.ravel(), (len(part), self._roots.size))
+            for _ in range(self._depth):
+                right = part[places, self._feature[node]] > self._threshold[node]
+                node = self._children[right.astype(np.int64), node]
+            sums = self._value[node].reshape(len(part), *self._roots.shape).sum(axis=2)
+            out[start : start + _ROWS, :-1] = self._base + sums
+        return out
+
+
+def unplanted(models: int, trees: int = 1) -> dict[str, AnyArray]:
+    """The arrays of a ``TreeNetwork`` without a tree."""
+    return {
+        "feature": np.zeros(1, np.int64),
+        "threshold": np.zeros(1),
+        "children": np.zeros((2, 1), np.int64),
+        "value": np.zeros(1),
+        "roots": np.zeros((models, trees), np.int64),
+        "base": np.full(models, 0.5),
+        "depth": np.ones(1, np.int64),
+    }
+
+
 def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Network:
     """The network that a file describes: ``settings`` of its header, ``arrays`` by name.
 
     Encoders that have no plain form here, such as pretrained backbones and custom modules, are run by torch.
     """
-    kinds: dict[str, type[MlpNetwork] | type[ConvNetwork]] = {"mlp": MlpNetwork, "conv": ConvNetwork}
+    kinds: dict[str, Any] = {"mlp": MlpNetwork, "conv": ConvNetwork, "trees": TreeNetwork}
     if settings["kind"] != "torch":
         if encoder is not None:
             raise InvalidInput("encoder was given, but the policy has its own")
-        return kinds[settings["kind"]](settings, arrays)
+        known: Network = kinds[settings["kind"]](settings, arrays)
+        return known
     try:
         rooms = importlib.import_module("daband.encoders.frozen")
     except ImportError as error:

@@ -34,9 +34,11 @@ from daband.arrays import AnyArray
 from daband.domains import (
     Columns,
     Contexts,
+    LogColumns,
     LoggedDomain,
     LogPart,
     ParquetLog,
+    PlainLog,
     RewardDomain,
     TableTransform,
     log_files,
@@ -62,7 +64,6 @@ _SAMPLE_ROWS = 65_536
 _DIGEST_SAMPLES, _DIGEST_BYTES = 16, 1 << 16
 _OF_TARGET = "target/"
 """Before the digests of parts that were played in the target."""
-_TEXT = (".csv", ".tsv")
 _STREAM_PART_ROWS = 65_536
 """A policy that learns by gradients needs long for a part of the usual size; smaller ones are saved more often."""
 
@@ -150,6 +151,9 @@ def learn_log(
     *,
     columns: Columns | None = None,
     table: TableTransform | None = None,
+    arm: str = "arm",
+    reward: str = "reward",
+    propensity: str = "propensity",
     id: str | None = None,  # noqa: A002 - the name of the role, as in Columns
     prior_trust: float | str | None = None,
     propensity_weighting: str | None = None,
@@ -170,8 +174,12 @@ def learn_log(
         policy: the policy that was exported, or the one that learned the last log; changed in place.
         log: Parquet or CSV files of any size: a folder, a glob such as ``"logs/*.parquet"``, a list, or a
             ``ParquetLog``.
-        columns: which columns mean what; by default "arm", "reward" and "propensity", and all others are the context.
+        columns: which columns mean what, where a policy without a table is to read some of them; by default ``arm``,
+            ``reward`` and ``propensity``, and all others are the context.
         table: turns the context columns into contexts; by default the policy's own.
+        arm: the column with the arm that was chosen: its number, or its name in ``policy.arm_names``.
+        reward: the column with its reward. A round without one is left out, with a warning: its reward may come late.
+        propensity: the column with its propensity.
         id: the column with the id of a round, e.g. "event_id". A round whose id the policy has learned is left out: so
             a file may come again with rewards that were late.
         prior_trust: how much a round of the source counts against one of the target, as in ``continue_on_target``. It
@@ -211,9 +219,19 @@ def learn_log(
         prior_trust=prior_trust,
     )
     with TemporaryDirectory(prefix="daband-") as place:
-        files = log if isinstance(log, ParquetLog) else _as_parquet(log, Path(place))
         before = policy.log_parts
-        _fit(policy, files, settings, columns=columns, table=table, directory=directory)
+        if isinstance(log, ParquetLog):
+            _fit(policy, log, settings, columns=columns, table=table, directory=directory)
+        else:
+            named = LogColumns(arm, reward, propensity) if columns is None else LogColumns.of(columns)
+            plain = PlainLog(log, Path(place), named, policy.arm_names, rename=columns is None)
+            for path, rounds in plain.unrewarded.items():
+                again = "" if id is not None else " (with id=, so that the others are not counted again)"
+                message = f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}"
+                _warn(message, stacklevel=2)
+            with plain.errors_name_originals():
+                settings = replace(settings, original=plain.original)
+                _fit(policy, plain.files, settings, columns=columns, table=table, directory=directory)
     if policy.log_parts != before:
         policy.log_parts |= {f"version/{policy.version + 1}"}
     return policy
@@ -234,6 +252,8 @@ class _FitSettings:
     id: str | None = None
     time: str | None = None
     prior_trust: float | str = 1.0
+    original: Callable[[str], str] = str
+    """A message with the names of the user's files in the place of copies."""
 
     @property
     def part_prefix(self) -> str:
@@ -288,7 +308,7 @@ def _fit(
     by_sums = by_sums and settings.prior_trust == 1.0 and policy.half_life is None  # what fades has an order
     by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
     for path, reason in opened.damaged.items():
-        _warn(f"{reason}; {path} is left out", stacklevel=4)
+        _warn(settings.original(f"{reason}; {path} is left out"), stacklevel=4)
     run = _LogRun(policy, opened, settings, LogState(directory, config))
     try:
         if by_sums:
@@ -442,9 +462,9 @@ class _LogRun:
         self._before = [part for part in parts if self._digests[part_name(part)] in learned]
         if self._before and warn and self.state.folder is None:
             rounds = sum(len(part) for part in self._before)
+            label = self.settings.original(self._before[0].label)
             _warn(
-                f"the policy has learned {self._before[0].label} before; {rounds:,} rounds that it knows are not "
-                "counted again",
+                f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again",
                 stacklevel=4,
             )
         return learned
@@ -466,7 +486,7 @@ class _LogRun:
             save()
             kept = "" if self.state.folder is None else f"; what was learned before is kept in {self.state.folder.path}"
             raise DataError(f"{error}{kept}; on_damaged='skip' learns from the other parts") from None
-        _warn(f"{error}; this part is left out", stacklevel=4)
+        _warn(f"{self.settings.original(str(error))}; this part is left out", stacklevel=4)
 
     def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:
         self._rows += len(part)
@@ -647,29 +667,3 @@ def _columns_without(log: Any, roles: Mapping[str, str]) -> Columns:
             hint = did_you_mean(column, usual.context)
             raise InvalidInput(f"{role} names the column {column!r}, which {path} has not{hint}")
     return replace(usual, context=tuple(name for name in usual.context if name not in roles.values()))
-
-
-def _as_parquet(log: str | Path | Sequence[str | Path], place: Path) -> list[Path]:
-    """The files of a log, those in CSV as Parquet files in ``place``."""
-    if isinstance(log, str | Path) and Path(log).is_dir():
-        files = sorted(path for path in Path(log).iterdir() if path.suffix.lower() in (".parquet", *_TEXT))
-        if not files:
-            raise DataError(f"the folder {log} has no *.parquet and no *.csv file")
-    else:
-        files = log_files(log)
-    found = []
-    for number, path in enumerate(files):
-        if path.suffix.lower() not in _TEXT:
-            found.append(path)
-            continue
-        import polars as pl
-
-        try:
-            frame = pl.read_csv(
-                path, separator="\t" if path.suffix.lower() == ".tsv" else ",", infer_schema_length=None
-            )
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}") from None
-        found.append(place / f"{number}-{path.name}.parquet")
-        frame.write_parquet(found[-1])
-    return found

@@ -38,6 +38,7 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
     config: Mapping[str, Any] | None = None,
     save_every: float = 30.0,
     progress: Progress | None = None,
+    source_weights: Mapping[str, float] | None = None,
 ) -> Run | list[Run]:
     """Train a policy on source rewards and unlabelled target contexts, or several: a committee for ``assess``.
 
@@ -59,6 +60,8 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         config: more settings to write down in the folder's ``config.json``.
         save_every: seconds between saves into ``directory``, more where a save takes long; 0 saves every episode.
         progress: called after every episode with its record.
+        source_weights: with several sources, how much a round of each counts, ``{"de": 1, "fr": 0.2}``. By default
+            they are measured (``daband.training.source_weights``), and ``policy.source_weights`` has them.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -75,6 +78,7 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         config=config,
         save_every=save_every,
         progress=progress,
+        source_weights=source_weights,
     )
     if isinstance(policy, Policy) or not isinstance(policy, Sequence) or isinstance(policy, str):
         return run_phase(policy, source_phase(policy, source, target, settings))
@@ -141,7 +145,7 @@ def continue_on_target(
     if not isinstance(target, RewardDomain | LoggedDomain):
         missing = ": this pair has no rewards of the target to continue on" if target is None else ""
         raise InvalidInput(
-            "target must be a domain that pays, e.g. pair.target_labelled, or a log of the target, got "
+            "target must be a labelled domain, e.g. pair.target_labelled, or a log of the target, got "
             f"{type(target).__name__}{missing}"
         )
     rounds = min(rounds, target.rounds_available)

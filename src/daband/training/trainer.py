@@ -26,17 +26,20 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
-from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, Rounds
+from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
 from daband.files import read_bytes, read_npz, write_bytes, write_text
 from daband.linear import Decision
-from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
+from daband.policies import Policy, RewardedDecision, join_decisions, read_checkpoint, resolve_weighting
 from daband.training.folder import Folder, as_json
+from daband.training.source_weights import measured_source_weights
 
 __all__ = ["History", "Phase", "Prefetcher", "Progress", "Run", "TrainSettings", "Trainer", "source_phase"]
 
 Progress = Callable[[dict[str, float]], None]
+ByDomain = list[tuple[str | None, Any]]
+"""Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target."""
 T = TypeVar("T")
 _PREVIEW_BYTES = 1 << 30
 _COLUMNS = ("arm", "reward", "regret", "propensity")
@@ -56,6 +59,7 @@ class TrainSettings:
     config: Mapping[str, Any] | None = None
     save_every: float = 30.0
     progress: Progress | None = None
+    source_weights: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if not checked_number("save_every", self.save_every) >= 0:
@@ -203,23 +207,39 @@ class Phase:
         return start, stop if self.rounds is None else min(stop, self.rounds)
 
     @property
+    def weighs_sources(self) -> bool:
+        """Whether the rounds are of several sources."""
+        return self.domain_name == "source" and len(self.domain.by_name) > 1
+
+    def source_weights(self, policy: Policy) -> dict[str, float]:
+        """What a round of each source counts: as the settings say, as the policy was told, or as is measured."""
+        told = self.settings.source_weights
+        if told is not None:
+            return dict(told)
+        before = policy.source_weights
+        if any(weight != 1.0 for weight in before.values()):
+            return before
+        return measured_source_weights(self.domain, self.unlabelled, like=policy, seed=self.seed).weights
+
+    @property
     def prefetches(self) -> bool:
         """Whether the next episode may be read while this one is played."""
         return self.domain.prefetches or (self.unlabelled is not None and self.unlabelled.prefetches)
 
-    def read(self, episode: int) -> tuple[Rounds | LoggedRounds, AnyArray | None]:
-        """The rounds of an episode, and the contexts of the other domain that go with it, if any."""
+    def read(self, episode: int) -> tuple[ByDomain, ByDomain]:
+        """The rounds of an episode, and the unlabelled contexts that go with it, if any; domain by domain."""
         start, stop = self.bounds(episode)
-        rounds = self.domain.rounds(start, stop, seed=self.seed)
+        rounds = self.domain.by_domain(start, stop, seed=self.seed)
         if self.unlabelled is None or start >= self.unlabelled.rounds_available:
-            return rounds, None
-        return rounds, self.unlabelled.batch(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
+            return rounds, []
+        return rounds, self.unlabelled.by_domain(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
 
     def config(self, policy: Policy) -> dict[str, Any]:
         """What ``config.json`` says of it."""
         weighting = self.settings.propensity_weighting
         training = {
             **({"propensity_weighting": weighting} if weighting else {}),
+            **({} if self.settings.source_weights is None else {"source_weights": dict(self.settings.source_weights)}),
             "domain": self.domain_name,
             "episodes": self.episodes,
             "episode_length": self.episode_length,
@@ -270,6 +290,8 @@ class Trainer:
         else:
             self._trust_prior()
         self._fit_transform()
+        if phase.weighs_sources and not self.history.episodes:
+            policy.source_weights = phase.source_weights(policy)
         policy.plan(phase.episodes)
         self._since = time.perf_counter()
         self._beside = 1
@@ -278,7 +300,7 @@ class Trainer:
             self._watch.observe(record)
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: RewardedDecision | None = None
-        self._unlabelled: AnyArray | None = None
+        self._unlabelled: ByDomain = []
 
     def _trust_prior(self) -> None:
         if self.phase.prior_trust != 1.0:
@@ -311,13 +333,13 @@ class Trainer:
             self.policy, rounds, self.phase.domain_name, self.history, self.phase.settings.propensity_weighting
         )
         self._played = played if in_units else None
-        if self._unlabelled is not None:
-            self.policy.observe_target(self._unlabelled)
+        for name, contexts in self._unlabelled:
+            self.policy.observe_target(contexts, name)
 
     def close(self, measured: dict[str, float]) -> None:
         """Write down the episode with what ``adapt`` measured."""
         history = self.history
-        if measured and self._played is not None and self._unlabelled is not None:
+        if measured and self._played is not None and self._unlabelled:
             measured = {**measured, **_bound_so_far(self.policy, self._played, self._unlabelled, history, measured)}
         record = _record(self.episode, history, measured)
         for message in self._watch.observe(record):
@@ -431,7 +453,7 @@ class Trainer:
 
 
 def _bound_so_far(
-    policy: Policy, played: RewardedDecision, unlabelled: AnyArray, history: History, measured: Mapping[str, float]
+    policy: Policy, played: RewardedDecision, unlabelled: ByDomain, history: History, measured: Mapping[str, float]
 ) -> dict[str, float]:
     """The observable terms of the target-regret bound, summed over all episodes up to this one.
 
@@ -439,7 +461,7 @@ def _bound_so_far(
     """
     last = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
     live = LiveBound(alpha=float(policy.settings().get("alpha", 0.0)), last_record=last)
-    target = policy.decide(unlabelled, "target", rule="ucb")
+    target = join_decisions([policy.decide(part, name or "target", rule="ucb") for name, part in unlabelled])
     low, high = policy.reward_range
     return live.add(
         source=_unit_scale(played, low, high),
@@ -458,29 +480,29 @@ def _unit_scale(decision: Decision, low: float, high: float) -> Decision:
 
 
 def _play_episode(
-    policy: Policy, rounds: Rounds | LoggedRounds, domain_name: str, history: History, weighting: str | None
+    policy: Policy, episode: ByDomain, domain_name: str, history: History, weighting: str | None
 ) -> RewardedDecision | None:
-    played = None
-    if isinstance(rounds, LoggedRounds):
-        policy.update(
-            rounds.contexts,
-            rounds.arms,
-            rounds.rewards,
-            domain_name,
-            propensity=rounds.propensities,
-            propensity_weighting=weighting,
-        )
-        arm, reward, propensity = rounds.arms, rounds.rewards, rounds.propensities
-        regret = np.full(len(arm), np.nan)
-    else:
-        played = policy.play(rounds.contexts, rounds.rewards, domain_name)
-        arm, reward, propensity = played.arm, played.reward, played.propensity
-        regret = rounds.regret(arm)
-    history.arm.append(arm)
-    history.reward.append(reward)
-    history.regret.append(regret)
-    history.propensity.append(propensity)
-    return played
+    """Play the rounds of every domain in turn, those without a name in ``domain_name``."""
+    played: list[RewardedDecision] = []
+    columns = []
+    for name, rounds in episode:
+        if isinstance(rounds, LoggedRounds):
+            policy.update(
+                rounds.contexts,
+                rounds.arms,
+                rounds.rewards,
+                name or domain_name,
+                propensity=rounds.propensities,
+                propensity_weighting=weighting,
+            )
+            columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
+        else:
+            own = policy.play(rounds.contexts, rounds.rewards, name or domain_name)
+            columns.append((own.arm, own.reward, rounds.regret(own.arm), own.propensity))
+            played.append(own)
+    for column, parts in zip(_COLUMNS, zip(*columns, strict=True), strict=True):
+        getattr(history, column).append(np.concatenate(parts))
+    return join_decisions(played) if played else None
 
 
 def _record(episode: int, history: History, measured: dict[str, float]) -> dict[str, float]:
@@ -499,9 +521,12 @@ def _prepare(policy: Policy, phase: Phase) -> None:
     """Fit the transform on the contexts the run will see, as many as fit in memory, labels unseen."""
     item = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
     n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
-    batches = [phase.domain.batch(0, n, seed=phase.seed)]
-    if phase.unlabelled is not None:
-        batches.append(phase.unlabelled.batch(0, min(n, len(phase.unlabelled)), seed=phase.seed))
+    both = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
+    batches = []
+    for whole in both:
+        share = min(n, len(whole)) / len(whole)
+        for part in whole.by_name.values():
+            batches.append(part.batch(0, math.ceil(share * len(part)), seed=phase.seed))
     policy.prepare(*batches)
 
 

@@ -139,19 +139,20 @@ def questions_csv(
     arms: Sequence[int],
     *,
     names: Sequence[str],
-    files: Sequence[str] = (),
+    rows: Mapping[str, Sequence[Any]],
     contexts: Sequence[int] = (),
     rewards: Mapping[int, float] | None = None,
 ) -> str:
-    """The questions as CSV with a column for rewards to fill in; ``names`` (K,) and ``files`` (n,) may be empty.
+    """The questions as CSV with a column for rewards to fill in; ``names`` (K,) may be empty.
 
-    ``contexts`` (n,) are their positions in the target, where the ids are not; ``rewards`` by id are known already.
+    ``rows`` are columns (n,) by which people know the contexts: a customer's number, a file. ``contexts`` (n,) are
+    their positions in the target, where the ids are not. ``rewards`` by id are known already.
     """
     columns: dict[str, Sequence[Any]] = {"id": ids}
     if contexts:
         columns["context"] = contexts
-    if files:
-        columns["file"] = files
+    for name, values in rows.items():
+        columns[f"target {name}" if name in ("id", "context", "arm", "arm_name", "reward") else name] = values
     columns["arm"] = arms
     if names:
         columns["arm_name"] = [names[arm] for arm in arms]
@@ -247,10 +248,10 @@ class ContextReader:
     def __len__(self) -> int:
         return len(self._target)
 
-    def files(self, indices: IntArray) -> list[str]:
-        """The files that these contexts are in, where they are images on disk; else nothing."""
-        known: Sequence[str] = getattr(self._target, "files", ())
-        return [known[index] for index in indices.tolist()] if known else []
+    def row_names(self, indices: IntArray) -> dict[str, list[Any]]:
+        """By which columns people know these contexts: ids of a table, files of images; may be empty."""
+        known = self._target.row_names if isinstance(self._target, Contexts) else {}
+        return {column: [names[index] for index in indices.tolist()] for column, names in known.items()}
 
     def read(self, indices: IntArray) -> AnyArray:
         """The contexts at these positions; of an evaluation domain they must be consecutive."""
@@ -444,7 +445,7 @@ def audit(
     folder = AuditFolder(directory)
     with nullcontext() if folder.path is None else locked(folder.path, wait=False):
         settings["predicted"] = low + (high - low) * float(predicted.mean())
-        state = _begun(folder, plan, settings, arms, names=arm_names, files=contexts.files(plan.ids))
+        state = _begun(folder, plan, settings, arms, names=arm_names, rows=contexts.row_names(plan.ids))
         if ask is not None:
             state.ask_open_questions(ask, contexts, stop)
         return state.conclude()
@@ -573,14 +574,14 @@ def _begun(
     arms: IntArray,
     *,
     names: Sequence[str],
-    files: Sequence[str],
+    rows: Mapping[str, Sequence[Any]],
 ) -> _State:
     """The audit as it was begun in the folder, or a new one."""
     known = folder.plan()
     if known is None:
         asked = arms[plan.ids]
         content = {**settings, "arms": asked.tolist(), "plan": plan.as_dict()}
-        folder.begin(content, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, files=files))
+        folder.begin(content, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, rows=rows))
         return _State(folder, plan, asked, settings)
     for name, own in settings.items():
         if name not in ("estimated_range", "predicted") and known.get(name) != own:

@@ -332,13 +332,16 @@ def _filled_in(
     arms = dict(enumerate(arm for _, arm in questions))
     contexts = [int(positions[context]) for context, _ in questions]
     known: dict[int, float] = {}
-    rows = 0
+    n_written = 0
     if path.exists():
         known = read_answers(path, arms, contexts=contexts)
-        rows = path.read_text(encoding="utf-8-sig").strip().count("\n")
-    if rows < len(questions):
-        names = pair.class_names
-        write_text(path, questions_csv(list(arms), list(arms.values()), names=names, contexts=contexts, rewards=known))
+        n_written = path.read_text(encoding="utf-8-sig").strip().count("\n")
+    if n_written < len(questions):
+        rows = {column: [names[place] for place in contexts] for column, names in pair.target.row_names.items()}
+        text = questions_csv(
+            list(arms), list(arms.values()), names=pair.class_names, rows=rows, contexts=contexts, rewards=known
+        )
+        write_text(path, text)
     return {questions[i]: reward for i, reward in known.items()}
 
 

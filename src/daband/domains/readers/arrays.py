@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from daband.arguments import checked_class_names, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
+from daband.domains.mixtures import join_pairs
 from daband.domains.splits import hold_out_rewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
@@ -119,11 +120,13 @@ class ArrayEvaluation(EvaluationDomain):
 
 def from_arrays(
     *,
-    source: tuple[ArrayLike, ArrayLike],
-    target: ArrayLike,
-    target_test: tuple[ArrayLike, ArrayLike] | None = None,
-    target_labelled: tuple[ArrayLike, ArrayLike] | None = None,
-    source_test: tuple[ArrayLike, ArrayLike] | float | None = 0.1,
+    source: tuple[ArrayLike, ArrayLike] | None = None,
+    target: ArrayLike | None = None,
+    sources: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    targets: Mapping[str, ArrayLike] | None = None,
+    target_test: Any = None,
+    target_labelled: Any = None,
+    source_test: Any = 0.1,
     n_arms: int | None = None,
     class_names: Sequence[str] | None = None,
     arms: str = "disjoint",
@@ -136,10 +139,16 @@ def from_arrays(
 ) -> Pair:
     """A pair made of arrays: ``from_arrays(source=(x, y), target=x_t)``.
 
+    Where there are several of either, ``from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x_t})``.
+
     Args:
         source: contexts (n, *C), and either labels (n,) of integers, where the arm equal to the label pays 1 and every
             other pays 0, or a table of rewards (n, K).
         target: contexts of the target, (m, *C). Training sees these and nothing else of the target.
+        sources: several sources by name, each as ``source``, in its place. ``source_test`` is then a share, or a tuple
+            for each by name.
+        targets: several targets by name, each as ``target``, in its place. ``target_test`` and ``target_labelled`` are
+            then a tuple for each by name.
         target_test: target contexts and labels or expected rewards that only the evaluator sees; None where there are
             none. Such a pair can be trained on, not evaluated.
         target_labelled: target contexts with rewards for continued training after the hand-over.
@@ -164,6 +173,12 @@ def from_arrays(
     >>> pair.n_arms, len(pair.source), len(pair.source_test), len(pair.target), pair.target_test
     (2, 36, 4, 30, None)
     """
+    if sources is not None or targets is not None:
+        given = locals()
+        rest = {name: given[name] for name in given if name not in ("source", "target", "sources", "targets")}
+        return _from_several(source, target, sources, targets, **rest)
+    if source is None or target is None:
+        raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
     if arms not in ("disjoint", "shared"):
         raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
     tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
@@ -211,6 +226,64 @@ def from_arrays(
         about=About(summary="arrays given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=everything.context_shape, units=units),
     )
+
+
+def _from_several(
+    source: Any,
+    target: Any,
+    sources: Mapping[str, Any] | None,
+    targets: Mapping[str, Any] | None,
+    *,
+    source_test: Any,
+    target_test: Any,
+    target_labelled: Any,
+    n_arms: int | None,
+    name: str,
+    **rest: Any,
+) -> Pair:
+    """The pair of several sources and targets: each read by itself, beside the first of the other side."""
+    given = {}
+    for role, one, several in (("source", source, sources), ("target", target, targets)):
+        if (one is None) == (several is None):
+            raise InvalidInput(f"give either {role} or {role}s, a mapping from a name to what {role} would be")
+        given[role] = {role: one} if several is None else several
+        if not isinstance(given[role], Mapping) or not given[role]:
+            raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
+    sources, targets = given["source"], given["target"]
+    for what, value in (("target_test", target_test), ("target_labelled", target_labelled)):
+        if value is not None and not isinstance(value, Mapping) and len(targets) > 1:
+            raise InvalidInput(f"{what} must be a mapping with a tuple for each of {', '.join(targets)}")
+
+    def of(part: Any, key: str) -> Any:
+        return part.get(key) if isinstance(part, Mapping) else part
+
+    if n_arms is None:  # labels of one source may lack the last arms
+        widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
+        n_arms = max(widths)
+    first_source, first_target = next(iter(sources.values())), next(iter(targets.values()))
+    common = {**rest, "n_arms": n_arms}
+    read = {
+        called: from_arrays(
+            source=one,
+            target=first_target,
+            source_test=of(source_test, called),
+            name=name if len(sources) == 1 else f"{name}, {called}",
+            **common,
+        )
+        for called, one in sources.items()
+    }
+    there = {
+        called: from_arrays(
+            source=first_source,
+            target=one,
+            target_test=of(target_test, called),
+            target_labelled=of(target_labelled, called),
+            name=name,
+            **common,
+        )
+        for called, one in targets.items()
+    }
+    return join_pairs(read, there, name=name)
 
 
 def payable(table: FloatArray | None) -> FloatArray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from daband.table_transform import category_texts, parses_as_dates
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["ColumnType", "infer_columns"]
+__all__ = ["ColumnType", "column_differences", "infer_columns"]
 
 _ID_NAME = re.compile(r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^unnamed|^$", re.IGNORECASE)
 _MOST_CATEGORIES = 50
@@ -22,6 +24,11 @@ _ROWS_PER_CATEGORY = 20
 """More than 50 categories with fewer rows than this for each are too many to learn from."""
 _UNIQUE = 0.95
 """A share of different values above which text, or whole numbers called an id, name a row."""
+
+
+_FAR = 2.0
+"""Standard deviations between medians, or the logarithm to base 2 of the ratio of spreads, that look like units."""
+_NEW_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ def infer_columns(
         arm=arm,
         reward=reward,
         propensity=propensity,
+        id=tuple(ids),
     ), types
 
 
@@ -120,3 +128,40 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
     if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
         return "left out", f"too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
     return "category", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
+
+
+def column_differences(
+    source: pl.DataFrame, target: pl.DataFrame, types: Sequence[ColumnType], *, units: Sequence[str] = ()
+) -> list[str]:
+    """A line for each column that differs between the domains as if it meant something else there.
+
+    Numbers whose middle or spread is another by far, unless they are in ``units``; categories that only the target has.
+    """
+    lines = []
+    for column in types:
+        name = column.name
+        if column.role == "number" and name not in units:
+            (here, spread), (there, other) = (_middle_and_spread(frame[name]) for frame in (source, target))
+            far = abs(here - there) > _FAR * max(min(spread, other), 1e-12)
+            if spread > 0 and other > 0 and (far or abs(math.log2(other / spread)) > _FAR):
+                lines.append(
+                    f"{name}: its median is {here:.4g} in the source and {there:.4g} in the target, its spread "
+                    f"{spread:.3g} and {other:.3g}. Another unit? Say so: --units {name}"
+                )
+        if column.role == "category":
+            known = set(category_texts(source, name))
+            texts = [text for text in category_texts(target, name) if text is not None]
+            new = [text for text in texts if text not in known]
+            if len(new) > _NEW_SHARE * max(1, len(texts)):
+                most = Counter(new).most_common(1)[0][0]
+                lines.append(
+                    f"{name}: {len(new) / len(texts):.0%} of the target's rows have a category that the source never "
+                    f"had, such as {most!r}: nothing is learned of it before rewards of the target come"
+                )
+    return lines
+
+
+def _middle_and_spread(column: pl.Series) -> tuple[float, float]:
+    """The median, and the standard deviation of a normal distribution with the same quartiles."""
+    low, middle, high = (column.drop_nulls().cast(float).quantile(share) or 0.0 for share in (0.25, 0.5, 0.75))
+    return middle, (high - low) / 1.349

@@ -14,10 +14,10 @@ class Columns:
     """Which columns mean what.
 
     ``context`` are the columns that a policy sees, ``categorical`` those of them that are one-hot, ``dates`` those that
-    hold dates and become their parts. What arms pay is
-    given in one of three ways: ``label`` (the arm named by this column pays 1, every other 0), ``rewards`` (a column
-    per arm), or, for a log of another policy, ``arm``, ``reward`` and ``propensity`` (without which ``from_table``
-    estimates propensities). A log may have ``label`` or ``rewards`` besides: the target's test uses them. None of these
+    hold dates and become their parts. What arms pay is given in one of three ways: ``label`` (the arm named by this
+    column pays 1, every other 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward``
+    and ``propensity`` (without which ``from_table`` estimates propensities). A log may have ``label`` or ``rewards``
+    besides: the target's test uses them. ``id`` names rows for people, in the questions of an audit. None of these
     columns may be a context.
     """
 
@@ -29,9 +29,10 @@ class Columns:
     reward: str | None = None
     propensity: str | None = None
     dates: tuple[str, ...] = ()
+    id: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("context", "categorical", "rewards", "dates"):
+        for name in ("context", "categorical", "rewards", "dates", "id"):
             if isinstance(getattr(self, name), str):
                 raise InvalidInput(f"columns.{name} must be a sequence of names, got the text {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -45,8 +46,8 @@ class Columns:
             raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
         if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
             raise InvalidInput("columns needs either a label column or a reward column per arm")
-        for role in ("label", "rewards", "arm", "reward", "propensity"):
+        for role in ("label", "rewards", "arm", "reward", "propensity", "id"):
             named = getattr(self, role)
-            told = [name for name in (named if role == "rewards" else (named,)) if name in self.context]
+            told = [name for name in (named if role in ("rewards", "id") else (named,)) if name in self.context]
             if told:
                 raise InvalidInput(f"columns.context has {told[0]!r}, which columns.{role} names: no policy may see it")

@@ -220,6 +220,10 @@ class ImageContexts(Contexts):
         """The file of each context."""
         return self._store.files
 
+    @property
+    def row_names(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
+        return {"file": self.files}
+
     def __len__(self) -> int:
         return len(self._store)
 

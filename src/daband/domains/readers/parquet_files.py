@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,16 @@ from daband.arrays import AnyArray
 from daband.domains.readers.columns import Columns
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import checked_path
+from daband.table_transform import category_texts
 
 if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
+    "LogColumns",
     "LogFile",
     "LogPart",
+    "PlainLog",
     "UnusableFile",
     "check_schema",
     "is_list",
@@ -32,6 +36,9 @@ __all__ = [
     "refuse_where",
     "resolve_columns",
 ]
+
+
+_TEXT = (".csv", ".tsv")
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,124 @@ def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
     if not isinstance(log, Sequence) or not log:
         raise InvalidInput(f"log must be a folder, a glob or a list of Parquet files, got {log!r}")
     return [checked_path(path, "log") for path in log]
+
+
+@dataclass(frozen=True)
+class LogColumns:
+    """The columns of a log that say what was done and what came of it."""
+
+    arm: str = "arm"
+    reward: str = "reward"
+    propensity: str = "propensity"
+
+    @classmethod
+    def of(cls, columns: Columns) -> LogColumns:
+        """Those that ``columns`` names."""
+        return cls(columns.arm or "arm", columns.reward or "reward", columns.propensity or "propensity")
+
+
+class PlainLog:
+    """The files of a user's log as Parquet files with numbered arms, in which every round has a reward.
+
+    What is so already is taken as it is; of the others a copy is written to ``place``: of CSV files, of arms by their
+    names, of columns by names of the user's own (unless ``rename`` is False), of rounds whose reward has not come.
+    """
+
+    def __init__(
+        self,
+        log: str | Path | Sequence[str | Path],
+        place: Path,
+        named: LogColumns,
+        arm_names: Sequence[str] | None,
+        *,
+        rename: bool = True,
+    ) -> None:
+        if isinstance(log, str | Path) and Path(log).is_dir():
+            found = sorted(path for path in Path(log).iterdir() if path.suffix.lower() in (".parquet", *_TEXT))
+            if not found:
+                raise DataError(f"the folder {log} has no *.parquet and no *.csv file")
+        else:
+            found = log_files(log)
+        self.unrewarded: dict[str, int] = {}
+        """By file, how many rounds were left out as they have no reward."""
+        self._copies: dict[str, str] = {}
+        self._named, self._arm_names, self._rename = named, arm_names, rename
+        self.files = [self._plain(path, place / f"{number}-{path.name}.parquet") for number, path in enumerate(found)]
+
+    def original(self, message: str) -> str:
+        """The message with the names of the user's files."""
+        for copy, path in self._copies.items():
+            message = message.replace(copy, path)
+        return message
+
+    @contextmanager
+    def errors_name_originals(self) -> Iterator[None]:
+        """Errors name the user's files."""
+        try:
+            yield
+        except (DataError, InvalidInput) as error:
+            raise type(error)(self.original(str(error))) from None
+
+    def _plain(self, path: Path, copy: Path) -> Path:
+        pl, named = _polars(), self._named
+        text = path.suffix.lower() in _TEXT
+        try:
+            if text:
+                separator = "\t" if path.suffix.lower() == ".tsv" else ","
+                rows = pl.scan_csv(path, separator=separator, infer_schema_length=None)
+            else:
+                rows = pl.scan_parquet(path)
+            schema = dict(rows.collect_schema())
+            absent = next((name for name in (named.arm, named.reward, named.propensity) if name not in schema), None)
+            if absent is not None:
+                raise DataError(
+                    f"{path} has no column {absent!r}{did_you_mean(absent, schema)} (its columns: {', '.join(schema)}"
+                    "); if it has another name, say so with arm=, reward= or propensity="
+                )
+            missing = int(rows.select(pl.col(named.reward).null_count()).collect().item())
+            numbers = _arm_numbers(rows.select(pl.col(named.arm).unique()).collect(), path, named.arm, self._arm_names)
+            renamed = {getattr(named, role): role for role in ("arm", "reward", "propensity")} if self._rename else {}
+            renamed = {name: role for name, role in renamed.items() if name != role}
+            if not (text or missing or numbers or renamed):
+                return path
+            rows = rows.filter(pl.col(named.reward).is_not_null())
+            if numbers is not None:
+                rows = rows.with_columns(pl.col(named.arm).replace_strict(numbers, return_dtype=pl.Int64))
+            if renamed:
+                rows = rows.drop([role for role in renamed.values() if role in schema]).rename(renamed)
+            rows.sink_parquet(copy)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            if isinstance(error, DataError):
+                raise
+            if not text:
+                return path  # whoever opens it says what is wrong, or leaves it out
+            raise DataError(f"{path} cannot be read as CSV: {_first_line(error)}") from None
+        if missing:
+            self.unrewarded[str(path)] = missing
+        self._copies[str(copy)] = str(path)
+        return copy
+
+
+def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, int] | None:
+    """The number of each arm that a log has by its name; None where the log has numbers."""
+    column = column.drop_nulls()
+    texts = category_texts(column, name)
+    known = {arm: number for number, arm in enumerate(arm_names or ())}
+    stranger = next((text for text in texts if text not in known), None)
+    if stranger is None:
+        numbers = {value: known[str(text)] for value, text in zip(column[name].to_list(), texts, strict=True)}
+        return None if all(value == number for value, number in numbers.items()) else numbers
+    if column.schema[name].is_numeric():
+        return None
+    if arm_names is None:
+        raise DataError(
+            f"{path} has {stranger!r} in the arm's column {name!r}, and the policy does not know its arms by name: set "
+            "policy.arm_names = [...], or log their numbers"
+        )
+    raise DataError(
+        f"{path} has {stranger!r} in the arm's column {name!r}, which is no arm{did_you_mean(stranger, known)} "
+        f"({', '.join(known)})"
+    )
 
 
 class UnusableFile(DataError):

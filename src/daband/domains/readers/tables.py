@@ -150,6 +150,7 @@ def from_table(
     if columns.arm is not None and columns.propensity is None:
         _estimate_propensities(parts, len(classes))
     pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
+    pair.target.row_names = {name: target_frame[name].to_list() for name in columns.id if name in target_frame.columns}
     about = About(summary="tables given by the user", licence="the user's own")
     assumed = as_shift(shift, context_shape=pair.context_shape, units=units, feature_names=transform.feature_names)
     return replace(pair, about=about, feature_names=transform.feature_names, table=transform, shift=assumed)

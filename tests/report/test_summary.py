@@ -3,12 +3,12 @@ import warnings
 import numpy as np
 import pytest
 
-from daband.report.figures_learning import _apart, bound_figure, regret_figure
+from daband.report.document import Cell, Table
+from daband.report.figures import bound_figure, regret_figure, separate
 from daband.report.rendering import latex_text
 from daband.report.runs import Curve, common_curve
-from daband.report.statistics import growth_exponent, mixing, role_of
 from daband.report.style import css_variables, style_of, themed
-from daband.report.tables import Cell, Table
+from daband.report.summary import growth_exponent, mixing, role_of
 
 
 @pytest.mark.parametrize("exponent", [0.3, 0.5, 1.0, 1.4])
@@ -26,7 +26,7 @@ def test_an_exponent_is_of_the_later_half_and_needs_positive_values():
     assert np.isnan(growth_exponent(rounds[:2], bent[:2]))
 
 
-def test_mixing_is_zero_apart_and_one_together():
+def test_mixing_is_zeroseparate_and_one_together():
     generator = np.random.default_rng(0)
     domain = np.repeat([0, 1], 400)
     together = generator.normal(size=(800, 5))
@@ -60,12 +60,12 @@ def test_curves_of_different_lengths_meet_on_common_rounds():
     assert common_curve([None]) is None
 
 
-def test_labels_are_moved_apart_in_order_and_kept_inside():
+def test_labels_are_movedseparate_in_order_and_kept_inside():
     wanted = [0.1, 0.5, 0.505, 0.51, 0.99, 1.0]
-    places = _apart(wanted, 0.06)
+    places = separate(wanted, 0.06)
     assert (np.diff(places) >= 0.06 - 1e-6).all()
     assert places.max() <= 1.0 + 1e-9
-    assert _apart([0.2, 0.8], 0.06).tolist() == [0.2, 0.8]
+    assert separate([0.2, 0.8], 0.06).tolist() == [0.2, 0.8]
 
 
 def test_a_method_looks_the_same_everywhere_and_unlike_the_others():

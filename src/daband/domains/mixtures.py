@@ -1,0 +1,239 @@
+"""Several domains that are read as one: the rounds of all sources, the contexts of all targets.
+
+A mixture has the positions of its first part, then those of its second, and so on. Its order is one permutation of all
+of them, so that domains are shown in proportion to their sizes, and two halves of a domain are shown as the whole is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.domain_names import DomainNames
+from daband.domains.contract import (
+    Contexts,
+    EvaluationDomain,
+    LoggedDomain,
+    LoggedRounds,
+    Pair,
+    RewardDomain,
+    Rounds,
+)
+from daband.errors import InvalidInput
+
+__all__ = ["MixedContexts", "MixedEvaluation", "MixedLog", "MixedRewards", "join_pairs", "mixed", "restrict_pair"]
+
+D = TypeVar("D", bound=Contexts)
+_OF_SOURCES = ("source", "source_test")
+_OF_TARGETS = ("target", "target_test", "target_labelled")
+
+
+def _located(parts: Mapping[str, D], indices: IntArray) -> Iterator[tuple[str, D, IntArray, IntArray]]:
+    """For each part with some of these positions: its name, itself, where in ``indices`` they are, and its own ones."""
+    ends = np.cumsum([len(part) for part in parts.values()])
+    which = np.searchsorted(ends, indices, side="right")
+    for place, (name, part) in enumerate(parts.items()):
+        rows = np.flatnonzero(which == place)
+        if len(rows):
+            yield name, part, rows, indices[rows] - (ends[place] - len(part))
+
+
+def _gathered(parts: Mapping[str, D], indices: IntArray, read: Callable[[D, IntArray], AnyArray]) -> AnyArray:
+    """What ``read`` gives of every part, in the order of ``indices``."""
+    found = [(rows, read(part, own)) for _, part, rows, own in _located(parts, np.asarray(indices))]
+    if not found:
+        first = next(iter(parts.values()))
+        return read(first, np.zeros(0, np.int64))
+    out: AnyArray = np.empty((len(indices), *found[0][1].shape[1:]), np.result_type(*[part for _, part in found]))
+    for rows, part in found:
+        out[rows] = part
+    return out
+
+
+def _common(parts: Mapping[str, Any], what: str) -> Any:
+    values = {name: getattr(part, what) for name, part in parts.items()}
+    if len(set(values.values())) > 1:
+        told = ", ".join(f"{name} {value}" for name, value in values.items())
+        raise InvalidInput(f"domains must have one {what}, got {told}")
+    return next(iter(values.values()))
+
+
+class MixedContexts(Contexts):
+    """The contexts of several domains."""
+
+    def __init__(self, parts: Mapping[str, Contexts]) -> None:
+        self.named = dict(parts)
+        self.context_shape = _common(parts, "context_shape")
+        self.passes = min(part.passes for part in parts.values())
+        self.prefetches = any(part.prefetches for part in parts.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.named.values()))
+
+    @property
+    def by_name(self) -> Mapping[str | None, Contexts]:
+        return dict(self.named.items())
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return _gathered(self.named, indices, lambda part, own: part.read(own))
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        located = _located(self.named, self.order(start, stop, seed=seed))
+        return [(name, part.read(own)) for name, part, _, own in located]
+
+
+class MixedRewards(RewardDomain):
+    """The rounds of several reward domains."""
+
+    def __init__(self, parts: Mapping[str, RewardDomain]) -> None:
+        self.named = dict(parts)
+        self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
+        self.passes = min(part.passes for part in parts.values())
+        self.prefetches = any(part.prefetches for part in parts.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.named.values()))
+
+    @property
+    def by_name(self) -> Mapping[str | None, Contexts]:
+        return dict(self.named.items())
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return _gathered(self.named, indices, lambda part, own: part.read(own))
+
+    def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
+        rewards = _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[0])
+        none = np.zeros(0, np.int64)
+        if any(part.read_rewards(none)[1] is None for part in self.named.values()):
+            return rewards, None
+        return rewards, _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[1])  # type: ignore[return-value, arg-type]
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        located = _located(self.named, self.order(start, stop, seed=seed))
+        return [(name, Rounds(part.read(own), *part.read_rewards(own))) for name, part, _, own in located]
+
+
+class MixedLog(LoggedDomain):
+    """The rounds of several logs."""
+
+    def __init__(self, parts: Mapping[str, LoggedDomain]) -> None:
+        self.named = dict(parts)
+        self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
+        self.passes = min(part.passes for part in parts.values())
+        self.prefetches = any(part.prefetches for part in parts.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.named.values()))
+
+    @property
+    def by_name(self) -> Mapping[str | None, Contexts]:
+        return dict(self.named.items())
+
+    def read(self, indices: IntArray) -> AnyArray:
+        return _gathered(self.named, indices, lambda part, own: part.read(own))
+
+    def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        columns = [_gathered(self.named, indices, lambda part, own, at=at: part.read_log(own)[at]) for at in range(3)]  # type: ignore[misc]
+        return columns[0], columns[1], columns[2]
+
+    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
+        located = _located(self.named, self.order(start, stop, seed=seed))
+        return [(name, LoggedRounds(part.read(own), *part.read_log(own))) for name, part, _, own in located]
+
+
+class MixedEvaluation(EvaluationDomain):
+    """The contexts of several domains with their expected rewards, domain by domain."""
+
+    def __init__(self, parts: Mapping[str, EvaluationDomain]) -> None:
+        self.named = dict(parts)
+        self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
+
+    def __len__(self) -> int:
+        return sum(map(len, self.named.values()))
+
+    @property
+    def by_name(self) -> Mapping[str | None, EvaluationDomain]:
+        return dict(self.named.items())
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        return np.concatenate([part.read(*own) for part, own in self._overlaps(start, stop)])
+
+    def read_expected(self, start: int, stop: int) -> FloatArray:
+        return np.concatenate([part.read_expected(*own) for part, own in self._overlaps(start, stop)])
+
+    def _overlaps(self, start: int, stop: int) -> list[tuple[EvaluationDomain, tuple[int, int]]]:
+        found: list[tuple[EvaluationDomain, tuple[int, int]]] = []
+        first = 0
+        for part in self.named.values():
+            own = max(0, start - first), min(len(part), stop - first)
+            if own[0] < own[1] or not found:
+                found.append((part, (own[0], max(own))))
+            first += len(part)
+        return found if len(found) == 1 else [one for one in found if one[1][0] < one[1][1]]
+
+
+def mixed(parts: Mapping[str, Any]) -> Any:
+    """These domains as one; a single one as it is."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    kinds = ((RewardDomain, MixedRewards), (LoggedDomain, MixedLog), (EvaluationDomain, MixedEvaluation))
+    for kind, joined in (*kinds, (Contexts, MixedContexts)):
+        if all(isinstance(part, kind) for part in parts.values()):
+            return joined(parts)
+    raise InvalidInput("domains must be of one kind: all with rewards, all logs, or all contexts alone")
+
+
+def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
+    """One pair with the sources of some pairs and the targets of others, each under its name here."""
+    pairs = [*sources.values(), *targets.values()]
+    first = pairs[0]
+    for what in ("context_shape", "n_arms", "arms"):
+        _common({**sources, **targets}, what)
+
+    def of_all(members: Mapping[str, Pair], part: str) -> Any:
+        found = {called: getattr(pair, part) for called, pair in members.items()}
+        return None if any(one is None for one in found.values()) else mixed(found)
+
+    ranges = {pair.reward_range for pair in pairs}
+    known = [bounds for bounds in ranges if bounds != "auto"]
+    joined = (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(ranges) else "auto"
+    return replace(
+        first,
+        name=name,
+        **{part: of_all(sources, part) for part in _OF_SOURCES},
+        **{part: of_all(targets, part) for part in _OF_TARGETS},
+        feedback="one_hot" if all(pair.feedback == "one_hot" for pair in pairs) else "bandit",
+        reward_range=joined,  # type: ignore[arg-type]
+        domains=DomainNames(tuple(sources), tuple(targets)),
+    )
+
+
+def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:
+    """A pair with some of another's sources and targets, by default all of them.
+
+    >>> x, y = [[0.0], [1.0]] * 20, [0, 1] * 20
+    >>> pair = daband.domains.from_arrays(sources={"de": (x, y), "fr": (x, y)}, targets={"pl": x, "cz": x})
+    >>> daband.domains.restrict_pair(pair, sources=["fr"], targets=["pl"]).domains.names
+    ('fr', 'pl')
+    """
+    before = pair.domains
+    chosen = DomainNames(
+        before.sources if sources is None else tuple(sources), before.targets if targets is None else tuple(targets)
+    )
+    for role in ("sources", "targets"):
+        strangers = [name for name in getattr(chosen, role) if name not in getattr(before, role)]
+        if strangers:
+            raise InvalidInput(
+                f"the pair has no {strangers[0]!r} among its {role} ({', '.join(getattr(before, role))})"
+            )
+
+    def some(whole: Any, names: tuple[str, ...], every: tuple[str, ...]) -> Any:
+        return whole if whole is None or names == every else mixed({name: whole.by_name[name] for name in names})
+
+    parts = {part: some(getattr(pair, part), chosen.sources, before.sources) for part in _OF_SOURCES}
+    parts |= {part: some(getattr(pair, part), chosen.targets, before.targets) for part in _OF_TARGETS}
+    return replace(pair, domains=chosen, **parts)

@@ -1,0 +1,166 @@
+"""Several sources and targets: read as one, each row with its domain, and one of each as it always was."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+import daband
+from daband.domains import from_arrays, restrict_pair
+from daband.errors import InvalidInput
+
+BEFORE = {"linucb": "5ddf970a9676c083", "nlinucb": "591f2af294879f6b", "daband": "9a097db63ddeafb7"}
+"""Digests of runs that were recorded before a pair could have several domains."""
+
+
+def rounds(n=80, shift=0.0, seed=0, arms=3):
+    rng = np.random.default_rng(seed)
+    return rng.normal(shift, 1.0, (n, 4)), rng.integers(0, arms, n)
+
+
+@pytest.fixture
+def pair():
+    sources = {"de": rounds(80, 0.0, 0), "fr": rounds(40, 1.0, 1)}
+    targets = {"pl": rounds(60, 2.0, 2), "cz": rounds(30, 3.0, 3)}
+    return from_arrays(
+        sources=sources,
+        targets={name: x for name, (x, _) in targets.items()},
+        target_test=targets,
+        target_labelled=targets,
+    )
+
+
+def test_one_source_and_one_target_are_as_before():
+    pair = daband.domains.load("synthetic", tiny=True)
+    for kind in (daband.LinUCB, daband.NeuralLinUCB, daband.DABand):
+        settings = {} if kind is daband.LinUCB else {"recipe": "small", "device": "cpu"}
+        policy = kind.for_pair(pair, seed=3, **settings)
+        run = daband.train(policy, source=pair.source, target=pair.target, episodes=5, episode_length=32)
+        mark = hashlib.sha256(run.arm.astype(np.int64).tobytes() + run.reward.tobytes())
+        mark.update(json.dumps(policy.settings(), sort_keys=True).encode())
+        mark.update("\n".join(sorted(policy._arrays())).encode())
+        assert mark.hexdigest()[:16] == BEFORE[policy.name]
+
+
+def test_one_of_each_by_name_equals_one_of_each_to_the_bit():
+    (x, y), (x_t, _) = rounds(200), rounds(100, 1.0, 1)
+    found = []
+    for given in ({"source": (x, y), "target": x_t}, {"sources": {"de": (x, y)}, "targets": {"pl": x_t}}):
+        pair = from_arrays(**given)
+        policy = daband.DABand.for_pair(pair, seed=1, recipe="small", device="cpu")
+        run = daband.train(policy, source=pair.source, target=pair.target, episodes=3, episode_length=32)
+        found.append((run.arm, policy.decide(x_t, "target").mean))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class TestMixture:
+    def test_rows_come_with_their_domain(self, pair):
+        assert pair.domains.names == ("de", "fr", "pl", "cz")
+        assert len(pair.source) == 72 + 36
+        assert len(pair.source_test) == 12
+        whole = pair.source.rounds(0, 50, seed=4)
+        pieces = pair.source.by_domain(0, 50, seed=4)
+        assert [name for name, _ in pieces] == ["de", "fr"]
+        assert sum(len(part) for _, part in pieces) == 50
+        joined = np.concatenate([part.contexts for _, part in pieces])
+        np.testing.assert_array_equal(np.sort(joined, axis=0), np.sort(whole.contexts, axis=0))
+        for name, part in pieces:
+            own = pair.source.by_name[name].read(np.arange(len(pair.source.by_name[name])))
+            assert all((own == row).all(axis=1).any() for row in part.contexts)
+
+    def test_an_evaluation_is_read_across_its_parts(self, pair):
+        test = pair.target_test
+        assert len(test) == 90
+        every = np.concatenate([part.read(0, len(part)) for part in test.by_name.values()])
+        for start, stop in ((0, 90), (50, 70), (60, 90), (0, 1), (89, 90)):
+            np.testing.assert_array_equal(test.read(start, stop), every[start:stop])
+            assert len(test.read_expected(start, stop)) == stop - start
+
+    def test_nothing_of_the_target_pays(self, pair):
+        assert not hasattr(pair.target, "read_rewards")
+        assert not any(hasattr(part, "read_rewards") for part in pair.target.by_name.values())
+
+    def test_a_pair_can_be_restricted(self, pair):
+        one = restrict_pair(pair, sources=["fr"], targets=["cz"])
+        assert one.domains.names == ("fr", "cz")
+        assert len(one.source) == 36
+        assert len(one.target) == 30
+        assert "from de, fr to pl, cz" in repr(pair)
+        with pytest.raises(InvalidInput, match="no 'us' among its sources"):
+            restrict_pair(pair, sources=["us"])
+
+    def test_arms_of_every_source_count(self):
+        sources = {"a": ([[0.0]] * 20, [0, 1] * 10), "b": ([[1.0]] * 20, [2, 3] * 10)}
+        pair = from_arrays(sources=sources, target=[[0.0]] * 9)
+        assert pair.n_arms == 4
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"source": rounds(), "sources": {"a": rounds()}, "target": rounds()[0]}, "either source or sources"),
+            ({"sources": {}, "target": rounds()[0]}, "mapping with a source by name"),
+            ({"sources": {"a": rounds()}}, "either target or targets"),
+            ({"source": rounds()}, "needs source="),
+            ({"sources": {"a": rounds(), "b": ([[0.0]] * 20, [0, 1] * 10)}, "target": rounds()[0]}, "context"),
+            (
+                {"source": rounds(), "targets": {"a": rounds()[0], "b": rounds()[0]}, "target_test": rounds()},
+                "mapping with a tuple for each of a, b",
+            ),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, given, message):
+        with pytest.raises(InvalidInput, match=message):
+            from_arrays(**given)
+
+
+class TestPolicies:
+    @pytest.mark.parametrize("kind", ["linucb", "constant", "random", "nlinucb", "daband"])
+    def test_every_policy_acts_in_every_target(self, pair, kind, tmp_path):
+        made = daband.policies.policies.get(kind)
+        settings = {"recipe": "small", "device": "cpu"} if made.learns_by_gradients else {}
+        policy = made.for_pair(pair, seed=0, **settings)
+        daband.train(policy, source=pair.source, target=pair.target, episodes=3, episode_length=32)
+        value = daband.evaluate(policy, pair.target_test)
+        assert value.contexts == 90
+        policy.deploy("cz")
+        assert policy.select(rounds(5)[0]).arm.shape == (5,)
+        assert policy.select(rounds(5)[0], "pl").arm.shape == (5,)
+        policy.save(tmp_path / "p.safetensors")
+        again = daband.load(tmp_path / "p.safetensors")
+        assert again.domains == pair.domains
+        assert again.source_weights == policy.source_weights
+        x = pair.target_test.read(0, 90)
+        np.testing.assert_array_equal(again.decide(x, "pl").mean, policy.decide(x, "pl").mean)
+
+    def test_each_target_has_its_own_statistics(self, pair):
+        policy = daband.LinUCB.for_pair(pair, seed=0, shift="style")
+        daband.train(policy, source=pair.source, target=pair.target, episodes=2, episode_length=32)
+        x = rounds(5)[0]
+        assert not np.allclose(policy.decide(x, "pl").mean, policy.decide(x, "cz").mean)
+
+    def test_buffers_are_kept_by_domain(self, pair):
+        policy = daband.DABand.for_pair(pair, seed=0, recipe="small", device="cpu", shift="style")
+        daband.train(policy, source=pair.source, target=pair.target, episodes=3, episode_length=32)
+        assert [len(part) > 0 for part in policy.buffers.rounds] == [True, True, False, False]
+        assert [len(part) > 0 for part in policy.buffers.unlabelled] == [True, True]
+
+    def test_which_target_must_be_said(self, pair):
+        policy = daband.LinUCB.for_pair(pair, seed=0)
+        with pytest.raises(InvalidInput, match="'de', 'fr', 'pl' or 'cz', got 'target'"):
+            policy.deploy("target")
+        with pytest.raises(InvalidInput, match="must be a target"):
+            policy.observe_target(rounds(3)[0], "de")
+
+    def test_a_run_of_several_sources_resumes(self, pair, tmp_path):
+        def trained(episodes, directory):
+            policy = daband.LinUCB.for_pair(pair, seed=0, transform=None)
+            run = daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=16,
+                               directory=directory)  # fmt: skip
+            return run.arm, policy.decide(rounds(9)[0], "pl").mean
+
+        whole = trained(6, None)
+        trained(3, tmp_path / "run")
+        for one, other in zip(whole, trained(6, tmp_path / "run"), strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -1,0 +1,152 @@
+"""Gradient-boosted trees: what they learn, that order does not matter, and files that need numpy alone."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import daband
+from daband.errors import InvalidInput
+from daband.policies import trees
+
+
+def rounds(n, seed=0):
+    """Contexts whose best arm a straight line does not tell, evenly logged arms, and their rewards."""
+    draw = np.random.default_rng(seed)
+    x, arm = draw.uniform(-1, 1, (n, 3)), draw.integers(0, 2, n)
+    return x, arm, ((x[:, 0] * x[:, 1] > 0) == arm).astype(float)
+
+
+def right(policy, seed=9):
+    x, _, _ = rounds(1000, seed)
+    return float(np.mean(policy.decide(x, rule="greedy").arm == (x[:, 0] * x[:, 1] > 0)))
+
+
+def make(**settings):
+    return daband.Trees(context_shape=(3,), n_arms=2, seed=0, **settings)
+
+
+def test_trees_learn_what_a_line_cannot():
+    policy, line = make(), daband.LinUCB(context_shape=(3,), n_arms=2, seed=0)
+    for one in (policy, line):
+        one.update(*rounds(2000))
+        one.adapt()
+    assert right(policy) > 0.9
+    assert right(line) < 0.65
+
+
+def test_what_is_learned_does_not_depend_on_the_order_of_rounds():
+    """An earlier draft fitted at the borders of batches, so that threads taught it something else."""
+    x, arm, reward = rounds(600)
+    order = np.random.default_rng(1).permutation(600)
+    at_once, by_turns = make(), make()
+    at_once.update(x, arm, reward)
+    at_once.adapt()
+    for part in np.array_split(order, 7):
+        by_turns.update(x[part], arm[part], reward[part])
+    by_turns.adapt()
+    assert (at_once.decide(x).mean == by_turns.decide(x).mean).all()
+
+
+def test_of_many_rounds_a_sample_is_kept_that_does_not_depend_on_their_order(monkeypatch):
+    monkeypatch.setattr(trees, "_KEPT", 100)
+    x, arm, reward = rounds(900)
+    kept = []
+    for order in (np.arange(900), np.arange(900)[::-1]):
+        policy = make()
+        for part in np.array_split(order, 9):
+            policy.update(x[part], arm[part], reward[part])
+        assert len(policy._kept) <= 200
+        sample = trees._sample(policy._kept)
+        kept.append(sample[np.lexsort(sample.T)])
+    assert (kept[0] == kept[1]).all()
+
+
+def test_adapt_fits_anew_once_a_quarter_more_rounds_have_come():
+    policy = make()
+    policy.update(*rounds(1000))
+    assert policy.adapt()["trees"] > 0
+    policy.update(*rounds(200, seed=1))
+    assert policy.adapt() == {}
+    assert policy.adapt(steps=1) != {}
+    policy.update(*rounds(300, seed=2))
+    assert policy.adapt() != {}
+
+
+def test_an_exported_forest_decides_without_scikit_learn(tmp_path):
+    policy = make(epsilon=0.0)
+    policy.update(*rounds(2000))
+    policy.adapt()
+    policy.deploy("target")
+    daband.export(policy, tmp_path / "p.daband")
+    x = rounds(50, seed=4)[0]
+    np.save(tmp_path / "x.npy", x)
+    code = (
+        "import sys, numpy as np, daband; d = daband.load_deployed('p.daband'); "
+        "print(d.decide(np.load('x.npy')).arm.tolist()); "
+        "assert not {'sklearn', 'torch', 'numba'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(policy.decide(x).arm.tolist())
+
+
+def test_too_many_arms_are_refused():
+    with pytest.raises(InvalidInput, match="n_arms must be at most 128"):
+        daband.Trees(context_shape=(2,), n_arms=200)
+
+
+@pytest.mark.parametrize("part", ["feature", "children", "roots", "threshold", "depth"])
+def test_a_crafted_forest_is_refused(part):
+    from daband.serving import TreeNetwork, unplanted
+
+    arrays = unplanted(2)
+    arrays[part] = arrays[part] + (np.nan if part == "threshold" else 999)
+    with pytest.raises(ValueError, match="trees"):
+        TreeNetwork({"kind": "trees", "inputs": 3}, arrays)
+
+
+@pytest.mark.parametrize("align", ["coral", "subspace"])
+def test_alignments_turn_the_source_towards_the_target(tmp_path, align):
+    draw = np.random.default_rng(3)
+    mix = np.array([[1.0, 0.9, 0.0], [0.0, 0.4, 0.0], [0.0, 0.0, 0.2]])
+    latent = draw.normal(size=(4000, 3)) * [3.0, 1.0, 0.3]
+    source, target = latent, (draw.normal(size=(4000, 3)) * [3.0, 1.0, 0.3]) @ mix + 5.0
+    step = daband.Standardise(align=align).fit(source, target)
+    features = [step(part, domain)[:, :-1] for domain, part in enumerate((source, target))]
+    plain = daband.Standardise(by_domain=True).fit(source, target)
+    before = [plain(part, domain)[:, :-1] for domain, part in enumerate((source, target))]
+
+    def apart(parts):
+        return np.abs(np.cov(parts[0].T) - np.cov(parts[1].T)).max() / np.abs(np.cov(parts[1].T)).max()
+
+    if align == "coral":
+        assert apart(features) < 0.6 * apart(before)
+    assert features[0].shape[1] == (3 if align == "coral" else 1)
+    policy = daband.LinUCB(context_shape=(3,), n_arms=2, transform=daband.Standardise(align=align), seed=0)
+    policy.prepare(source, target)
+    policy.update(source, [0, 1] * 2000, (latent[:, 0] > 0).astype(float))
+    policy.save(tmp_path / "p.safetensors")
+    loaded = daband.load(tmp_path / "p.safetensors")
+    daband.export(loaded, tmp_path / "p.daband", domain="target")
+    expected = policy.decide(target[:40], "target")
+    assert (loaded.decide(target[:40], "target").mean == expected.mean).all()
+    np.testing.assert_allclose(daband.load_deployed(tmp_path / "p.daband").decide(target[:40]).mean, expected.mean)
+    with pytest.raises(InvalidInput, match="align must be"):
+        daband.Standardise(align="ot")
+
+
+def test_coral_is_the_closed_form_of_its_paper():
+    draw = np.random.default_rng(0)
+    source, target = draw.normal(size=(500, 4)) @ draw.normal(size=(4, 4)), draw.normal(size=(400, 4))
+    fitted = daband.Standardise(align="coral").fit(source, target)
+    steps = [fitted.frozen(domain) for domain in (0, 1)]
+    deviations = [(part - step.mean) / step.deviation for part, step in zip((source, target), steps, strict=True)]
+    deviations = [part.clip(-5, 5) for part in deviations]
+    cov = [part.T @ part / len(part) + np.eye(4) for part in deviations]
+    from scipy.linalg import fractional_matrix_power as power
+
+    expected = deviations[0] @ power(cov[0], -0.5) @ power(cov[1], 0.5)
+    np.testing.assert_allclose(fitted(source, 0)[:, :-1] / steps[0].scale, expected, atol=1e-8)
+    np.testing.assert_allclose(fitted(target, 1)[:, :-1] / steps[1].scale, deviations[1], atol=1e-12)
