@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,8 @@ def candidates_of(pair: Any) -> tuple[list[Any], list[Any]]:
     from daband.trust import Candidate, default_candidates
 
     options = list(default_candidates(pair))
+    if find_spec("sklearn") is None:  # said on the page: the record lists the candidates
+        options = [option for option in options if option.method != "trees"]
     if len(pair.context_shape) > 1:  # LinUCB on pixels would take longer than all others together
         return options, []
     names = {option.name for option in options}
