@@ -202,7 +202,8 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
         for one in (seed, second)
         for place in range(len(both))
     }
-    loaded = {key: daband.load(file, device="cpu") for key, file in trained.items() if file.exists()}
+    device = "auto" if len(pair.context_shape) > 1 else "cpu"
+    loaded = {key: daband.load(file, device=device) for key, file in trained.items() if file.exists()}
     as_trained = trained_as(pair)
     firsts = [loaded[seed, place] for place in as_trained]
     low, high = firsts[0].reward_range
@@ -294,7 +295,7 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
     rows = np.arange(arms.shape[1])
     truth = np.array([table[rows, own].mean() for own in arms])
     found: dict[str, Any] = {name: {} for name in ("asked", "even", "plain")}
-    found |= {name: [] for name in ("stopped", "best_kept", "covered", "width")}
+    found |= {name: [] for name in ("stopped", "best_kept", "covered", "width", "error")}
     for how in ("asked", "even", "plain"):
         found[how] = {str(budget): [] for budget in BUDGETS}
     for draw in range(DRAWS):
@@ -310,6 +311,7 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
         limits = selection.interval(selection.leader)
         found["covered"].append(bool(limits.low - 1e-9 <= truth[selection.leader] <= limits.high + 1e-9))
         found["width"].append(limits.high - limits.low)
+        found["error"].append(abs(limits.value - float(truth[selection.leader])))
         for how, guess in (("even", predicted), ("plain", np.zeros_like(predicted))):
             found[how] = _evenly(found[how], arms, guess, table, truth, place, draw)
     return found
@@ -490,6 +492,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "best_kept": _mean(k for r in own for k in r["bought"]["best_kept"]),
                 "covered": _mean(k for r in own for k in r["bought"]["covered"]),
                 "width": _mean(k for r in own for k in r["bought"]["width"]),
+                "error": _mean(k for r in own for k in r["bought"].get("error", ())),
                 "stopped": _mean(k for r in own for k in r["bought"]["stopped"]),
             }
         )
