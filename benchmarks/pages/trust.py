@@ -15,8 +15,7 @@ Record = Mapping[str, Any]
 KINDS = {
     "natural_tables": "natural tables", "amazon": "amazon reviews", "office_caltech": "office_caltech",
     "office31_features": "Office-31 features", "warfarin": "warfarin", "sat12": "SAT12 solvers",
-    "handwritten": "handwritten digits", "images": "DIGIT", "synthetic": "synthetic", "markets": "made markets",
-    "all": "**all**",
+    "handwritten": "handwritten digits", "synthetic": "synthetic", "markets": "made markets", "all": "**all**",
 }  # fmt: skip
 WAYS = {"kinds": "with candidates of other kinds", "seeds": "one method, its seeds"}
 
@@ -33,7 +32,9 @@ def trust_page(record: Record, development: Record) -> str:
             "(`benchmarks/records/split.json`). Everything",
             f"below is the report half, run once, at commit {record['commit']}: {_sizes(record)}. Policies are",
             "trained and assessed with the library's defaults; nobody states a `shift`. True values are looked up",
-            f"afterwards. Values are shares of the range of rewards. {_left_out(record)}",
+            "afterwards. Values are shares of the range of rewards. One seed (handwritten digits: two); two pairs of",
+            'Office-31 did not finish in the time lent. Since that commit the reading "other units" leaves out nearly',
+            "constant columns and clips at ten deviations; the numbers below were not measured again.",
         ),
         "",
     ]
@@ -95,11 +96,8 @@ def _fit(record: Record, development: Record) -> list[str]:
     )
     return [
         paragraph(
-            "Two numbers are fitted: how much the fall from the source counts where all readings are of one method,",
-            "and how much more may be missed than estimated. They come from the development half",
-            f"(commit {development['commit']}, {_sizes(development)}): {both}. A target in which the meaning of",
-            'contexts moved (made markets, "moved") cannot be seen without rewards: without these markets the error',
-            f"with candidates of other kinds is {number(_error_without_moved(record))} on the report half.",
+            "The one fitted number, by how much the estimated fall from the source counts, comes from the development",
+            f"half (commit {development['commit']}, seed 0, without Office-31 and handwritten digits): {both}.",
         ),
         "",
         "```",
@@ -115,32 +113,7 @@ def _fit(record: Record, development: Record) -> list[str]:
 
 def _sizes(record: Record) -> str:
     names = {(run["data"], run["name"]) for run in record["runs"]}
-    seeds = {run["seed"] for run in record["runs"]}
-    return f"{len(names)} data sets, up to {len(seeds)} seeds, {len(record['runs'])} runs"
-
-
-def _left_out(record: Record) -> str:
-    """What of the data sets and seeds there is no run of, in a sentence or two."""
-    seeds = {run["seed"] for run in record["runs"]}
-    by_name: dict[tuple[str, str], set[int]] = {}
-    for run in record["runs"]:
-        by_name.setdefault((run["data"], run["name"]), set()).add(run["seed"])
-    fewer = sorted(f"{data}/{name} {len(own)}" for (data, name), own in by_name.items() if len(own) < len(seeds))
-    text = f"Not all seeds finished in the time lent: {', '.join(fewer)}. " if fewer else ""
-    if not any("trees" in run["values"] for run in record["runs"]):
-        text += "The machine had no scikit-learn: trees are no candidate here."
-    return text
-
-
-def _error_without_moved(record: Record) -> float:
-    rows = [
-        one
-        for run in record["runs"]
-        if not (run["data"] == "markets" and run["name"].startswith("moved"))
-        for one in run["assessed"]
-        if one["how"] == "kinds"
-    ]
-    return float(np.mean([abs(one["value"] - one["true"]) for one in rows]))
+    return f"{len(names)} data sets, {len(record['runs'])} runs"
 
 
 def rewards_page(record: Record) -> str:
@@ -153,26 +126,26 @@ def rewards_page(record: Record) -> str:
         paragraph(
             "`choose` trains candidates of several assumptions; a few target rewards decide. The share of choices that",
             f"are within .03 of the best candidate, over the report half of the data sets ({_sizes(record)}, ten draws",
-            "each): as `choose` asks, where the best candidates disagree; and with contexts drawn evenly, an arm that",
-            "a candidate proposes, inverse propensities and the best mean, with the candidates' predictions as control",
-            "variates and without. With 0 rewards the choice is the default. Asked for were 90% with 50 rewards and",
-            "97% with 200, at half of the rewards of an even draw.",
+            "each), with contexts asked for where candidates disagree, and drawn evenly (inverse",
+            "propensities, the best",
+            "mean). With 0 rewards the choice is the default, and both are the same. Asked for were 90%",
+            "with 50 rewards and",
+            "97% with 200, at half of the rewards of an even draw. Since this run the estimates that rewards have to",
+            "outweigh are mean values over all readings, as in the study of the development half; that is",
+            "not measured here.",
         ),
         "",
-        "| rewards | as choose asks | evenly, with predictions | evenly | lost on average: choose | "
-        "with predictions | evenly |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| rewards | as choose asks | drawn evenly | lost on average: choose | evenly |",
+        "| ---: | ---: | ---: | ---: | ---: |",
     ]
     total = [row for row in record["rewards"] if row["data"] == "all"]
     for row in total:
         lines.append(
-            f"| {row['rewards']} | {row['asked_within']:.1%} | {row['even_within']:.1%} | {row['plain_within']:.1%} | "
-            f"{number(row['asked_lost'])} | {number(row['even_lost'])} | {number(row['plain_lost'])} |"
+            f"| {row['rewards']} | {row['asked_within']:.1%} | {row['even_within']:.1%} | "
+            f"{number(row['asked_lost'])} | {number(row['even_lost'])} |"
         )
     default = next(row for row in record["default"] if row["data"] == "all")
     lines += [
-        "",
-        paragraph(*_ratios(total)),
         "",
         paragraph(
             f"After up to 200 rewards the best candidate had been left out in {1 - default['best_kept']:.1%}",
@@ -194,17 +167,6 @@ def rewards_page(record: Record) -> str:
             lines.append(f"| {title} | " + " | ".join(f"{row['asked_within']:.0%}" for row in own) + " |")
     lines += ["", *_default(record), "", f"`python benchmarks/trust_report.py`, commit {record['commit']}.", ""]
     return "\n".join(lines)
-
-
-def _ratios(rows: Sequence[Record]) -> list[str]:
-    """How many times the rewards an even draw needs for the same share, in sentences."""
-    found = []
-    for row in rows:
-        if row["rewards"] in (25, 50, 100):
-            enough = [other["rewards"] for other in rows if other["even_within"] >= row["asked_within"]]
-            times = f"{enough[0] / row['rewards']:.0f} times as many" if enough else f"more than {rows[-1]['rewards']}"
-            found.append(f"What {row['rewards']} rewards reach takes {times} drawn evenly with predictions.")
-    return found
 
 
 def _default(record: Record) -> list[str]:
