@@ -36,22 +36,29 @@ class PlainStep:
         )
         self.dense = nn.Sequential(nn.Linear(768, 128), nn.ReLU(), nn.Linear(128, 64))
         self.judge = nn.Sequential(nn.Linear(768, 100), nn.ReLU(), nn.Linear(100, 128), nn.ReLU(), nn.Linear(128, 1))
-        self.theta = torch.rand(10, 64) / 8
+        self.theta = torch.rand(10, 64, device=source.device) / 8
+        for part in (self.maps, self.dense, self.judge):
+            part.to(source.device)
         parameters = [p for part in (self.maps, self.dense, self.judge) for p in part.parameters()]
         self.optimiser = torch.optim.Adam(parameters, lr=1e-3)
 
     def __call__(self, batch: int = 64) -> None:
-        rows, seen = torch.randint(len(self.source), (batch,)), torch.randint(len(self.target), (batch,))
+        place = self.source.device
+        rows, seen = (torch.randint(len(part), (batch,), device=place) for part in (self.source, self.target))
         images = torch.cat([self.source[rows], self.target[seen]]).float() / 255
-        wide = self.maps(images).flatten(1)
-        latent = functional.normalize(self.dense(wide), dim=1)
-        arm, reward = self.arms[rows], self.rewards[rows]
-        chances = functional.log_softmax(10 * latent[:batch] @ self.theta.T, dim=1).gather(1, arm[:, None]).squeeze(1)
-        others = torch.log1p(-chances.exp().clamp(max=1 - 1e-4))
-        logits = self.judge(_Reversed.apply(wide)).squeeze(1)  # type: ignore[no-untyped-call]
-        labels = torch.cat([torch.zeros(batch), torch.ones(batch)])
-        loss = -torch.where(reward >= 1, chances, others).mean()
-        loss = loss + functional.binary_cross_entropy_with_logits(logits, labels)
+        loss = self.loss(images, self.arms[rows], self.rewards[rows])
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
+
+    def loss(self, images: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
+        """Of images, the first half of the source."""
+        batch = len(images) // 2
+        wide = self.maps(images).flatten(1)
+        latent = functional.normalize(self.dense(wide), dim=1)
+        chances = functional.log_softmax(10 * latent[:batch] @ self.theta.T, dim=1).gather(1, arm[:, None]).squeeze(1)
+        others = torch.log1p(-chances.exp().clamp(max=1 - 1e-4))
+        logits = self.judge(_Reversed.apply(wide)).squeeze(1)  # type: ignore[no-untyped-call]
+        labels = torch.cat([torch.zeros(batch, device=wide.device), torch.ones(batch, device=wide.device)])
+        loss = -torch.where(reward >= 1, chances, others).mean()
+        return loss + functional.binary_cross_entropy_with_logits(logits, labels)

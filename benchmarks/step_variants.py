@@ -3,7 +3,8 @@
     python benchmarks/step_variants.py --runs 1,5 --steps 512 --json step-variants.json
 
 Every variant takes the same steps on made-up images of DIGIT's shape: milliseconds a step, the kernels that a step
-launches, and the seconds that the 19,200 steps of a run would take. A part that is left out shows what it costs.
+launches, and the seconds that the 19,200 steps of a run would take. Ways of taking the step come first; with
+``--parts``, then, what each part of the recipe costs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import platform
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,11 @@ import numpy as np
 import torch
 
 import daband
+from daband import gpu
+from daband.learning import batches
 from daband.learning.gradient_step import GradientStep
 from daband.learning.stepper import take_steps
+from daband.objectives import Objective
 
 SHAPE, ARMS, FULL_RUN = (3, 28, 28), 10, 19_200
 WITHOUT: dict[str, Mapping[str, Any]] = {
@@ -39,48 +45,63 @@ WITHOUT: dict[str, Mapping[str, Any]] = {
 
 
 @contextlib.contextmanager
-def cudnn_benchmark() -> Iterator[None]:
-    """Let cuDNN time its kernels and take the fastest."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+def changed(place: Any, **attributes: Any) -> Iterator[None]:
+    """Within this block an object's attributes have other values."""
+    before = {name: getattr(place, name) for name in attributes if hasattr(place, name)}
+    for name, value in attributes.items():
+        setattr(place, name, value)
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        for name in attributes:
+            setattr(place, name, before[name]) if name in before else delattr(place, name)
 
 
-@contextlib.contextmanager
-def autocast(dtype: torch.dtype) -> Iterator[None]:
-    """Every step's products and convolutions in another type."""
-    losses = GradientStep._losses
-
-    def cast(self: GradientStep, *arguments: Any) -> Any:
-        with torch.autocast(self.stack.device.type, dtype=dtype, cache_enabled=False):
-            return losses(self, *arguments)
-
-    GradientStep._losses = cast  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        GradientStep._losses = losses  # type: ignore[method-assign]
+def no_autocast() -> contextlib.AbstractContextManager[None]:
+    return changed(GradientStep, _maps_type=lambda _: contextlib.nullcontext())
 
 
-@contextlib.contextmanager
-def _both(*managers: contextlib.AbstractContextManager[None]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for manager in managers:
-            stack.enter_context(manager)
-        yield
+def no_kernels() -> contextlib.AbstractContextManager[None]:
+    return changed(gpu, _module=lambda: None)
 
 
-PRECISIONS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
-    "cuDNN chooses by timing": cudnn_benchmark,
-    "bfloat16": lambda: autocast(torch.bfloat16),
-    "bfloat16, cuDNN chooses by timing": lambda: _both(cudnn_benchmark(), autocast(torch.bfloat16)),
+def no_stream() -> contextlib.AbstractContextManager[None]:
+    """The teacher on the same stream as the encoder."""
+    return changed(GradientStep, _beside=lambda _: contextlib.nullcontext(), _join=lambda _: None)
+
+
+def one_branch() -> contextlib.AbstractContextManager[None]:
+    """The discriminator on the same stream as the other terms."""
+    return changed(Objective, stream=property(lambda _: None, lambda *_: None))
+
+
+def nothing_ahead() -> contextlib.AbstractContextManager[None]:
+    return changed(batches, _MOST_AHEAD=0)
+
+
+def by_timing() -> contextlib.AbstractContextManager[None]:
+    return changed(torch.backends.cudnn, benchmark=True)
+
+
+Way = Callable[[], contextlib.AbstractContextManager[None]]
+BEFORE = (no_autocast, no_kernels, no_stream, one_branch, nothing_ahead)
+WAYS: dict[str, tuple[Way, ...]] = {
+    "as it is": (),
+    "maps in TF32": (no_autocast,),
+    "without fused kernels": (no_kernels,),
+    "teacher on the same stream": (no_stream,),
+    "discriminator on the same stream": (one_branch,),
+    "one stream": (no_stream, one_branch),
+    "batches gathered in the step": (nothing_ahead,),
+    "cuDNN chooses by timing": (by_timing,),
+    "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
 }
+"""How the step is taken, other than what it computes; the last is how it was taken before version 0.4."""
 
 
-def step_cost(changes: Mapping[str, Any], *, runs: int, steps: int, device: str) -> dict[str, float]:
+def step_cost(
+    changes: Mapping[str, Any], *, runs: int, steps: int, device: str, profiles: list[str] | None = None
+) -> dict[str, float]:
     """Milliseconds and kernels of a step, with every term at work."""
     draw = np.random.default_rng(0)
     recipe = {**changes, "learning": {**changes.get("learning", {}), "gate_exponent": 0.0, "run_steps": 1}}
@@ -96,7 +117,7 @@ def step_cost(changes: Mapping[str, Any], *, runs: int, steps: int, device: str)
         policy.observe_target(255 - images)
         policy.before_steps(1)
     learners, buffers = [policy.learner for policy in policies], [policy.buffers for policy in policies]
-    take_steps(learners, 64, buffers)  # warm up, and record the graph
+    take_steps(learners, 64 if device == "cuda" else 1, buffers)  # warm up, and record the graph
 
     def elapsed() -> float:
         start = time.perf_counter()
@@ -108,8 +129,17 @@ def step_cost(changes: Mapping[str, Any], *, runs: int, steps: int, device: str)
     if device == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             take_steps(learners, 64, buffers)
-        kernels = sum(event.count for event in profile.key_averages())
+        events = profile.key_averages()
+        kernels = sum(event.count for event in events)
+        if profiles is not None:
+            profiles.append(events.table(sort_by="cuda_time_total", row_limit=45, max_name_column_width=110))
     return {"milliseconds": 1e3 * seconds / steps, "kernels": kernels / 64, "run_seconds": seconds / steps * FULL_RUN}
+
+
+def machine(commit: str) -> dict[str, str]:
+    """What a record says of where it was made."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {"commit": commit, "device": device, "torch": torch.__version__}
 
 
 def main() -> None:
@@ -117,23 +147,34 @@ def main() -> None:
     parser.add_argument("--runs", default="1,5")
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--profiles", type=Path, help="a file to which the longest kernels are appended")
+    parser.add_argument("--parts", action="store_true", help="also what each part of the recipe costs")
+    parser.add_argument("--commit", default="")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     rows = []
     for runs in map(int, given.runs.split(",")):
-        work = [(name, changes, contextlib.nullcontext) for name, changes in WITHOUT.items()]
-        work += [(name, {}, manager) for name, manager in PRECISIONS.items()]  # type: ignore[misc]
-        for name, changes, manager in work:
+        work: list[tuple[str, Mapping[str, Any], tuple[Way, ...]]] = [
+            (name, {}, managers) for name, managers in WAYS.items()
+        ]
+        work += [(name, changes, ()) for name, changes in WITHOUT.items() if given.parts and changes]
+        for name, changes, managers in work:
+            profiles: list[str] = []
             try:
-                with manager():
-                    cost = step_cost(changes, runs=runs, steps=given.steps, device=given.device)
-            except RuntimeError as error:
-                print(f"{name}, {runs} runs: {error}", flush=True)
+                with contextlib.ExitStack() as way:
+                    for manager in managers:
+                        way.enter_context(manager())
+                    cost = step_cost(changes, runs=runs, steps=given.steps, device=given.device, profiles=profiles)
+            except Exception:
+                print(f"{runs} x {name} failed:\n{traceback.format_exc()}", flush=True)
                 continue
             rows.append({"variant": name, "runs": runs, **cost})
             print(f"{runs} x {name}: {cost}", flush=True)
             if given.json:
-                given.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
+                given.json.write_text(json.dumps({**machine(given.commit), "rows": rows}, indent=1) + "\n")
+            if given.profiles:
+                with given.profiles.open("a") as file:
+                    file.write("\n".join([f"== {runs} x {name}", *profiles, ""]))
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
         "",
         f"That is {load['ratio']:.0%} of the bare endpoint (goal: 60%); p99 is {spread:.1f} times the median",
         "(goal: 5).",
-        f"The machine had a load of {machine['load']:.1f}, most of it other work, so rates are low in both rows, and",
-        f"their ratio differs from turn to turn ({', '.join(f'{one:.2f}' for one in ratios)}). Other runs of that",
-        "evening gave .46, .51, .62, .73 and 1.76; a quiet machine has to settle it.",
+        f"By turn: {', '.join(f'{one:.0%}' for one in ratios)}. The load of the machine was {machine['load']:.1f}",
+        "after the last turn.",
         "",
     ]
     soak = load["soak"]
@@ -78,8 +77,8 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "A start is counted from the new process to its first answer (goal: 5 s); the machine had a load of",
-        f"{kill['machine']['load']:.1f} on {kill['machine']['cores']} cores meanwhile, most of it other work.",
+        "A start is counted from the new process to its first answer (goal: 5 s). The load of the machine was",
+        f"{kill['machine']['load']:.1f} on {kill['machine']['cores']} cores at the end.",
         *started,
         "",
         f"Python {machine['python']}; commits {load['commit']} (load), {kill['commit']} (kills)"

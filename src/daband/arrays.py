@@ -18,18 +18,9 @@ import numpy.typing as npt
 from daband.errors import InvalidInput
 
 __all__ = [
-    "AnyArray",
-    "ArrayLike",
-    "BoolArray",
-    "FloatArray",
-    "IntArray",
-    "as_numpy",
-    "check_memory",
-    "checked_number",
-    "one_blas_thread",
-    "restored_array",
-    "unit_scale",
-]
+    "AnyArray", "ArrayLike", "BoolArray", "FloatArray", "IntArray", "as_numpy", "check_memory", "checked_number",
+    "one_blas_thread", "restored_array", "unit_scale",
+]  # fmt: skip
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]

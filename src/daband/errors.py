@@ -9,16 +9,9 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "CheckpointError",
-    "DabandError",
-    "DataError",
-    "DeviceOutOfMemory",
-    "FolderInUse",
-    "InvalidInput",
-    "NotFitted",
-    "TrainingDiverged",
-    "did_you_mean",
-]
+    "CheckpointError", "DabandError", "DataError", "DeviceOutOfMemory", "FolderInUse", "InvalidInput", "NotFitted",
+    "TrainingDiverged", "did_you_mean",
+]  # fmt: skip
 
 
 class DabandError(Exception):

@@ -29,20 +29,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
-    "FAR",
-    "CategoricalColumn",
-    "DateColumn",
-    "NumericColumn",
-    "RowWarning",
-    "TableRows",
-    "TableTransform",
-    "as_moment",
-    "category_text",
-    "category_texts",
-    "moments",
-    "numbers",
-    "parses_as_dates",
-]
+    "FAR", "CategoricalColumn", "DateColumn", "NumericColumn", "RowWarning", "TableRows", "TableTransform", "as_moment",
+    "category_text", "category_texts", "moments", "numbers", "parses_as_dates",
+]  # fmt: skip
 
 _MISSING = "(missing)"
 FAR = 8.0

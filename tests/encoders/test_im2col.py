@@ -4,7 +4,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from daband.encoders import build_encoder
-from daband.encoders.conv import fits_patches, im2col_conv2d, im2col_is_faster
+from daband.encoders.conv import GroupedConvolution, fits_patches, im2col_conv2d, im2col_is_faster
 
 
 def problem(*, runs, inputs=3, outputs=4, bias=True):
@@ -41,9 +41,9 @@ def test_patches_are_left_alone_where_they_would_gain_nothing():
     images, weight, _ = problem(runs=1)
     assert fits_patches(images, weight)
     assert im2col_is_faster(images, weight) == images.is_cuda
-    assert not fits_patches(images, weight.detach())
-    with torch.no_grad():
-        assert not fits_patches(images, weight)
+    assert fits_patches(images, weight.detach())  # where a kernel cuts them
+    assert not fits_patches(torch.empty(1).expand(512, 1, 3, 28, 28), weight.detach())  # so many need a gradient
+    assert fits_patches(torch.empty(1).expand(512, 1, 3, 28, 28), weight)
     assert not fits_patches(images.requires_grad_(), weight)
     assert not fits_patches(torch.empty(1).expand(1024, 1, 3, 224, 224), weight)  # too much memory
     assert not fits_patches(images.detach(), torch.empty(4, 6, 5, 5, requires_grad=True))  # too many channels
@@ -83,3 +83,14 @@ def test_an_encoder_of_patches_gives_what_one_of_convolutions_gives(monkeypatch,
 def test_no_images_are_no_features():
     latent, alignment = build_encoder("conv", context_shape=(3, 20, 20))(torch.rand(0, 3, 20, 20))
     assert (latent.shape, len(alignment)) == ((0, 64), 0)
+
+
+@pytest.mark.parametrize("groups", [1, 5])
+def test_a_grouped_convolution_and_its_gradient_are_those_of_torch(groups):
+    torch.manual_seed(0)
+    maps = torch.randn(4, 3 * groups, 9, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2 * groups, 3, 5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *given: GroupedConvolution.apply(*given, groups), (maps, weight))
+    torch.testing.assert_close(
+        GroupedConvolution.apply(maps, weight, groups), functional.conv2d(maps, weight, groups=groups)
+    )

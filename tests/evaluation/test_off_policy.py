@@ -11,7 +11,7 @@ import pytest
 import daband
 from daband.domains import LoggedRounds
 from daband.evaluation import ESTIMATORS
-from daband.evaluation.density_ratio import DensityRatio
+from daband.evaluation.cross_fitting import DensityRatio
 from daband.evaluation.intervals import Estimate, effective_sample_size, mean_estimate, normal_interval
 from daband.evaluation.off_policy_estimators import (
     choose_threshold,

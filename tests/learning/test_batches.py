@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from daband.domain_names import DomainNames
+from daband.encoders import Augmentation
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, ResidentBatches, batches_for
 from daband.learning.learner import Learner
@@ -119,7 +120,7 @@ def made(buffers, *, latest=False, uses_target=True, seeds=(0,)):
         rounds=16,
         contexts_per_round=1,
         context_shape=(1,),
-        augmentation_draws=2,
+        augmentation=Augmentation(),
         latest=latest,
         uses_target=uses_target,
     )
@@ -149,13 +150,13 @@ def test_the_latest_rounds_are_the_latest_also_when_the_buffer_is_full(n, expect
 def test_arms_and_rewards_are_those_of_the_drawn_contexts(place):
     batches = made([numbered_buffers(30, 5, place=place)])
     assert (batches.domain_rows(), batches.n_contexts) == ((16, 16), 32)
-    for contexts, augmentation, arm, reward in drawn(batches, 7):
+    for contexts, augmented, arm, reward in drawn(batches, 7):
         numbers = contexts[0, :16, 0].long()
         assert numbers.max() < 30
         assert torch.equal(arm[0], numbers % 3)
         np.testing.assert_allclose(reward[0], numbers / 1000)
         assert set(contexts[0, 16:, 0].tolist()) <= {100.0, 101.0, 102.0, 103.0, 104.0}
-        assert augmentation.shape == (1, 32, 2)
+        assert torch.equal(augmented, contexts)  # vectors are left as they are
 
 
 def test_how_steps_are_cut_into_blocks_changes_no_draw():
@@ -171,6 +172,23 @@ def test_each_stacked_run_draws_what_it_draws_alone():
     for run, seed in enumerate((4, 5)):
         for one, both in zip(drawn(made([buffers[run]], seeds=(seed,)), 3), together, strict=True):
             assert all(torch.equal(mine[0], stacked[run]) for mine, stacked in zip(one, both, strict=True))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_batches_prepared_ahead_are_those_gathered_in_each_step(runs, monkeypatch):
+    learned = [policy("device", seed=seed) for seed in range(runs)]
+    for some in learned:
+        episode(some, 2)  # three buffers, one of them of rounds in the target
+    shape = BatchShape(8, 1, SHAPE, Augmentation(shift=2, contrast=0.4), latest=False, uses_target=True)
+    found = []
+    for ahead in (False, True):
+        monkeypatch.setattr(ResidentBatches, "prepares_ahead", lambda _, ahead=ahead: ahead)
+        generators = [torch.Generator().manual_seed(seed) for seed in range(runs)]
+        found.append(drawn(batches_for([some.buffers for some in learned], shape, generators), 5))
+    for one, other in zip(*found, strict=True):
+        assert one[0].dtype == torch.uint8
+        assert not torch.equal(one[1], one[0] / 255)
+        assert all(torch.equal(mine, yours) for mine, yours in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("place", ["device", "host"])

@@ -59,6 +59,19 @@ def test_a_model_is_a_function_of_the_log_bit_for_bit(policy_files, log):
     store.close()
 
 
+def test_a_learned_model_warns_of_rows_far_outside_as_the_file_does(policy_files, sqlite_log):
+    store = Store(sqlite_log)
+    publish_file(store, policy_files[1].read_bytes(), 0.0)
+    fill(store, 50)
+    worked(store, policy_files)
+    models = [model_from(store.model_content(row.number), row.number).deployed for row, _ in store.models()]
+    row = np.full(DIM, 500.0)
+    kinds = [{warning.kind for warning in model.decide(row).warnings} for model in models]
+    assert len(models) > 1
+    assert kinds == [{"far_outside"}] * len(models)
+    store.close()
+
+
 def test_learning_in_one_go_gives_the_models_of_many_restarts(policy_files, tmp_path):
     contents = []
     for name, portions in (("one", [100]), ("many", [30, 10, 45, 15])):

@@ -7,15 +7,6 @@ from daband.checks.policies import POLICY_CHECKS, MakePolicy, check_policy
 from daband.checks.terms import TERM_CHECKS, check_term
 
 __all__ = [
-    "ENCODER_CHECKS",
-    "PAIR_CHECKS",
-    "POLICY_CHECKS",
-    "TERM_CHECKS",
-    "MakePolicy",
-    "check_encoder",
-    "check_estimator",
-    "check_pair",
-    "check_policy",
-    "check_term",
-    "made_up_scores",
-]
+    "ENCODER_CHECKS", "PAIR_CHECKS", "POLICY_CHECKS", "TERM_CHECKS", "MakePolicy", "check_encoder", "check_estimator",
+    "check_pair", "check_policy", "check_term", "made_up_scores",
+]  # fmt: skip

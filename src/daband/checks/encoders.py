@@ -8,16 +8,16 @@ A check raises ``AssertionError`` with what it saw. All run over the networks th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch.func import functional_call
 
-from daband.checks.explained import run_checks
+from daband.checks.rules import Checks
 from daband.encoders import Encoder, build_encoder, domain_rows
 from daband.learning import FlatStatistics
 
 __all__ = ["ENCODER_CHECKS", "check_encoder"]
+
+ENCODER_CHECKS = Checks()
 
 _ROWS, _SOURCE = 7, 4
 _DOMAIN_ROWS = (_SOURCE, _ROWS - _SOURCE)
@@ -40,6 +40,7 @@ def _contexts(context_shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
     return contexts
 
 
+@ENCODER_CHECKS.add
 def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> None:
     """Latents (B, d) have norm 1 and alignments (B, w) the promised width, in training and after it."""
     encoder = _made(name, context_shape)
@@ -51,6 +52,7 @@ def check_latents_have_unit_norm(name: str, context_shape: tuple[int, ...]) -> N
         assert torch.allclose(norms, torch.ones_like(norms)), f"latents have norms {norms.tolist()}"
 
 
+@ENCODER_CHECKS.add
 def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) -> None:
     """After training, a context's latent does not depend on the rest of its batch."""
     encoder = _made(name, context_shape)
@@ -64,6 +66,7 @@ def check_a_batch_equals_its_singles(name: str, context_shape: tuple[int, ...]) 
             assert _close(alone, mixed[row]), f"row {row} has another latent alone"
 
 
+@ENCODER_CHECKS.add
 def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -> None:
     """A ``stackable`` encoder gives two stacked runs the outputs, gradients and statistics of each run alone."""
     if not _made(name, context_shape).features.stackable:
@@ -106,13 +109,6 @@ def _score(latent: torch.Tensor, alignment: torch.Tensor) -> torch.Tensor:
     return (rows * latent * weights).sum() + (rows * alignment * alignment).sum()
 
 
-ENCODER_CHECKS: tuple[Callable[[str, tuple[int, ...]], None], ...] = (
-    check_latents_have_unit_norm,
-    check_a_batch_equals_its_singles,
-    check_two_runs_equal_each_alone,
-)
-
-
 def check_encoder(name: str, context_shape: tuple[int, ...]) -> None:
     """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
-    run_checks(ENCODER_CHECKS, name, context_shape)
+    ENCODER_CHECKS.run(name, context_shape)

@@ -6,35 +6,44 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from daband.arrays import AnyArray
-from daband.checks.explained import run_checks
 from daband.checks.reach import reachable
+from daband.checks.rules import Checks
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, load
 from daband.errors import InvalidInput
 
 __all__ = [
-    "PAIR_CHECKS",
-    "check_finite_contexts",
-    "check_names",
-    "check_no_target_rewards_in_reach",
-    "check_order",
-    "check_pair",
-    "check_registered_pair",
-    "check_rewards",
-    "check_shapes",
-    "check_source_test",
-]
+    "PAIR_CHECKS", "check_finite_contexts", "check_names", "check_no_target_rewards_in_reach", "check_order",
+    "check_pair", "check_registered_pair", "check_rewards", "check_shapes", "check_source_test",
+]  # fmt: skip
+
+PAIR_CHECKS = Checks()
 
 _SAMPLE = 64
 _COMPARED = 20_000
 
 
+@PAIR_CHECKS.add
+def check_names(pair: Pair) -> None:
+    """There are at least two arms, each with a name of its own, and every domain agrees on their number."""
+    _require(pair.n_arms >= 2, f"a pair needs two arms or more, got {pair.n_arms}")
+    _require(len(pair.class_names) == pair.n_arms, f"{len(pair.class_names)} class names for {pair.n_arms} arms")
+    _require(len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}")
+    for name, domain in _domains(pair):
+        arms = getattr(domain, "n_arms", pair.n_arms)
+        _require(arms == pair.n_arms, f"{name} has {arms} arms, the pair {pair.n_arms}")
+    if pair.feature_names:
+        size = int(np.prod(pair.context_shape))
+        _require(len(pair.feature_names) == size, f"{len(pair.feature_names)} feature names for {size} numbers")
+
+
+@PAIR_CHECKS.add
 def check_shapes(pair: Pair) -> None:
     """Contexts of every domain have the pair's shape and one type; (K, *shape) a round with shared arms."""
     wanted = (pair.n_arms, *pair.context_shape) if pair.arms == "shared" else pair.context_shape
@@ -51,25 +60,14 @@ def check_shapes(pair: Pair) -> None:
         _require(domain.context_shape == pair.context_shape, f"{name}.context_shape is {domain.context_shape}")
 
 
-def check_names(pair: Pair) -> None:
-    """There are at least two arms, each with a name of its own, and every domain agrees on their number."""
-    _require(pair.n_arms >= 2, f"a pair needs two arms or more, got {pair.n_arms}")
-    _require(len(pair.class_names) == pair.n_arms, f"{len(pair.class_names)} class names for {pair.n_arms} arms")
-    _require(len(set(pair.class_names)) == pair.n_arms, f"class names are not unique: {pair.class_names}")
-    for name, domain in _domains(pair):
-        arms = getattr(domain, "n_arms", pair.n_arms)
-        _require(arms == pair.n_arms, f"{name} has {arms} arms, the pair {pair.n_arms}")
-    if pair.feature_names:
-        size = int(np.prod(pair.context_shape))
-        _require(len(pair.feature_names) == size, f"{len(pair.feature_names)} feature names for {size} numbers")
-
-
+@PAIR_CHECKS.add
 def check_finite_contexts(pair: Pair) -> None:
     """No context has a NaN or an infinite number."""
     for name, batch in _batches(pair):
         _require(bool(np.isfinite(batch).all()), f"{name} has a context that is not finite")
 
 
+@PAIR_CHECKS.add
 def check_rewards(pair: Pair) -> None:
     """Rewards lie in the pair's range, where it has one; with one-hot feedback one arm pays 1 and the others 0."""
     low, high = (-np.inf, np.inf) if pair.reward_range == "auto" else pair.reward_range
@@ -97,6 +95,7 @@ def check_rewards(pair: Pair) -> None:
             _require(right, f"{name}: one arm should pay 1 and the others 0")
 
 
+@PAIR_CHECKS.add
 def check_order(pair: Pair) -> None:
     """A pass shows every context once, the seed fixes the order, pieces equal the whole, too many rounds fail."""
     for name, domain in _domains(pair):
@@ -119,6 +118,7 @@ def check_order(pair: Pair) -> None:
         _require(False, f"{name} served more rounds than it has")
 
 
+@PAIR_CHECKS.add
 def check_source_test(pair: Pair) -> None:
     """``source_test`` holds rounds that training does not use.
 
@@ -136,6 +136,7 @@ def check_source_test(pair: Pair) -> None:
     )
 
 
+@PAIR_CHECKS.add
 def check_no_target_rewards_in_reach(pair: Pair) -> None:
     """Nothing that training is given leads to what the target pays.
 
@@ -165,20 +166,9 @@ def check_no_target_rewards_in_reach(pair: Pair) -> None:
                 _require(not repeats, f"pair.{side} leads to an array that repeats {what}")
 
 
-PAIR_CHECKS: tuple[Callable[[Pair], None], ...] = (
-    check_names,
-    check_shapes,
-    check_finite_contexts,
-    check_rewards,
-    check_order,
-    check_source_test,
-    check_no_target_rewards_in_reach,
-)
-
-
 def check_pair(pair: Pair) -> None:
     """Run every check; the first that fails raises an AssertionError that says what is wrong."""
-    run_checks(PAIR_CHECKS, pair)
+    PAIR_CHECKS.run(pair)
 
 
 def check_registered_pair(name: str) -> None:

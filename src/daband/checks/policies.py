@@ -10,35 +10,112 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from daband.arrays import AnyArray
-from daband.checks.explained import run_checks
-from daband.checks.policy_deployment import DEPLOYMENT_CHECKS
-from daband.checks.policy_problems import (
-    ARM_MODELS,
-    N_ARMS,
-    SHAPE,
-    MakePolicy,
-    assert_close,
-    assert_refused,
-    assert_same,
-    experienced,
-    fingerprint,
-    fresh,
-    random_contexts,
-)
-from daband.checks.policy_statistics import STATISTICS_CHECKS
+from daband.arrays import AnyArray, FloatArray
+from daband.checks.rules import Checks
 from daband.errors import InvalidInput
-from daband.policies import Policy, load
+from daband.policies import Policy, RewardedDecision, RewardRange, RidgePolicy, load
 
 __all__ = ["POLICY_CHECKS", "MakePolicy", "check_policy"]
 
+POLICY_CHECKS = Checks()
 
+
+class MakePolicy(Protocol):
+    """Makes a fresh policy; the same sizes and seed make the same policy."""
+
+    def __call__(
+        self,
+        *,
+        context_shape: tuple[int, ...],
+        n_arms: int,
+        arms: str,
+        seed: int,
+        reward_range: RewardRange = (0.0, 1.0),
+    ) -> Policy:
+        """A policy of these sizes."""
+
+
+SHAPE = (3,)
+N_ARMS = 4
+ARM_MODELS = ("disjoint", "shared")
+
+
+def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
+    """Even draws from [-1, 1]: (n, 3), or (n, n_arms, 3) for shared arms."""
+    shape = (n, *SHAPE) if arms == "disjoint" else (n, n_arms, *SHAPE)
+    return rng.uniform(-1.0, 1.0, shape)
+
+
+def fresh(make: MakePolicy, arms: str, seed: int = 0, reward_range: RewardRange = (0.0, 1.0)) -> Policy:
+    """A policy that has seen nothing."""
+    return make(context_shape=SHAPE, n_arms=N_ARMS, arms=arms, seed=seed, reward_range=reward_range)
+
+
+def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
+    """A policy that has played, been told late rewards, seen the target and adapted."""
+    rng = np.random.default_rng(5)
+    policy = fresh(make, arms, seed)
+    policy.play(random_contexts(rng, 12, arms), rng.random((12, N_ARMS)))
+    late = random_contexts(rng, 5, arms)
+    policy.update(late, policy.select(late).arm, rng.random(5), ids=["a", "b", 7, 8, 9])
+    for _ in range(9):  # and round by round, which may take another way through the code
+        single = random_contexts(rng, 1, arms)
+        policy.update(single, policy.select(single).arm, rng.random(1))
+    policy.observe_target(random_contexts(rng, 6, arms))
+    policy.adapt(steps=2)
+    return policy
+
+
+def reloaded(policy: Policy) -> Policy:
+    """The policy after saving and loading."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.safetensors"
+        policy.save(path)
+        return load(path)
+
+
+def fingerprint(policy: Policy) -> dict[str, bytes]:
+    """Everything that a policy would save."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.safetensors"
+        policy.save(path)
+        return {"file": path.read_bytes()}
+
+
+def assert_refused(policy: Policy, call: Callable[[Policy], object], name: str) -> None:
+    """``call`` raises an error that names ``name`` and leaves the policy as it was, to the bit."""
+    before = fingerprint(policy)
+    try:
+        call(policy)
+    except InvalidInput as error:
+        assert name in str(error), f"the error does not name {name!r}: {error}"
+    else:
+        raise AssertionError(f"bad {name} was accepted")
+    assert fingerprint(policy) == before, f"the policy changed although {name} was refused"
+
+
+def assert_same(left: AnyArray, right: AnyArray, what: str) -> None:
+    """Two arrays are equal to the bit."""
+    assert np.array_equal(left, right), f"{what} differ: {left} and {right}"
+
+
+def assert_close(left: AnyArray, right: AnyArray, what: str) -> None:
+    """Two arrays are equal up to rounding."""
+    worst = float(np.max(np.abs(left - right)))
+    assert np.allclose(left, right, rtol=1e-6, atol=1e-8), f"{what} differ by up to {worst:g}"
+
+
+@POLICY_CHECKS.add
 def check_shapes_and_propensities(make: MakePolicy) -> None:
     """Decisions have the shapes they promise, arms within range, probabilities within (0, 1]."""
     rng = np.random.default_rng(0)
@@ -56,6 +133,7 @@ def check_shapes_and_propensities(make: MakePolicy) -> None:
         assert (decision.width >= 0).all()
 
 
+@POLICY_CHECKS.add
 def check_probabilities_of_every_arm(make: MakePolicy) -> None:
     """``probabilities`` is a distribution over the available arms, of which ``decide`` tells the chosen arm's share."""
     for arms in ARM_MODELS:
@@ -71,24 +149,28 @@ def check_probabilities_of_every_arm(make: MakePolicy) -> None:
             assert fingerprint(policy) == before, "probabilities changed the policy"
 
 
+@POLICY_CHECKS.add
 def check_propensities_weigh_rounds(make: MakePolicy) -> None:
     """Even propensities teach what none teach; every offered way to use uneven ones leaves finite predictions."""
     for arms in ARM_MODELS:
         rng = np.random.default_rng(14)
-        contexts, pulled, paid = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+        contexts, chosen, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
         without, even = fresh(make, arms), fresh(make, arms)
-        without.update(contexts, pulled, paid)
-        even.update(contexts, pulled, paid, propensity=np.full(24, 1 / N_ARMS))
+        without.update(contexts, chosen, reward)
+        even.update(contexts, chosen, reward, propensity=np.full(24, 1 / N_ARMS))
         assert_close(without.decide(contexts).mean, even.decide(contexts).mean, "means")
         for weighting in even.propensity_weightings:
             policy = fresh(make, arms)
-            policy.update(contexts, pulled, paid, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting)
+            policy.update(
+                contexts, chosen, reward, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting
+            )
             policy.observe_target(contexts)
             policy.adapt(steps=2)
             assert policy.rounds_learned == 24, policy.rounds_learned
             assert np.isfinite(policy.decide(contexts).mean).all(), weighting
 
 
+@POLICY_CHECKS.add
 def check_same_seed_same_choices(make: MakePolicy) -> None:
     """Two policies of one seed choose alike; seed 0 is a seed like any other."""
     for arms in ARM_MODELS:
@@ -98,6 +180,7 @@ def check_same_seed_same_choices(make: MakePolicy) -> None:
             assert_same(first.select(contexts).arm, second.select(contexts).arm, f"seed {seed}")
 
 
+@POLICY_CHECKS.add
 def check_ties_follow_the_seed(make: MakePolicy) -> None:
     """Before anything is learned, ties go by the seed: not always to the lowest arm, and not alike for all seeds."""
     contexts = random_contexts(np.random.default_rng(2), 30, "disjoint")
@@ -109,6 +192,7 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
     assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
 
 
+@POLICY_CHECKS.add
 def check_decide_changes_nothing(make: MakePolicy) -> None:
     """``decide`` leaves the policy to the bit as it was."""
     for arms in ARM_MODELS:
@@ -118,6 +202,7 @@ def check_decide_changes_nothing(make: MakePolicy) -> None:
         assert fingerprint(policy) == before, "decide changed the policy"
 
 
+@POLICY_CHECKS.add
 def check_batch_equals_singles(make: MakePolicy) -> None:
     """Selecting a batch equals selecting its contexts one by one."""
     for arms in ARM_MODELS:
@@ -131,6 +216,7 @@ def check_batch_equals_singles(make: MakePolicy) -> None:
             assert_same(batch.arm, np.concatenate([single.arm for single in singles]), "arms")
 
 
+@POLICY_CHECKS.add
 def check_play_equals_rounds(make: MakePolicy) -> None:
     """``play`` makes the choices of ``select`` and ``update`` in turn."""
     for arms in ARM_MODELS:
@@ -147,6 +233,7 @@ def check_play_equals_rounds(make: MakePolicy) -> None:
             policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
 
 
+@POLICY_CHECKS.add
 def check_masks_are_obeyed(make: MakePolicy) -> None:
     """An arm that is not available is never chosen; one arm left is chosen for certain."""
     for arms in ARM_MODELS:
@@ -158,41 +245,38 @@ def check_masks_are_obeyed(make: MakePolicy) -> None:
         assert_close(only.propensity, np.ones(50), "propensity of the only arm")
 
 
+@POLICY_CHECKS.add
 def check_late_rewards_in_any_order(make: MakePolicy) -> None:
     """Rewards may come late, some not at all, one by one or together, and their order does not matter."""
     for arms in ARM_MODELS:
         rng = np.random.default_rng(8)
-        contexts, pulled, paid = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
+        contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
         some = rng.permutation(16)[:11]
         at_once, by_turns = fresh(make, arms), fresh(make, arms)
-        at_once.update(contexts[some], pulled[some], paid[some])
+        at_once.update(contexts[some], chosen[some], reward[some])
         for i in some[::-1]:
-            by_turns.update(contexts[i : i + 1], pulled[i : i + 1], paid[i : i + 1])
+            by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
         probe = random_contexts(rng, 5, arms)
         assert_close(at_once.decide(probe).mean, by_turns.decide(probe).mean, "mean")
         assert_close(at_once.decide(probe).width, by_turns.decide(probe).width, "width")
 
 
+@POLICY_CHECKS.add
 def check_round_ids_count_once(make: MakePolicy) -> None:
     """A second update for one round id is refused, in the same batch, later, and after reloading."""
     policy = experienced(make, "disjoint")
     contexts = random_contexts(np.random.default_rng(9), 2, "disjoint")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "p.safetensors"
-        policy.save(path)
-        for candidate in (policy, load(path)):
-            for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
-                assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")  # type: ignore[misc]
+    for candidate in (policy, reloaded(policy)):
+        for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
+            assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")  # type: ignore[misc]
 
 
+@POLICY_CHECKS.add
 def check_saving_and_loading(make: MakePolicy) -> None:
     """A loaded policy goes on exactly as the one that was saved, through more learning."""
     for arms in ARM_MODELS:
         policy = experienced(make, arms)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "policy.safetensors"
-            policy.save(path)
-            loaded = load(path)
+        loaded = reloaded(policy)
         assert type(loaded) is type(policy)
         assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
         rng = np.random.default_rng(10)
@@ -205,6 +289,7 @@ def check_saving_and_loading(make: MakePolicy) -> None:
         assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned otherwise"
 
 
+@POLICY_CHECKS.add
 def check_copies_learn_alike(make: MakePolicy) -> None:
     """A copy and an unpickled policy learn exactly as the original does, and independently of it."""
     for arms in ARM_MODELS:
@@ -221,6 +306,7 @@ def check_copies_learn_alike(make: MakePolicy) -> None:
         assert after[0] == after[1] == after[2], "a copy learned otherwise than the original"
 
 
+@POLICY_CHECKS.add
 def check_arms_can_be_added(make: MakePolicy) -> None:
     """A new arm can be chosen, learns, and leaves what the others know."""
     rng = np.random.default_rng(11)
@@ -241,6 +327,7 @@ def check_arms_can_be_added(make: MakePolicy) -> None:
     assert decision.mean.shape == (3, N_ARMS + 1)
 
 
+@POLICY_CHECKS.add
 def check_bad_input_changes_nothing(make: MakePolicy) -> None:
     """Bad input is refused with an error that names the argument, and the policy is to the bit as it was."""
     nan = float("nan")
@@ -291,6 +378,7 @@ def check_bad_input_changes_nothing(make: MakePolicy) -> None:
         assert_refused(policy, call, name)
 
 
+@POLICY_CHECKS.add
 def check_bad_sizes_are_refused(make: MakePolicy) -> None:
     """A policy of no arms, of no dimensions, of an unknown arm model or a negative seed is refused by name."""
     good: dict[str, object] = {"context_shape": SHAPE, "n_arms": N_ARMS, "arms": "disjoint", "seed": 0}
@@ -310,28 +398,199 @@ def check_bad_sizes_are_refused(make: MakePolicy) -> None:
                 raise AssertionError(f"{name}={value!r} was accepted")
 
 
-POLICY_CHECKS: tuple[Callable[[MakePolicy], None], ...] = (
-    check_shapes_and_propensities,
-    check_probabilities_of_every_arm,
-    check_propensities_weigh_rounds,
-    check_same_seed_same_choices,
-    check_ties_follow_the_seed,
-    check_decide_changes_nothing,
-    check_batch_equals_singles,
-    check_play_equals_rounds,
-    check_masks_are_obeyed,
-    check_late_rewards_in_any_order,
-    check_round_ids_count_once,
-    check_saving_and_loading,
-    check_copies_learn_alike,
-    check_arms_can_be_added,
-    check_bad_input_changes_nothing,
-    check_bad_sizes_are_refused,
-    *DEPLOYMENT_CHECKS,
-    *STATISTICS_CHECKS,
-)
+def _expected_rewards(contexts: FloatArray) -> FloatArray:
+    """What every arm pays for contexts (B, 3), (B, K) within [0, 1]: linear, each arm its own direction."""
+    directions = np.random.default_rng(19).uniform(-1.0, 1.0, (N_ARMS, *SHAPE)) / 6
+    return 0.5 + contexts @ directions.T
+
+
+def _played_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedDecision:
+    rng = np.random.default_rng(20)
+    policy = fresh(make, arms, reward_range=(-factor, factor))
+    policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
+    policy.observe_target(random_contexts(rng, 10, arms))
+    policy.adapt(steps=2)
+    return policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
+
+
+@POLICY_CHECKS.add
+def check_units_of_two_change_no_bit(make: MakePolicy) -> None:
+    """Rewards times a power of two, with their range, give the same arms to the bit, and predictions in that unit."""
+    for arms in ARM_MODELS:
+        expected, found = (_played_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
+        assert_same(expected.arm, found.arm, "arms in another unit")
+        assert_same(1024.0 * expected.mean, found.mean, "predicted rewards in another unit")
+        assert_same(1024.0 * expected.width, found.width, "widths in another unit")
+        assert_same(1024.0 * expected.reward, found.reward, "rewards in another unit")
+
+
+@POLICY_CHECKS.add
+def check_affine_units_change_no_regret(make: MakePolicy) -> None:
+    """Another zero and another unit of reward change the mean regret, in units, of five seeds by at most 5%."""
+    regrets = []
+    for factor, offset in ((1.0, 0.0), (17.0, -5.0)):
+        total = 0.0
+        for seed in range(5):
+            rng = np.random.default_rng([13, seed])
+            contexts = random_contexts(rng, 2000, "disjoint")
+            expected = _expected_rewards(contexts)
+            policy = fresh(make, "disjoint", seed, (offset, factor + offset))
+            policy.observe_target(contexts[:10])
+            for start in range(0, 2000, 500):
+                part = slice(start, start + 500)
+                played = policy.play(contexts[part], factor * expected[part] + offset)
+                policy.adapt(steps=2)
+                total += float((expected[part].max(axis=1) - (played.reward - offset) / factor).sum())
+        regrets.append(total / 10_000)
+    apart = abs(regrets[0] - regrets[1])
+    assert apart <= 0.05 * max(regrets), (
+        f"the regret per round is {regrets[0]:.4f} in one unit, {regrets[1]:.4f} in another"
+    )
+
+
+@POLICY_CHECKS.add
+def check_an_unknown_range_is_estimated(make: MakePolicy) -> None:
+    """``reward_range="auto"`` finds the range of the rewards, one outlier aside, and keeps it in the file."""
+    rng = np.random.default_rng(14)
+    contexts = random_contexts(rng, 200, "disjoint")
+    rewards = 300.0 * _expected_rewards(contexts) - 100.0
+    rewards[7] = 1e6
+    policy = fresh(make, "disjoint", reward_range="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the outlier is clipped, and that is told
+        policy.play(contexts[:20], rewards[:20])
+        policy = reloaded(policy)  # in the middle of what it needs to know the range
+        played = policy.play(contexts[20:], rewards[20:])
+    low, high = policy.reward_range
+    smallest, largest = (float(np.delete(rewards, 7, axis=0).min()), float(np.delete(rewards, 7, axis=0).max()))
+    assert smallest <= low < high <= largest, f"rewards of {smallest} to {largest} gave the range {low} to {high}"
+    assert high - low > 0.4 * (largest - smallest), f"rewards of {smallest} to {largest} gave {low} to {high}"
+    assert policy.rounds_learned == 200, policy.rounds_learned
+    assert_same(played.reward, rewards[np.arange(20, 200), played.arm], "rewards in the user's units")
+    assert reloaded(policy).reward_range == (low, high), "a saved policy forgets the range of its rewards"
+
+
+@POLICY_CHECKS.add
+def check_deployed_in_the_target(make: MakePolicy) -> None:
+    """After ``deploy("target")`` no domain means the target, in the file as well; before, it means the source."""
+    policy = experienced(make, "disjoint")
+    contexts = random_contexts(np.random.default_rng(15), 8, "disjoint")
+    assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
+    policy.deploy("target")
+    for deployed in (policy, reloaded(policy), copy.deepcopy(policy)):
+        assert_same(deployed.decide(contexts).mean, policy.decide(contexts, "target").mean, "means in the target")
+    assert_refused(policy, lambda p: p.deploy("moon"), "domain")
+
+
+@POLICY_CHECKS.add
+def check_duplicates_can_be_skipped(make: MakePolicy) -> None:
+    """With ``on_duplicate="skip"`` rounds that were learned are left out and returned; the others are learned."""
+    contexts = random_contexts(np.random.default_rng(16), 4, "disjoint")
+    policy, other = fresh(make, "disjoint"), fresh(make, "disjoint")
+    assert policy.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"]) == []
+    skipped = policy.update(contexts, [0, 1, 2, 2], [0.5, 1.0, 0.2, 0.2], ids=["a", "b", "c", "c"], on_duplicate="skip")
+    assert skipped == ["a", "b", "c"], skipped
+    other.update(contexts[:2], [0, 1], [0.5, 1.0], ids=["a", "b"])
+    other.update(contexts[2:3], [2], [0.2], ids=["c"])
+    assert fingerprint(policy) == fingerprint(other), "the rounds that were not skipped were learned otherwise"
+    before = fingerprint(policy)
+    assert policy.update(contexts[:1], [0], [0.5], ids=["a"], on_duplicate="skip") == ["a"]
+    assert fingerprint(policy) == before, "a batch of nothing but duplicates changed the policy"
+
+
+@POLICY_CHECKS.add
+def check_threads_count_every_round_once(make: MakePolicy) -> None:
+    """Threads that share a policy lose no round, learn no id twice, and end with what one thread would have learned."""
+    threads, rounds = 8, 40
+    rng = np.random.default_rng(17)
+    contexts = random_contexts(rng, threads * rounds, "disjoint")
+    chosen, reward = rng.integers(0, N_ARMS, len(contexts)), rng.random(len(contexts))
+    policy, alone = fresh(make, "disjoint"), fresh(make, "disjoint")
+
+    def serve(first: int) -> int:
+        taken = 0
+        for i in [*range(first, len(contexts), threads), *range((first + 1) % threads, len(contexts), threads)]:
+            policy.select(contexts[i : i + 1])
+            row = slice(i, i + 1)
+            taken += not policy.update(contexts[row], chosen[row], reward[row], ids=[i], on_duplicate="skip")
+        return taken
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            taken = sum(pool.map(serve, range(threads)))
+    finally:
+        sys.setswitchinterval(before)
+    assert taken == policy.rounds_learned == len(contexts), (taken, policy.rounds_learned, len(contexts))
+    assert policy.rounds_decided == 2 * len(contexts), policy.rounds_decided
+    alone.update(contexts, chosen, reward)
+    assert_close(policy.decide(contexts).mean, alone.decide(contexts).mean, "means of shared and sequential policies")
+    assert_close(
+        policy.decide(contexts).width, alone.decide(contexts).width, "widths of shared and sequential policies"
+    )
+
+
+@POLICY_CHECKS.add
+def check_repr_says_what_it_is(make: MakePolicy) -> None:
+    """``repr`` names the class, the sizes and how many rounds were decided and learned."""
+    policy = fresh(make, "disjoint")
+    contexts = random_contexts(np.random.default_rng(18), 5, "disjoint")
+    policy.update(contexts, policy.select(contexts).arm, np.full(5, 0.5))
+    for part in (type(policy).__name__, "n_arms=4", "5 rounds decided", "5 learned", "source"):
+        assert part in repr(policy), f"{part!r} is not in {policy!r}"
+
+
+@POLICY_CHECKS.add
+def check_sums_teach_what_rounds_teach(make: MakePolicy) -> None:
+    """For a policy that learns by sums: sums of parts, put together in another order, give what ``update`` gives."""
+    for arms in ARM_MODELS:
+        expected, policy = fresh(make, arms), fresh(make, arms)
+        if not isinstance(policy, RidgePolicy):
+            return
+        rng = np.random.default_rng(15)
+        contexts, chosen, reward = random_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
+        propensity = rng.uniform(0.1, 1.0, 40)
+        expected.update(contexts, chosen, reward, propensity=propensity)
+        blank = policy.without_rounds()
+        if blank.needs_sample:
+            blank.prepare_for_log(contexts, reward)
+        whole = blank.empty_sums()
+        for part in (slice(25, 40), slice(0, 10), slice(10, 25)):
+            sums = blank.empty_sums()
+            blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], propensity=propensity[part])
+            whole.merge(sums)
+        assert policy.rounds_learned == 0, policy.rounds_learned
+        policy.learn_sums(whole, blank)
+        assert policy.rounds_learned == 40, policy.rounds_learned
+        assert_close(policy.decide(contexts).mean, expected.decide(contexts).mean, "means")
+        assert_close(policy.decide(contexts).width, expected.decide(contexts).width, "widths")
+
+
+@POLICY_CHECKS.add
+def check_the_past_can_be_discounted(make: MakePolicy) -> None:
+    """After ``trust_prior``, ``play`` equals rounds, a file continues, and at a factor of 0 the past is forgotten."""
+    for arms in ARM_MODELS:
+        if not experienced(make, arms).can_discount:
+            return
+        rng = np.random.default_rng(16)
+        contexts, rewards = random_contexts(rng, 12, arms), rng.random((12, N_ARMS))
+        played, single = experienced(make, arms), experienced(make, arms)
+        for policy in (played, single):
+            policy.trust_prior("adaptive")
+        arms_played = played.play(contexts, rewards, "target").arm
+        for i in range(12):
+            single = reloaded(single) if i == 6 else single
+            arm = single.select(contexts[i : i + 1], "target").arm
+            assert arm[0] == arms_played[i], f"round {i}: {arm[0]} and {arms_played[i]}"
+            single.update(contexts[i : i + 1], arm, rewards[i, arm], "target")
+        assert_close(played.decide(contexts, "target").mean, single.decide(contexts, "target").mean, "means")
+        forgetful = experienced(make, arms)
+        forgetful.trust_prior(0.0)
+        means = forgetful.decide(contexts, "target", rule="greedy").mean
+        assert_same(means, np.zeros_like(means), "means of a policy that trusts nothing")
 
 
 def check_policy(make: MakePolicy) -> None:
     """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
-    run_checks(POLICY_CHECKS, make)
+    POLICY_CHECKS.run(make)

@@ -8,17 +8,18 @@ A check raises ``AssertionError`` with what it saw. All run over every registere
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from daband.checks.explained import run_checks
+from daband.checks.rules import Checks
 from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
 
 __all__ = ["TERM_CHECKS", "check_term"]
+
+TERM_CHECKS = Checks()
 
 _ROUNDS, _TARGETS, _ARMS, _ALIGNMENT = 7, 6, 4, 5
 _SHAPE = TermShape(n_arms=_ARMS, alignment_width=_ALIGNMENT, feedback="one_hot")
@@ -57,6 +58,7 @@ def _gradients(term: Term, batch: Batch) -> dict[str, torch.Tensor | None]:
     return dict(zip(leaves, grads, strict=True))
 
 
+@TERM_CHECKS.add
 def check_value_is_a_finite_scalar(kind: type[Term]) -> None:
     """The value is one finite number, the same each time."""
     term = _made(kind)
@@ -66,6 +68,7 @@ def check_value_is_a_finite_scalar(kind: type[Term]) -> None:
     assert torch.equal(first, second), "the same batch gives another value"
 
 
+@TERM_CHECKS.add
 def check_something_learns_from_it(kind: type[Term]) -> None:
     """Some input of the encoder gets a finite gradient that is not zero."""
     grads = [grad for grad in _gradients(_made(kind), _batch()).values() if grad is not None]
@@ -73,6 +76,7 @@ def check_something_learns_from_it(kind: type[Term]) -> None:
     assert any((grad != 0).any() for grad in grads), "no gradient reaches the encoder"
 
 
+@TERM_CHECKS.add
 def check_gradient_is_the_derivative(kind: type[Term]) -> None:
     """The gradient agrees with finite differences, but for terms that say why theirs does not."""
     if kind.weighs_itself or kind.holds_constants:
@@ -91,6 +95,7 @@ def check_gradient_is_the_derivative(kind: type[Term]) -> None:
         assert abs(slope - claimed) <= 1e-5 * (1 + abs(slope)), f"{name}: slope {slope:g}, gradient {claimed:g}"
 
 
+@TERM_CHECKS.add
 def check_no_target_is_no_trouble(kind: type[Term]) -> None:
     """A term that does not need the target works without one."""
     if kind.needs_target:
@@ -100,6 +105,7 @@ def check_no_target_is_no_trouble(kind: type[Term]) -> None:
     assert torch.isfinite(value), f"without target contexts the value is {value.item()}"
 
 
+@TERM_CHECKS.add
 def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
     """An objective with the term at weight 0 equals one without it, to the bit."""
     names = [name for name in terms if terms.get(name) is kind]
@@ -117,6 +123,7 @@ def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
     assert torch.equal(results[0][2], results[1][2]), "random numbers were drawn for a term of weight 0"
 
 
+@TERM_CHECKS.add
 def check_arms_can_be_added(kind: type[Term]) -> None:
     """After ``grow`` the term takes one more arm."""
     term = _made(kind)
@@ -125,6 +132,7 @@ def check_arms_can_be_added(kind: type[Term]) -> None:
     assert torch.isfinite(term.double()(_batch(arms=_ARMS + 1)))
 
 
+@TERM_CHECKS.add
 def check_rows_need_not_match(kind: type[Term]) -> None:
     """Paid rounds of the target may stand behind the source's, or alone, and a round may have a context per arm."""
     batch, term = _batch(), _made(kind)
@@ -144,6 +152,7 @@ def check_rows_need_not_match(kind: type[Term]) -> None:
             assert torch.isfinite(value), f"{what} {name} is {value.item()}"
 
 
+@TERM_CHECKS.add
 def check_runs_can_be_mapped(kind: type[Term]) -> None:
     """Several runs at once, mapped by ``torch.vmap``, have each the value, measurements and gradients of a run alone.
 
@@ -193,18 +202,6 @@ class _Judge(nn.Module):
         return {"value": self.term(batch), **self.term.measured(batch)}
 
 
-TERM_CHECKS: tuple[Callable[[type[Term]], None], ...] = (
-    check_value_is_a_finite_scalar,
-    check_something_learns_from_it,
-    check_gradient_is_the_derivative,
-    check_no_target_is_no_trouble,
-    check_weight_zero_is_the_term_removed,
-    check_arms_can_be_added,
-    check_rows_need_not_match,
-    check_runs_can_be_mapped,
-)
-
-
 def check_term(kind: type[Term]) -> None:
     """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
-    run_checks(TERM_CHECKS, kind)
+    TERM_CHECKS.run(kind)

@@ -15,18 +15,8 @@ from daband.errors import DataError, InvalidInput
 from daband.experiments import method_names, preset_names
 
 __all__ = [
-    "Jobs",
-    "Name",
-    "Out",
-    "Overrides",
-    "Ray",
-    "Seeds",
-    "complete_methods",
-    "log_columns",
-    "named_as_options",
-    "spans",
-    "stem",
-    "whole_numbers",
+    "Jobs", "Name", "Out", "Overrides", "Ray", "Seeds", "complete_methods", "log_columns", "named_as_options", "spans",
+    "stem", "whole_numbers",
 ]  # fmt: skip
 
 

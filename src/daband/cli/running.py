@@ -41,16 +41,9 @@ from daband.experiments import (
 from daband.report import Mean
 
 __all__ = [
-    "Terminated",
-    "continue_command",
-    "interrupted_exit",
-    "interruptible",
-    "report_hint",
-    "rows_bar",
-    "run_all",
-    "say",
+    "Terminated", "continue_command", "interrupted_exit", "interruptible", "report_hint", "rows_bar", "run_all", "say",
     "warnings_on",
-]
+]  # fmt: skip
 
 T = TypeVar("T")
 

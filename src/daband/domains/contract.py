@@ -30,16 +30,9 @@ if TYPE_CHECKING:
     from daband.table_transform import TableTransform
 
 __all__ = [
-    "About",
-    "Contexts",
-    "EvaluationDomain",
-    "LoggedDomain",
-    "LoggedRounds",
-    "Pair",
-    "RewardDomain",
-    "RewardRange",
+    "About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "RewardDomain", "RewardRange",
     "Rounds",
-]
+]  # fmt: skip
 
 RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
 

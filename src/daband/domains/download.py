@@ -21,18 +21,9 @@ from daband.domains.registry import Resource, data_directory, find, pairs
 from daband.errors import DataError, InvalidInput
 
 __all__ = [
-    "DownloadProgress",
-    "Fetched",
-    "PairRecord",
-    "Resource",
-    "ResourceStatus",
-    "check",
-    "download",
-    "get",
-    "listing",
-    "resources",
-    "unpack",
-]
+    "DownloadProgress", "Fetched", "PairRecord", "Resource", "ResourceStatus", "check", "download", "get", "listing",
+    "resources", "unpack",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,9 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.registry import Registry
 
 __all__ = [
-    "PairEntry",
-    "Resource",
-    "cache_directory",
-    "data_directory",
-    "find",
-    "load",
-    "need",
-    "pair_names",
-    "pairs",
+    "PairEntry", "Resource", "cache_directory", "data_directory", "find", "load", "need", "pair_names", "pairs",
     "register_pair",
-]
+]  # fmt: skip
 
 
 Build = Callable[..., Pair]

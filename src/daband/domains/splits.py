@@ -16,15 +16,9 @@ from daband.domains.contract import EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
 __all__ = [
-    "HeldOutRewards",
-    "PartOfLog",
-    "PartOfRewards",
-    "hold_out_log",
-    "hold_out_rewards",
-    "require_classes",
-    "split_half",
+    "HeldOutRewards", "PartOfLog", "PartOfRewards", "hold_out_log", "hold_out_rewards", "require_classes", "split_half",
     "split_share",
-]
+]  # fmt: skip
 
 _BLOCK = 4096
 

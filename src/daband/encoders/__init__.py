@@ -17,19 +17,7 @@ from daband.encoders.normalisation import DomainNorm
 from daband.image_layout import image_layout
 
 __all__ = [
-    "Augmentation",
-    "CustomFeatures",
-    "DomainNorm",
-    "Encoded",
-    "Encoder",
-    "Features",
-    "InferenceEncoder",
-    "LatentSettings",
-    "augment",
-    "build_encoder",
-    "domain_rows",
-    "encoders",
-    "freeze_encoder",
-    "image_layout",
+    "Augmentation", "CustomFeatures", "DomainNorm", "Encoded", "Encoder", "Features", "InferenceEncoder",
+    "LatentSettings", "augment", "build_encoder", "domain_rows", "encoders", "freeze_encoder", "image_layout",
     "unit_range",
-]
+]  # fmt: skip

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -24,16 +25,9 @@ from daband.errors import InvalidInput
 from daband.registry import Registry
 
 __all__ = [
-    "Encoded",
-    "Encoder",
-    "Features",
-    "InferenceEncoder",
-    "LatentSettings",
-    "dense",
-    "domain_rows",
-    "encoders",
-    "unit_range",
-]
+    "Encoded", "Encoder", "Features", "InferenceEncoder", "LatentSettings", "dense", "domain_rows", "encoders",
+    "unit_norm", "unit_range",
+]  # fmt: skip
 
 
 class Encoded(NamedTuple):
@@ -139,14 +133,44 @@ class Encoder(nn.Module):
         domain_rows = (len(contexts),) if domain_rows is None else domain_rows
         more = {} if runs == 1 else {"runs": runs}
         wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
+        kind = wide.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+            return self._encoded(wide, domain_rows, runs)
+
+    def _encoded(self, wide: torch.Tensor, domain_rows: Sequence[int], runs: int) -> Encoded:
+        """The dense layers, which are too small to gain from another type of numbers."""
         hidden = dense(self.first, wide, runs=runs)
         if self.normalise is not None:
             hidden = self.normalise(hidden, domain_rows=domain_rows)
         latent = dense(self.second, functional.relu(hidden), runs=runs)
         if runs > 1:
             latent, wide = latent.view(len(latent), runs, -1), wide.view(len(wide), runs, -1)
-        latent = functional.normalize(latent, dim=-1)
+        latent = unit_norm(latent)
         return Encoded(latent, wide if self.latent.alignment == "features" else latent)
+
+
+def unit_norm(rows: torch.Tensor) -> torch.Tensor:
+    """Rows (..., d) divided by their norms, a row of zeros left as it is; same shape out as in."""
+    scaled: torch.Tensor = _UnitNorm.apply(rows)  # type: ignore[no-untyped-call]
+    return scaled
+
+
+class _UnitNorm(torch.autograd.Function):
+    """The gradient is what is orthogonal to the unit vector; autograd takes three times the operations for it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp_(min=1e-12)
+        unit: torch.Tensor = rows / norm
+        ctx.save_for_backward(unit, norm)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        unit, norm = ctx.saved_tensors
+        along = (gradients[0] * unit).sum(dim=-1, keepdim=True)
+        by_rows: torch.Tensor = torch.addcmul(gradients[0], along, unit, value=-1) / norm
+        return by_rows
 
 
 def unit_range(contexts: torch.Tensor) -> torch.Tensor:

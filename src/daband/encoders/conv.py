@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from daband.domain_names import DomainNames
 from daband.encoders.contract import Features, encoders
-from daband.encoders.normalisation import DomainNorm
+from daband.encoders.normalisation import DomainNorm, pool_relu
 from daband.errors import InvalidInput
+from daband.gpu import triton_kernels
 
 __all__ = ["PIXELS", "ConvFeatures", "fits_patches", "im2col_conv2d", "im2col_is_faster", "normalised_pixels"]
 
@@ -24,7 +25,7 @@ _SMALLEST_SIDE = 16
 _RUNS_PER_CONVOLUTION = 5
 _ENOUGH_CHANNELS = 8
 
-_NUMBERS_IN_16_BYTES = 4
+_ROW_BYTES = 16
 """Products are fastest over rows that begin where 16 bytes do."""
 _MOST_COLUMNS = 128
 _MOST_NUMBERS = 1 << 27
@@ -105,18 +106,18 @@ class ConvFeatures(Features):
             assert isinstance(layer, nn.Conv2d)
             weight, shift = layer.weight, layer.bias
             # Where all rows are of one domain, whose statistics are fixed, the norm is a part of the convolution.
-            folds = runs == 1 and not self.training and len(present) == 1
+            folds = runs == 1 and not self.training and len(present) == 1 and triton_kernels(maps.device) is None
             if folds and isinstance(norm, DomainNorm):
                 scale, shift = norm.folded(present[0])
                 weight = weight * scale.view(-1, 1, 1, 1)
             maps = _convolved(maps, weight, shift, runs)
-            if not folds and isinstance(norm, DomainNorm):
-                maps = norm(maps, domain_rows=domain_rows)
-            # The largest of four, cut at zero, is the largest of four that were cut at zero, and a quarter of the work.
-            maps = functional.relu(functional.max_pool2d(maps, 2), inplace=True)
+            if folds or not isinstance(norm, DomainNorm):
+                maps = pool_relu(maps)
+            else:
+                maps = norm.pool_relu(maps, domain_rows=domain_rows)
         if self.pools:
             maps = functional.adaptive_avg_pool2d(maps, self.map_shape)
-        return maps.flatten(1)
+        return maps.flatten(1).to(contexts.dtype)
 
 
 def normalised_pixels(images: torch.Tensor, how: str) -> torch.Tensor:
@@ -151,11 +152,46 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     for start in range(0, runs, at_once):
         own = apart[:, start : start + at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
         theirs = weights[start : start + at_once]
-        pieces.append(functional.conv2d(own, theirs.flatten(0, 1), groups=len(theirs)))
+        pieces.append(_grouped_conv2d(own, theirs.flatten(0, 1), groups=len(theirs)))
     out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
     if more_out:
         out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
     return out if bias is None else out + bias.view(1, -1, 1, 1)
+
+
+def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:
+    """A convolution of groups, in training with a way back that is fast on a GPU."""
+    if not (maps.is_cuda and maps.requires_grad):
+        return functional.conv2d(maps, weight, groups=groups)
+    kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else maps.dtype
+    out: torch.Tensor = GroupedConvolution.apply(maps.to(kind), weight.to(kind), groups)  # type: ignore[no-untyped-call]
+    return out
+
+
+class GroupedConvolution(torch.autograd.Function):
+    """``conv2d`` of groups whose gradient by the maps is a convolution as well, with the weights turned.
+
+    A library's own way back runs group by group and converts layouts: six times as long on a GPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, maps: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.Tensor:
+        ctx.save_for_backward(maps, weight)
+        ctx.groups = groups
+        return functional.conv2d(maps, weight, groups=groups)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        maps, weight = ctx.saved_tensors
+        groups, (inputs, height, width) = ctx.groups, weight.shape[1:]
+        gradient = gradients[0]
+        turned = weight.view(groups, -1, inputs, height, width).flip(3, 4).transpose(1, 2).flatten(0, 1)
+        turned = turned.contiguous(memory_format=torch.channels_last)
+        by_maps = functional.conv2d(gradient, turned, padding=(height - 1, width - 1), groups=groups)
+        _, by_weight, _ = torch.ops.aten.convolution_backward(
+            gradient, maps, weight, None, (1, 1), (0, 0), (1, 1), False, (0, 0), groups, (False, True, False)
+        )
+        return by_maps, by_weight, None
 
 
 # A convolution as a matrix product (im2col). With three channels a library's kernels convert what they are given before
@@ -166,37 +202,47 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 def im2col_is_faster(images: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether a convolution of images (B, runs, C, H, W) is faster so: on a GPU, of few channels, not too many."""
-    return images.is_cuda and fits_patches(images, weight)
+    if not images.is_cuda or not fits_patches(images, weight):
+        return False
+    return (weight.requires_grad and torch.is_grad_enabled()) or triton_kernels(images.device) is not None
 
 
 def fits_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
-    """The conditions of ``im2col_is_faster`` other than the device; only a weight gradient makes it faster."""
-    if images.requires_grad or not (weight.requires_grad and torch.is_grad_enabled()):
+    """The conditions of ``im2col_is_faster`` other than the device; of fewer images without a weight gradient."""
+    if images.requires_grad:
         return False
     patch = weight[0].numel()
     positions = (images.shape[-2] - weight.shape[-2] + 1) * (images.shape[-1] - weight.shape[-1] + 1)
-    return patch < _MOST_COLUMNS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= _MOST_NUMBERS
+    most = _MOST_NUMBERS if weight.requires_grad and torch.is_grad_enabled() else _MOST_NUMBERS // 8
+    return patch < _MOST_COLUMNS and images.shape[0] * images.shape[1] * positions * (patch + 1) <= most
 
 
 def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Images (B, runs, C, H, W), each run's with its own of weights (runs * K, C, h, w): (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
     flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)  # as they lie in memory
-    fill = -(flat.shape[1] + (bias is not None)) % _NUMBERS_IN_16_BYTES
+    kind = images.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
+    fill = -(flat.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
     if bias is not None:
         flat = torch.cat([flat, bias[:, None]], dim=1)
     if fill:
         flat = functional.pad(flat, (0, fill))
-    patches = _patches(images, height, width, columns=flat.shape[1])
-    maps: torch.Tensor = _Products.apply(patches, flat.view(runs, -1, flat.shape[1]))  # type: ignore[no-untyped-call]
+    patches = _patches(images, height, width, columns=flat.shape[1], dtype=dtype)
+    weights = flat.view(runs, -1, flat.shape[1]).to(dtype)
+    maps: torch.Tensor = _Products.apply(patches, weights)  # type: ignore[no-untyped-call]
     return maps
 
 
-def _patches(images: torch.Tensor, height: int, width: int, *, columns: int) -> torch.Tensor:
+def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
     """Every patch of every image as a row (runs, B, H', W', columns); what is left of a row are ones."""
+    kernels = triton_kernels(images.device)
+    if kernels is not None:
+        cut_out: torch.Tensor = kernels.patches(images, height, width, columns=columns, dtype=dtype)
+        return cut_out
     cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 5, 6, 2)
     patch = cut.shape[4:]
-    rows = torch.empty(*cut.shape[:4], columns, dtype=images.dtype, device=images.device)
+    rows = torch.empty(*cut.shape[:4], columns, dtype=dtype, device=images.device)
     rows[..., : patch.numel()].view(cut.shape).copy_(cut)
     rows[..., patch.numel() :].fill_(1.0)
     return rows

@@ -25,13 +25,9 @@ from daband.errors import InvalidInput
 from daband.linear import Decision
 
 __all__ = [
-    "BoundTerms",
-    "LiveBound",
-    "best_joint_error",
-    "discriminator_divergence",
-    "hypothesis_divergence",
+    "BoundTerms", "LiveBound", "best_joint_error", "discriminator_divergence", "hypothesis_divergence",
     "observable_bound",
-]
+]  # fmt: skip
 
 _OBSERVABLE = (
     "source_regret",

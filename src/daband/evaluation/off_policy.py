@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 
 from daband.arguments import finite, whole
-from daband.arrays import ArrayLike, FloatArray, one_blas_thread
+from daband.arrays import ArrayLike, FloatArray, IntArray, one_blas_thread
 from daband.domains import Columns, Contexts, ParquetLog, TableTransform, opened_log
 from daband.errors import InvalidInput
 from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
-from daband.evaluation.intervals import Estimate, WeightSums, mean_estimate, normal_interval
+from daband.evaluation.intervals import (
+    Estimate,
+    WeightSums,
+    effective_sample_size,
+    mean_estimate,
+    normal_interval,
+)
 from daband.evaluation.off_policy_estimators import (
     choose_threshold,
     direct_method,
@@ -26,7 +32,6 @@ from daband.evaluation.off_policy_estimators import (
     switch_doubly_robust,
 )
 from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilities, read_log, read_target
-from daband.evaluation.off_policy_warnings import log_warnings
 from daband.evaluation.streamed_log import LogStream, sum_log
 from daband.policies import Policy, check_arms
 
@@ -35,6 +40,13 @@ __all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
 ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
 _IN_MEMORY_BYTES = 1 << 30
 """Contexts of a log in files that are read as a whole, at most, where an argument needs all of them at once."""
+_FEWEST = 100
+"""Below as many effective rounds a normal interval is too short too often."""
+_LARGEST_SHARE = 0.1
+_NEGLIGIBLE = 1e-3
+_DEVIATIONS = 4.0
+_LEAST_MASS = 0.5
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -132,21 +144,10 @@ def evaluate_log(
     >>> found.value, found.rounds
     (1.0, 100)
     """
-    found = compare_estimators(
-        policy,
-        log,
-        (estimator,),
-        target,
-        confidence=confidence,
-        rule=rule,
-        reward_model=reward_model,
-        seed=seed,
-        columns=columns,
-        table=table,
-        on_damaged=on_damaged,
-        progress=progress,
-    )
-    return found[estimator]
+    return compare_estimators(
+        policy, log, (estimator,), target, confidence=confidence, rule=rule, reward_model=reward_model, seed=seed,
+        columns=columns, table=table, on_damaged=on_damaged, progress=progress,
+    )[estimator]  # fmt: skip
 
 
 def compare_estimators(
@@ -208,24 +209,24 @@ def compare_estimators(
     weights = even
     if rounds.propensities is not None:
         weights = importance_weights(shares, rounds.arms, rounds.propensities) * fitted.ratio
-    found = {}
+    facts = _Facts(
+        domain=where,
+        confidence=confidence,
+        rounds=len(rounds.arms),
+        bounds=(float(rounds.rewards.min()), float(rounds.rewards.max())),
+        shares=(shares if other_shares is None else other_shares).mean(axis=0),
+        plays=np.bincount(rounds.arms, minlength=shares.shape[1]),
+        ratio=None if other is None else fitted.ratio,
+        mass=fitted.mass,
+    )
+    estimates = {}
     for name in estimators:
-        own = even if name == "dm" else weights
-        estimate, kept = _estimate(name, rounds.rewards, own, fitted, paired=other is None)
-        warnings = log_warnings(
-            estimator=name,
-            weights=WeightSums.of(own),
-            kept=WeightSums.of(kept),
-            average=mean_estimate(own),
-            ratio=None if other is None else fitted.ratio,
-            mass=fitted.mass,
-            shares=(shares if other_shares is None else other_shares).mean(axis=0),
-            pulls=np.bincount(rounds.arms, minlength=shares.shape[1]),
+        used = even if name == "dm" else weights
+        estimate, kept = _estimate(name, rounds.rewards, used, fitted, paired=other is None)
+        estimates[name] = facts.describe(
+            name, estimate, weights=WeightSums.of(used), kept=WeightSums.of(kept), average=mean_estimate(used)
         )
-        size = WeightSums.of(kept).effective_sample_size
-        bounds = float(rounds.rewards.min()), float(rounds.rewards.max())
-        found[name] = _described(name, estimate, bounds, size, warnings, confidence, len(rounds.arms), where)
-    return found
+    return estimates
 
 
 def _is_files(log: Any) -> bool:
@@ -276,50 +277,119 @@ def _streamed(
     stream = LogStream(log, skip_damaged=files.on_damaged == "skip", progress=files.progress)
     with one_blas_thread():
         sums = sum_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
-    found = {}
+    facts = _Facts(
+        domain=where,
+        confidence=confidence,
+        rounds=sums.n,
+        bounds=(sums.lowest, sums.highest),
+        shares=sums.shares / sums.n,
+        plays=sums.plays,
+        left_out=tuple(stream.left_out),
+    )
+    estimates = {}
     for name in estimators:
         estimate, kept = sums.estimate(name)
-        warnings = log_warnings(
+        weights = kept if name == "dm" else sums.kept()
+        estimates[name] = facts.describe(name, estimate, weights=weights, kept=kept, average=sums.weight.estimate)
+    return estimates
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """What is to be known of a log and of the policy on it, whichever estimator is asked."""
+
+    domain: str
+    confidence: float
+    rounds: int
+    bounds: tuple[float, float]
+    """The smallest and the largest reward."""
+    shares: FloatArray
+    """The policy's probability of every arm, averaged over contexts, (K,)."""
+    plays: IntArray
+    """How often the log has each arm, (K,)."""
+    ratio: FloatArray | None = None
+    """Target density over source density of the log's contexts, (n,); None without a target."""
+    mass: float = 1.0
+    """The mean of that ratio before it was scaled to 1."""
+    left_out: tuple[str, ...] = ()
+    """Parts of the log that could not be read."""
+
+    def describe(
+        self, name: str, estimate: Estimate, *, weights: WeightSums, kept: WeightSums, average: Estimate
+    ) -> LogEstimate:
+        """The estimate with its interval and warnings; ``kept`` are the weights with those left out at 0."""
+        low, high = normal_interval(estimate, self.confidence)
+        if math.isfinite(estimate.value):  # no mean lies beyond the rewards; an unbiased estimate of it may
+            low = max(low, min(self.bounds[0], estimate.value))
+            high = min(high, max(self.bounds[1], estimate.value))
+        return LogEstimate(
+            value=estimate.value,
+            low=low,
+            high=high,
+            error=estimate.error,
+            effective_sample_size=kept.effective_sample_size,
+            warnings=(*self.left_out, *self._warnings(name, weights, kept, average)),
             estimator=name,
-            weights=kept if name == "dm" else sums.kept(),
-            kept=kept,
-            average=sums.weight.estimate,
-            ratio=None,
-            mass=1.0,
-            shares=sums.shares / sums.n,
-            pulls=sums.pulls,
+            confidence=float(self.confidence),
+            rounds=self.rounds,
+            domain=self.domain,
         )
-        every = (*stream.left_out, *warnings)
-        bounds, size = (sums.lowest, sums.highest), kept.effective_sample_size
-        found[name] = _described(name, estimate, bounds, size, every, confidence, sums.n, where)
-    return found
+
+    def _warnings(self, estimator: str, weights: WeightSums, kept: WeightSums, average: Estimate) -> tuple[str, ...]:
+        """Reasons to doubt the estimate: few rounds that count, arms or contexts that the log does not have."""
+        reasons = []
+        unseen = np.flatnonzero((self.plays == 0) & (self.shares > _NEGLIGIBLE))
+        share = float(self.shares[self.plays == 0].sum())
+        if len(unseen):
+            names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
+            reasons.append(
+                f"support is missing: the log never pulled arm {names}, which the policy takes in {share:.1%} of "
+                "rounds; nothing is known of what that pays"
+            )
+        unlike = "" if self.ratio is None else _unlike_target(self.ratio, self.mass)
+        if unlike:
+            reasons.append(unlike)
+        if estimator == "dm":
+            reasons.append(
+                "'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it"
+            )
+            return tuple(reasons)
+        size = kept.effective_sample_size
+        if size < _FEWEST:
+            reasons.append(
+                f"the effective sample is small: {size:.0f} of {self.rounds} rounds; the interval may be too short, "
+                "and a policy closer to the log's would be estimated better"
+            )
+        if self.rounds > 1 and kept.total > 0 and kept.largest > _LARGEST_SHARE * kept.total:
+            reasons.append(f"one round (row {kept.row}) carries {kept.largest / kept.total:.0%} of all weight")
+        # Arms that the log never has take their share of the weight away; what is missing beyond that is no less lost.
+        if abs(average.value - (1.0 - share)) > _DEVIATIONS * average.error:
+            reasons.append(
+                f"weights average {average.value:.3g} instead of {1.0 - share:.3g}: propensities are not those of the "
+                "log, or the policy takes arms in contexts where the log never does; of those nothing is known, and "
+                "the estimate leaves them out"
+            )
+        dropped = weights.total - kept.total
+        if estimator == "switch-dr" and dropped > _ROUNDING * weights.total:
+            reasons.append(
+                f"'switch-dr' leaves {dropped / weights.total:.1%} of the weight to its reward model, whose error the "
+                "interval does not include"
+            )
+        return tuple(reasons)
 
 
-def _described(
-    name: str,
-    estimate: Estimate,
-    bounds: tuple[float, float],
-    size: float,
-    warnings: tuple[str, ...],
-    confidence: float,
-    rounds: int,
-    domain: str,
-) -> LogEstimate:
-    low, high = normal_interval(estimate, confidence)
-    if math.isfinite(estimate.value):  # no mean lies beyond the rewards; an unbiased estimate of it may
-        low, high = max(low, min(bounds[0], estimate.value)), min(high, max(bounds[1], estimate.value))
-    return LogEstimate(
-        value=estimate.value,
-        low=low,
-        high=high,
-        error=estimate.error,
-        effective_sample_size=size,
-        warnings=warnings,
-        estimator=name,
-        confidence=float(confidence),
-        rounds=rounds,
-        domain=domain,
-    )
+def _unlike_target(ratio: FloatArray, mass: float) -> str:
+    """Whether the log has contexts like the target's; an empty text where it has."""
+    size = effective_sample_size(ratio)
+    if size < max(_FEWEST, _LARGEST_SHARE * len(ratio)):
+        left = f"{size:.0f} of {len(ratio)} rounds"
+        return f"the log has few contexts like the target's: the ratio of densities leaves {left}"
+    if not _LEAST_MASS < mass < 1.0 / _LEAST_MASS:
+        return (
+            f"the log has few contexts like the target's: the ratio of densities averages {mass:.2g} over the log "
+            "instead of 1, so most of the target lies where the log has nothing"
+        )
+    return ""
 
 
 def _estimate(

@@ -20,15 +20,9 @@ from daband.errors import InvalidInput
 from daband.evaluation.intervals import Estimate, mean_estimate
 
 __all__ = [
-    "THRESHOLDS",
-    "choose_threshold",
-    "direct_method",
-    "doubly_robust",
-    "importance_weights",
-    "inverse_propensity",
-    "self_normalised",
-    "switch_doubly_robust",
-]
+    "THRESHOLDS", "choose_threshold", "direct_method", "doubly_robust", "importance_weights", "inverse_propensity",
+    "self_normalised", "switch_doubly_robust",
+]  # fmt: skip
 
 _LARGEST_WEIGHT = 1e100
 """Its square, and sums of them, are still finite."""

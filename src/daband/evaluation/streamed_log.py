@@ -109,7 +109,7 @@ class LogSums:
 
     def __post_init__(self) -> None:
         bins = len(THRESHOLDS) + 1
-        self.shares, self.pulls = np.zeros(self.n_arms), np.zeros(self.n_arms, np.int64)
+        self.shares, self.plays = np.zeros(self.n_arms), np.zeros(self.n_arms, np.int64)
         self.reward_sums = np.zeros(3)
         """Of squared weights times 1, the reward and its square."""
         self.bins = {name: np.zeros(bins) for name in ("n", "w", "ww", "c", "cc", "dc", "size")}
@@ -125,7 +125,7 @@ class LogSums:
         self.n += len(arms)
         self.lowest, self.highest = min(self.lowest, float(rewards.min())), max(self.highest, float(rewards.max()))
         self.shares += shares.sum(axis=0)
-        self.pulls += np.bincount(arms, minlength=self.n_arms)
+        self.plays += np.bincount(arms, minlength=self.n_arms)
         self.weight.add(weights)
         self.weighted.add(weights * rewards)
         from_origin = rewards - self.origin

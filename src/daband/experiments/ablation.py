@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from daband.errors import InvalidInput
 from daband.evaluation import Paired, compare_paired, holm
-from daband.experiments.records import Metric, Record, metric_of, results_locked
+from daband.experiments.records import Metric, Record, metric_of, results_locked, seed_means
 from daband.experiments.settings import Experiment, RunSpec
 from daband.files import write_text
 
@@ -60,19 +60,10 @@ class AblationRow:
     def as_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
         paired = {} if self.paired is None else self.paired.as_dict()
-        return {
-            "pair": self.pair,
-            "base": self.base,
-            "letters": self.letters,
-            "variant": f"{self.base}:{self.letters}",
-            "seeds": list(self.seeds),
-            "metric": self.metric.field,
-            "score": self.score,
-            "score_spread": self.score_spread,
-            "source_regret": self.source_regret,
-            **{name: paired.get(name) for name in ("difference", "low", "high", "p_value")},
-            "p_holm": self.p_holm,
-        }
+        tested = {name: paired.get(name) for name in ("difference", "low", "high", "p_value")}
+        fields = {**asdict(self), "seeds": list(self.seeds), "metric": self.metric.field}
+        del fields["paired"]
+        return {**fields, "variant": f"{self.base}:{self.letters}", **tested}
 
 
 def ablation_runs(
@@ -89,17 +80,18 @@ def ablation_runs(
         raise InvalidInput("an ablation needs at least one base")
     runs = []
     for spec in experiment.runs(["daband"], seeds):
-        own = spec.policy.get("recipe")
+        changes = spec.policy.get("recipe")
         for base in bases:
             for letters in COMBINATIONS:
-                policy = {**spec.policy, "recipe": _recipe(base, letters, own)}
+                policy = {**spec.policy, "recipe": _recipe(base, letters, changes)}
                 runs.append(spec.model_copy(update={"variant": f"{base}:{letters}", "policy": policy}))
     return runs
 
 
-def _recipe(base: str, letters: str, own: object) -> dict[str, Any]:
-    """The base with the terms of the letters left out at weight 0, and the experiment's own changes of that base."""
-    changes: dict[str, Any] = dict(own) if isinstance(own, Mapping) and own.get("base") == base else {"base": base}
+def _recipe(base: str, letters: str, recipe: object) -> dict[str, Any]:
+    """The base with the terms of the letters left out at weight 0, and what the experiment changes of that base."""
+    of_base = isinstance(recipe, Mapping) and recipe.get("base") == base
+    changes: dict[str, Any] = dict(recipe) if of_base and isinstance(recipe, Mapping) else {"base": base}
     removed = {term: 0.0 for letter, terms in BASES[base].items() if letter not in letters for term in terms}
     return {**changes, "weights": {**changes.get("weights", {}), **removed}}
 
@@ -113,39 +105,28 @@ def ablation_rows(records: Sequence[Record]) -> list[AblationRow]:
             by_letters = groups.setdefault((record["pair"], base), {})
             by_letters.setdefault(letters, {})[record["seed"]] = record
     rows = []
-    for (pair, base), found in groups.items():
-        full = found.get(COMBINATIONS[-1], {})
-        metric = metric_of([record for by_seed in found.values() for record in by_seed.values()])
-        present = [letters for letters in COMBINATIONS if letters in found]
-        tests = {letters: _against(found[letters], full, metric) for letters in present if letters != COMBINATIONS[-1]}
-        known = {letters: test for letters, test in tests.items() if test is not None}
-        corrected = dict(zip(known, holm([test.p_value for test in known.values()]), strict=True))
+    for (pair, base), by_letters in groups.items():
+        full = by_letters.get(COMBINATIONS[-1], {})
+        metric = metric_of([record for by_seed in by_letters.values() for record in by_seed.values()])
+        present = [letters for letters in COMBINATIONS if letters in by_letters]
+        reduced = [letters for letters in present if letters != COMBINATIONS[-1]]
+        tests = {letters: _against(by_letters[letters], full, metric) for letters in reduced}
+        tested = {letters: test for letters, test in tests.items() if test is not None}
+        corrected = dict(zip(tested, holm([test.p_value for test in tested.values()]), strict=True))
         for letters in present:
-            scores = metric.values(list(found[letters].values()))
-            regrets = [record["source_regret"] for record in found[letters].values()]
             p_holm = corrected.get(letters, np.nan)
-            rows.append(
-                AblationRow(
-                    pair=pair,
-                    base=base,
-                    letters=letters,
-                    seeds=tuple(found[letters]),
-                    metric=metric,
-                    score=None if scores is None else float(scores.mean()),
-                    score_spread=0.0 if scores is None or len(scores) < 2 else float(scores.std(ddof=1)),
-                    source_regret=None if None in regrets else float(np.mean(regrets)),
-                    paired=tests.get(letters),
-                    p_holm=None if np.isnan(p_holm) else float(p_holm),
-                )
-            )
+            means = seed_means(list(by_letters[letters].values()), metric)
+            test: dict[str, Any] = {"paired": tests.get(letters), "p_holm": None if np.isnan(p_holm) else float(p_holm)}
+            rows.append(AblationRow(pair, base, letters, metric=metric, **means, **test))
     return rows
 
 
 def _against(records: Mapping[int, Record], full: Mapping[int, Record], metric: Metric) -> Paired | None:
     seeds = sorted(set(records) & set(full))
-    here = metric.values([records[seed] for seed in seeds])
-    there = metric.values([full[seed] for seed in seeds])
-    return None if not seeds or here is None or there is None else compare_paired(here.tolist(), there.tolist())
+    scores, of_full = (metric.values([group[seed] for seed in seeds]) for group in (records, full))
+    if not seeds or scores is None or of_full is None:
+        return None
+    return compare_paired(scores.tolist(), of_full.tolist())
 
 
 def write_ablation(out: str | Path, rows: Sequence[AblationRow]) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from daband.domains import load
 from daband.errors import InvalidInput, NotFitted
-from daband.experiments.records import Record
+from daband.experiments.records import Record, group_by
 from daband.experiments.run import finished_runs, read_spec
 from daband.experiments.settings import RunSpec
 from daband.files import read_json
@@ -43,19 +43,20 @@ def with_committees(specs: Sequence[RunSpec], size: int, *, methods: Sequence[st
 
     ``methods`` limits that to some methods. Seeds of one method are trained stacked on a GPU, as in every bench.
     """
-    groups: dict[str, list[RunSpec]] = {}
-    for spec in specs:
-        groups.setdefault(spec.model_dump_json(exclude={"seed"}), []).append(spec)
-    found = []
-    for group in groups.values():
-        found += group
+    committees = []
+    for group in group_by(specs, _without_seed).values():
+        committees += group
         method = group[0].method
         if method in _WITHOUT_CONTEXTS or (methods and method not in methods):
             continue
         taken = {spec.seed for spec in group}
         fresh = (seed for seed in count(min(taken)) if seed not in taken)
-        found += [group[0].model_copy(update={"seed": next(fresh)}) for _ in range(size - len(group))]
-    return found
+        committees += [group[0].model_copy(update={"seed": next(fresh)}) for _ in range(size - len(group))]
+    return committees
+
+
+def _without_seed(spec: RunSpec) -> str:
+    return spec.model_dump_json(exclude={"seed"})
 
 
 def assess_runs(folder: str | Path, *, required: float | None = None, methods: Sequence[str] = ()) -> list[AssessedRun]:
@@ -70,31 +71,29 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
     asked = finished_runs(folder)
     alone = asked == [folder]
     beside = _siblings(folder) if alone else asked
-    groups: dict[str, list[tuple[Path, RunSpec]]] = {}
-    for path in beside:
-        spec = read_spec(path)
-        if spec.method not in _WITHOUT_CONTEXTS and (not methods or spec.method in methods):
-            groups.setdefault(spec.model_dump_json(exclude={"seed"}), []).append((path, spec))
-    found: list[AssessedRun] = []
+    runs = [(path, read_spec(path)) for path in beside]
+    runs = [(p, s) for p, s in runs if s.method not in _WITHOUT_CONTEXTS and (not methods or s.method in methods)]
+    groups = group_by(runs, lambda run: _without_seed(run[1]))
+    assessed: list[AssessedRun] = []
     refused: dict[str, InvalidInput | NotFitted] = {}
     for members in groups.values():
         wanted = [index for index, (path, _) in enumerate(members) if not alone or path.resolve() == folder.resolve()]
         if not wanted:
             continue
         try:
-            found += _assessed(members, wanted, required)
+            assessed += _assess(members, wanted, required)
         except (InvalidInput, NotFitted) as error:
             refused[f"{members[0][1].pair}, {members[0][1].method}"] = error
-    if not found:
+    if not assessed:
         for first_reason in refused.values():
             raise first_reason
         raise InvalidInput(f"{folder} holds no run of a method that looks at contexts; there is nothing to assess")
     for name, reason in refused.items():
         warnings.warn(f"{name} cannot be assessed: {reason}", stacklevel=2)
-    return found
+    return assessed
 
 
-def _assessed(members: list[tuple[Path, RunSpec]], wanted: list[int], required: float | None) -> list[AssessedRun]:
+def _assess(members: list[tuple[Path, RunSpec]], wanted: list[int], required: float | None) -> list[AssessedRun]:
     first = members[0][1]
     pair = load(first.pair, **first.pair_options)
     if pair.source_test is None:
@@ -109,12 +108,12 @@ def _assessed(members: list[tuple[Path, RunSpec]], wanted: list[int], required: 
         arm_names=pair.class_names,
         wanted=wanted,
     )
-    found = []
+    assessed = []
     for index, assessment in zip(wanted, assessments, strict=True):
         path, spec = members[index]
         assessment.save(path / "assessment.json")
-        found.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
-    return found
+        assessed.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
+    return assessed
 
 
 def _siblings(run: Path) -> list[Path]:

@@ -36,18 +36,9 @@ from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
 __all__ = [
-    "Event",
-    "Executor",
-    "GroupWork",
-    "Listener",
-    "Outcome",
-    "Work",
-    "WorkerDied",
-    "groups_of",
-    "in_processes",
-    "in_turn",
-    "stacked",
-]
+    "Event", "Executor", "GroupWork", "Listener", "Outcome", "Work", "WorkerDied", "groups_of", "in_processes",
+    "in_turn", "stacked",
+]  # fmt: skip
 
 _LARGEST_STACK = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
@@ -71,7 +62,7 @@ Outcome = Record | Exception
 Work = Callable[..., Record]
 """What is done for a run, like ``execute``: called with the run, the folder, and ``progress`` by name. For processes it
 must be something that can be pickled."""
-_Mailbox: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
+_Reports: TypeAlias = "queue.Queue[tuple[RunSpec, dict[str, float] | str]]"
 """What a worker reports of its run: the record of an episode, or a warning."""
 Executor = Callable[[Sequence[RunSpec], Path, Listener], Iterator[tuple[RunSpec, Outcome]]]
 
@@ -107,19 +98,19 @@ def _in_processes(
         return
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), context.Manager() as manager:
-        mailbox: _Mailbox = manager.Queue()
+        reports: _Reports = manager.Queue()
         workers = min(jobs, len(todo))
         others = multiprocessing.active_children()
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
             waiting: dict[Future[Record], RunSpec] = {
-                pool.submit(_in_worker, work, spec, out, mailbox): spec for spec in todo
+                pool.submit(_in_worker, work, spec, out, reports): spec for spec in todo
             }
             try:
                 while waiting:
                     done, _ = wait(waiting, timeout=0.2, return_when="FIRST_COMPLETED")
                     with contextlib.suppress(queue.Empty):
                         while True:
-                            spec, news = mailbox.get_nowait()
+                            spec, news = reports.get_nowait()
                             if isinstance(news, str):
                                 warnings.warn(news, stacklevel=2)
                             else:
@@ -130,7 +121,7 @@ def _in_processes(
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in multiprocessing.active_children():
-                    if process not in others:  # they save their episode first, and tell the mailbox's process of it
+                    if process not in others:  # they save their episode first, and tell the reports's process of it
                         process.terminate()
                 raise
 
@@ -149,9 +140,9 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _in_worker(work: Work, spec: RunSpec, out: Path, mailbox: _Mailbox) -> Record:
-    with _warnings_of(spec, lambda text, *_, **__: mailbox.put((spec, text))):
-        return work(spec, out, progress=lambda record: mailbox.put((spec, record)))
+def _in_worker(work: Work, spec: RunSpec, out: Path, reports: _Reports) -> Record:
+    with _warnings_of(spec, lambda text, *_, **__: reports.put((spec, text))):
+        return work(spec, out, progress=lambda record: reports.put((spec, record)))
 
 
 @contextlib.contextmanager
@@ -210,18 +201,15 @@ def stacked(executor_with: Callable[[Work], Executor]) -> Executor:
 def groups_of(specs: Sequence[RunSpec], *, on_gpu: Callable[[RunSpec], bool] | None = None) -> list[list[RunSpec]]:
     """Runs that can be trained in a stack, in lists, and every other run in a list of its own."""
     on_gpu = on_gpu or _on_gpu
-    groups: dict[str, list[RunSpec]] = {}
-    found: list[list[RunSpec]] = []
+    stacks: dict[str, list[RunSpec]] = {}
+    groups: list[list[RunSpec]] = []
     for spec in specs:
-        if not on_gpu(spec):
-            found.append([spec])
-            continue
-        key = spec.model_dump_json(exclude={"seed"})
-        if key not in groups or len(groups[key]) == _LARGEST_STACK:
-            groups[key] = []
-            found.append(groups[key])
-        groups[key].append(spec)
-    return found
+        key = spec.model_dump_json(exclude={"seed"} if on_gpu(spec) else None)
+        if len(stacks.get(key, ())) in (0, _LARGEST_STACK):
+            stacks[key] = []
+            groups.append(stacks[key])
+        stacks[key].append(spec)
+    return groups
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,27 +51,20 @@ def on_ray(address: str, *, workers: int | None = None) -> Executor:
     return executor
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A run that was submitted, and how often it has been by now."""
-
-    spec: RunSpec
-    attempt: int
-
-
 def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
     with_gpus = bool(ray.cluster_resources().get("GPU"))
-    mailbox = ray.remote(num_cpus=0)(_Mailbox).remote()
+    reports = ray.remote(num_cpus=0)(_Reports).remote()
     task = ray.remote(num_cpus=1, max_retries=0)(_work)
     sign = out / f".seen-by-workers-{uuid.uuid4().hex}"
-    waiting: dict[Any, _Task] = {}
+    waiting: dict[Any, tuple[RunSpec, int]] = {}
+    """What was submitted, and how often it has been by now."""
 
     def submit(spec: RunSpec, attempt: int) -> None:
         gpus = 1 if with_gpus and policy_class(spec.method).learns_by_gradients else 0
         reference = task.options(name=f"daband {spec.label}", num_gpus=gpus).remote(
-            spec, out, sign, mailbox, named_plugins()
+            spec, out, sign, reports, named_plugins()
         )
-        waiting[reference] = _Task(spec, attempt)
+        waiting[reference] = spec, attempt
 
     write_text(sign, "")
     try:
@@ -80,18 +72,18 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
             submit(spec, 1)
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=0.2)
-            under_way = {given.spec.folder_name: given.spec for given in waiting.values()}
-            for folder_name, record in _letters(ray, mailbox):
-                if folder_name in under_way:  # a late letter of a run that is over would show its line again
+            under_way = {spec.folder_name: spec for spec, _ in waiting.values()}
+            for folder_name, record in _new_reports(ray, reports):
+                if folder_name in under_way:  # a late report of a run that is over would show its line again
                     listener(Event("episode", under_way[folder_name], record))
             for reference in done:
-                given = waiting.pop(reference)
-                outcome = _outcome(ray, reference, out / given.spec.folder_name)
-                if isinstance(outcome, WorkerDied) and given.attempt < _ATTEMPTS:
-                    listener(Event("again", given.spec, {"reason": str(outcome)}))
-                    submit(given.spec, given.attempt + 1)
+                spec, attempt = waiting.pop(reference)
+                outcome = _outcome(ray, reference, out / spec.folder_name)
+                if isinstance(outcome, WorkerDied) and attempt < _ATTEMPTS:
+                    listener(Event("again", spec, {"reason": str(outcome)}))
+                    submit(spec, attempt + 1)
                 else:
-                    yield given.spec, outcome
+                    yield spec, outcome
     finally:
         sign.unlink(missing_ok=True)
         for reference in waiting:
@@ -99,13 +91,12 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
                 ray.cancel(reference, force=True)
 
 
-def _letters(ray: Any, mailbox: Any) -> list[tuple[str, dict[str, float]]]:
-    """What workers reported since the last call. Progress is no reason to fail: with the mailbox lost there is none."""
+def _new_reports(ray: Any, reports: Any) -> list[tuple[str, dict[str, float]]]:
+    """What workers reported since the last call. Progress is no reason to fail: with the actor lost there is none."""
     try:
-        letters: list[tuple[str, dict[str, float]]] = ray.get(mailbox.empty.remote(), timeout=30)
+        return list(ray.get(reports.empty.remote(), timeout=30))
     except ray.exceptions.RayError:
         return []
-    return letters
 
 
 def _outcome(ray: Any, reference: Any, folder: Path) -> Outcome:
@@ -132,22 +123,22 @@ def _unpack(files: dict[str, bytes], folder: Path) -> None:
         write_bytes(path, files[name])
 
 
-class _Mailbox:
+class _Reports:
     """An actor that keeps what workers report until the driver asks."""
 
     def __init__(self) -> None:
-        self._letters: list[tuple[str, dict[str, float]]] = []
+        self._reports: list[tuple[str, dict[str, float]]] = []
 
     def put(self, folder_name: str, record: dict[str, float]) -> None:
-        self._letters.append((folder_name, record))
+        self._reports.append((folder_name, record))
 
     def empty(self) -> list[tuple[str, dict[str, float]]]:
-        letters, self._letters = self._letters, []
-        return letters
+        new, self._reports = self._reports, []
+        return new
 
 
 def _work(
-    spec: RunSpec, out: Path, sign: Path, mailbox: Any, plugins: Sequence[str]
+    spec: RunSpec, out: Path, sign: Path, reports: Any, plugins: Sequence[str]
 ) -> tuple[Record, dict[str, bytes] | None]:
     """On a worker: execute a run, in the bench's own folder where it can be seen. Else its files are returned too.
 
@@ -156,7 +147,7 @@ def _work(
     name_plugins(plugins)
 
     def tell(record: dict[str, float]) -> None:
-        mailbox.put.remote(spec.folder_name, record)
+        reports.put.remote(spec.folder_name, record)
 
     if sign.exists():
         return execute(spec, out, progress=tell), None

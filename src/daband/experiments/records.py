@@ -16,7 +16,7 @@ from daband.errors import DataError
 from daband.files import locked, read_json
 
 __all__ = ["TARGET_ACCURACY", "TARGET_VALUE", "Metric", "Record", "Records", "decimals", "group_by", "metric_of",
-           "read_results", "results_locked"]  # fmt: skip
+           "read_results", "results_locked", "seed_means"]  # fmt: skip
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
@@ -59,6 +59,21 @@ def metric_of(records: Sequence[Record]) -> Metric:
     """The accuracy where exactly one arm pays 1 in all these records, else the mean expected reward of a context."""
     one_hot = all(record.get("feedback", "one_hot") == "one_hot" for record in records)
     return TARGET_ACCURACY if one_hot else TARGET_VALUE
+
+
+def seed_means(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
+    """The ``seeds`` of one method's records, and over them ``score``, ``score_spread`` and ``source_regret``.
+
+    A mean is None where a record has no value; the sample standard deviation of a single seed is 0.
+    """
+    scores = metric.values(records)
+    regrets = [record["source_regret"] for record in records]
+    return {
+        "seeds": tuple(record["seed"] for record in records),
+        "score": None if scores is None else float(scores.mean()),
+        "score_spread": 0.0 if scores is None or len(scores) < 2 else float(scores.std(ddof=1)),
+        "source_regret": None if None in regrets else float(np.mean(regrets)),
+    }
 
 
 def decimals(*values: float | None, significant: int = 3) -> int:

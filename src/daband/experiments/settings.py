@@ -19,7 +19,7 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.experiments.methods import checked_method, policy_arguments
 from daband.files import checked_path
 
-__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "validation_message"]
+__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "toml_value", "validation_message"]
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -185,10 +185,6 @@ def _apply(settings: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise InvalidInput(f"--set takes key=value, got {override!r}")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
     *parents, last = key.split(".")
     if (parents or [last])[0] not in Experiment.model_fields:
         raise InvalidInput(_unknown_key(key, list(Experiment.model_fields)))
@@ -197,7 +193,15 @@ def _apply(settings: dict[str, Any], override: str) -> None:
         place = place.setdefault(parent, {})
         if not isinstance(place, dict):
             raise InvalidInput(f"--set {override}: {parent!r} is not a table")
-    place[last] = value
+    place[last] = toml_value(text)
+
+
+def toml_value(text: str) -> Any:
+    """What TOML reads in a text; the text itself, where it is no TOML."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _unknown_key(key: str, known: list[str]) -> str:

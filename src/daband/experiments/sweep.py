@@ -19,9 +19,9 @@ from daband.domains import Pair, load, pairs
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.evaluation import CRITERIA, SourceHistory, criteria
 from daband.experiments.methods import check_recipe, policy_settings
-from daband.experiments.records import Record, metric_of, read_results, results_locked
+from daband.experiments.records import Record, group_by, metric_of, read_results, results_locked, seed_means
 from daband.experiments.run import read_spec
-from daband.experiments.settings import Experiment, RunSpec, validation_message
+from daband.experiments.settings import Experiment, RunSpec, toml_value, validation_message
 from daband.files import read_json, read_npz, write_text
 from daband.policies import load as load_policy
 
@@ -47,16 +47,9 @@ def parse_grid(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         try:
             values = tomllib.loads(f"values = [{listed}]")["values"]
         except tomllib.TOMLDecodeError:  # words without quotes
-            values = [_value(part.strip()) for part in listed.split(",")]
+            values = [toml_value(part.strip()) for part in listed.split(",")]
         grid[key] = tuple(values)
     return grid
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def sweep_runs(
@@ -154,19 +147,19 @@ def measure(
     for record in records:
         folder = out / record["folder"]
         path = folder / "criteria.json"
-        known = read_json(path) if path.is_file() else {}
-        if set(CRITERIA) - set(known):
+        measured = read_json(path) if path.is_file() else {}
+        if set(CRITERIA) - set(measured):
             spec = read_spec(folder)
             wanted = (spec.pair, json.dumps(spec.pair_options, sort_keys=True))
             if pair is None or loaded != wanted:
                 pair, loaded = load(spec.pair, **spec.pair_options), wanted
             policy = load_policy(folder / "policy.safetensors")
             history = SourceHistory(_rewards(folder / "rounds.npz"), spec.seed)
-            known = criteria(
+            measured = criteria(
                 policy, source=pair.source, target=pair.target, history=history, source_test=pair.source_test
             )
-            write_text(path, json.dumps(known, indent=2) + "\n")
-        values[record["folder"]] = known
+            write_text(path, json.dumps(measured, indent=2) + "\n")
+        values[record["folder"]] = measured
         if progress is not None:
             progress(record)
     return values
@@ -205,49 +198,33 @@ class Choice:
 
 def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, float | None]]) -> list[Point]:
     """A point per pair, method and variant, in the order of first appearance."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
     points = []
+    groups = group_by(records, lambda record: (record["pair"], record["method"], record["variant"]))
     for (pair, method, variant), group in groups.items():
         metric = metric_of([record for record in records if record["pair"] == pair])
-        scores = metric.values(group)
-        regrets = [record["source_regret"] for record in group]
         measured: dict[str, float | None] = {}
         for rule in CRITERIA:
-            each = [values[record["folder"]][rule] for record in group]
-            measured[rule] = None if None in each else float(np.mean([value for value in each if value is not None]))
-        points.append(
-            Point(
-                pair=pair,
-                method=method,
-                variant=variant,
-                seeds=tuple(record["seed"] for record in group),
-                metric=metric.field,
-                score=None if scores is None else float(scores.mean()),
-                score_spread=0.0 if scores is None or len(group) < 2 else float(scores.std(ddof=1)),
-                source_regret=None if None in regrets else float(np.mean(regrets)),
-                criteria=measured,
-            )
-        )
+            each = [value for record in group if (value := values[record["folder"]][rule]) is not None]
+            measured[rule] = float(np.mean(each)) if len(each) == len(group) else None
+        means = seed_means(group, metric)
+        points.append(Point(pair, method, variant, metric=metric.field, criteria=measured, **means))
     return points
 
 
 def choices(points: Sequence[Point]) -> list[Choice]:
     """What every rule picks on every pair; rules without a value for all of a pair's points pick nothing."""
-    found = []
-    for pair in dict.fromkeys(point.pair for point in points):
-        mine = [point for point in points if point.pair == pair]
-        true = _scores("oracle", mine)
+    picks = []
+    for pair, of_pair in group_by(points, lambda point: point.pair).items():
+        true = _scores("oracle", of_pair)
         for rule in SELECTION_RULES:
-            score = _scores(rule, mine)
+            score = _scores(rule, of_pair)
             if score is None:
                 continue
-            picked = mine[int(score.argmax())]
+            picked = of_pair[int(score.argmax())]
             agreement = None if rule == "oracle" or true is None else _rank_correlation(score, true)
             below = None if true is None or picked.score is None else float(true.max() - picked.score)
-            found.append(Choice(pair, rule, picked.variant, picked.score, below, agreement))
-    return found
+            picks.append(Choice(pair, rule, picked.variant, picked.score, below, agreement))
+    return picks
 
 
 def _scores(rule: str, points: Sequence[Point]) -> Any:

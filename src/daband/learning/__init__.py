@@ -12,19 +12,7 @@ from daband.learning.stepper import take_steps
 from daband.objectives import Weight
 
 __all__ = [
-    "CUSTOM",
-    "Augmentation",
-    "ContextBuffer",
-    "EncoderSettings",
-    "FlatStatistics",
-    "LatentSettings",
-    "Learner",
-    "LearningSettings",
-    "Recipe",
-    "ReplayBuffers",
-    "ReplaySettings",
-    "RoundBuffer",
-    "Weight",
-    "recipe_from",
+    "CUSTOM", "Augmentation", "ContextBuffer", "EncoderSettings", "FlatStatistics", "LatentSettings", "Learner",
+    "LearningSettings", "Recipe", "ReplayBuffers", "ReplaySettings", "RoundBuffer", "Weight", "recipe_from",
     "take_steps",
-]
+]  # fmt: skip

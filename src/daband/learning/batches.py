@@ -6,6 +6,7 @@ step itself uses no random generator and has one shape: it can be recorded as a 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +14,15 @@ from typing import NamedTuple
 
 import torch
 
+from daband.encoders import Augmentation, augment
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer, as_float
 
 __all__ = ["BLOCK", "BatchShape", "Batches", "DrawnBatch", "PrefetchedBatches", "ResidentBatches", "batches_for"]
 
 BLOCK = 64
 """The most steps that are drawn for at once."""
+_MOST_AHEAD = 1 << 28
+"""Numbers of contexts that are prepared before the steps that use them."""
 _SLOTS = 3
 """Steps whose contexts are on the device or on their way: one in use, one that has arrived, one being sent."""
 
@@ -31,12 +35,16 @@ class BatchShape:
     """Rounds, or unlabelled contexts, drawn from each buffer."""
     contexts_per_round: int
     context_shape: tuple[int, ...]
-    augmentation_draws: int
-    """Random numbers that the augmentation takes per context."""
+    augmentation: Augmentation
     latest: bool
     """Whether steps take the latest rounds; else they draw evenly with replacement."""
     uses_target: bool
     """Whether steps look at unlabelled target contexts."""
+
+    @property
+    def augmentation_draws(self) -> int:
+        """Random numbers that the augmentation takes per context."""
+        return self.augmentation.draws(self.context_shape)
 
 
 class DrawnBatch(NamedTuple):
@@ -44,8 +52,8 @@ class DrawnBatch(NamedTuple):
 
     contexts: torch.Tensor
     """(runs, R, *context_shape), as they were stored."""
-    augmentation: torch.Tensor
-    """(runs, R, draws), even draws from [0, 1)."""
+    augmented: torch.Tensor
+    """The same, augmented; contexts that are no images are left as they are."""
     arm: torch.Tensor
     """(runs, rounds): of the labelled segments."""
     reward: torch.Tensor
@@ -130,11 +138,21 @@ class Batches(ABC):
             return table.index_select(0, position).squeeze(0)
 
         contexts = self._contexts(position).view(len(self._parts), self.n_contexts, *self.shape.context_shape)
-        return DrawnBatch(contexts, now(self._augmentation), now(self._arm), now(self._reward))
+        augmented = self._augmented(contexts, position)
+        return DrawnBatch(contexts, augmented, now(self._arm), now(self._reward))
 
     @abstractmethod
     def _contexts(self, position: torch.Tensor) -> torch.Tensor:
         """The stored contexts (runs, rows, ...) of the step at ``position``."""
+
+    def _augmented(self, contexts: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The contexts (runs, R, ...) of the step at ``position``, augmented."""
+        return self._augment(contexts, self._augmentation.index_select(0, position).squeeze(0))
+
+    def _augment(self, contexts: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        """Contexts (a, b, ...) augmented by draws (a, b, draws)."""
+        flat = augment(contexts.flatten(0, 1), self.shape.augmentation, draws.flatten(0, 1))
+        return flat.view(*contexts.shape[:2], *flat.shape[1:])
 
     def _gather(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy the contexts of ``rows`` (runs, segments, size) to ``out`` (runs, segments * size, ...)."""
@@ -149,15 +167,51 @@ class Batches(ABC):
 
 
 class ResidentBatches(Batches):
-    """From buffers on the device: a step gathers its own contexts."""
+    """From buffers on the device: a step gathers its own contexts.
+
+    On a GPU, where a step's time goes by the number of its operations, those of all coming steps are gathered and
+    augmented at once.
+    """
 
     def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
         super().__init__(buffers, shape, generators)
-        self._gathered = torch.zeros(self._stored_shape, dtype=self._type, device=self._device)
+        self.ahead = self.prepares_ahead()
+        lead = (BLOCK,) if self.ahead else ()
+        self._gathered = torch.zeros(*lead, *self._stored_shape, dtype=self._type, device=self._device)
+        self._prepared = self._gathered[:0]
+        if self.ahead and shape.augmentation_draws:
+            sizes = (BLOCK, len(buffers), self.n_contexts, *shape.context_shape)
+            self._prepared = torch.zeros(sizes, dtype=torch.float32, device=self._device)
+
+    def prepares_ahead(self) -> bool:
+        """Whether to, which depends on the device and on how much memory it would take."""
+        return self._device.type == "cuda" and BLOCK * math.prod(self._stored_shape) <= _MOST_AHEAD
+
+    def load(self, steps: int) -> None:
+        super().load(steps)
+        if not self.ahead:
+            return
+        size = self.shape.rounds
+        for run, own in enumerate(self._parts):
+            for place, part in enumerate(own):
+                rows = self._rows[:steps, run, place]
+                contexts = part.contexts.index_select(0, rows.flatten()).view(*rows.shape, *part.contexts.shape[1:])
+                columns = slice(place * size, (place + 1) * size)
+                self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
+            if len(self._prepared):
+                stored = self._gathered[:steps, run].view(steps, self.n_contexts, *self.shape.context_shape)
+                self._prepared[:steps, run] = self._augment(stored, self._augmentation[:steps, run])
 
     def _contexts(self, position: torch.Tensor) -> torch.Tensor:
+        if self.ahead:
+            return self._gathered.index_select(0, position).squeeze(0)
         self._gather(self._rows.index_select(0, position).squeeze(0), self._gathered)
         return self._gathered
+
+    def _augmented(self, contexts: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        if len(self._prepared):
+            return self._prepared.index_select(0, position).squeeze(0)
+        return super()._augmented(contexts, position)
 
 
 class PrefetchedBatches(Batches):

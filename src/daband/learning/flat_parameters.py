@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim.adam import adam
 
 from daband.encoders import DomainNorm
+from daband.gpu import triton_kernels
 
 __all__ = ["FlatParameters", "FlatStatistics", "RowAdam", "fresh_moments"]
 
@@ -205,6 +206,8 @@ class RowAdam:
 
     def __init__(self, parameters: torch.Tensor, moments: Mapping[str, torch.Tensor], *, learning_rate: float) -> None:
         self._learning_rate = learning_rate
+        self._parameters, self._moments = parameters.detach(), moments
+        self._kernels = triton_kernels(parameters.device)
         numbers = (parameters.detach(), moments["exp_avg"], moments["exp_avg_sq"])
         self._rows = [
             [*(list(torch.split(rows[run], _CHUNK)) for rows in numbers), list(moments["step"][run].unbind())]
@@ -213,6 +216,11 @@ class RowAdam:
 
     def step(self, gradient: torch.Tensor, bad: torch.Tensor) -> None:
         """One step for every run; a run whose ``bad`` (runs,) is 1 takes none."""
+        if self._kernels is not None:
+            own = [self._moments[name] for name in ("exp_avg", "exp_avg_sq", "step")]
+            settings = {"learning_rate": self._learning_rate, "betas": (0.9, 0.999), "epsilon": 1e-8}
+            self._kernels.adam(self._parameters, gradient, *own, bad, **settings)
+            return
         for run, (parameters, averages, squares, taken) in enumerate(self._rows):
             adam(
                 parameters,

@@ -8,11 +8,11 @@ tensors that the host fills between steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.func import functional_call
 
-from daband.encoders import augment
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, Batches
 from daband.learning.flat_parameters import RowAdam
@@ -42,6 +42,8 @@ class GradientStep:
         self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
         """Sums over measured steps: their number, and then what ``measured_names`` says."""
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        stack.first.objective.stream = self._stream
 
     def __call__(self, measure: bool) -> None:
         """Take one step."""
@@ -74,15 +76,18 @@ class GradientStep:
         assert batches is not None
         drawn = batches.at(self.position)
         parameters = stack.by_module()
-        augmentation = stack.first.recipe.learning.augmentation
-        flat = augment(drawn.contexts.flatten(0, 1), augmentation, drawn.augmentation.flatten(0, 1))
-        augmented = flat.view(*drawn.contexts.shape[:2], *flat.shape[1:])
-        latent, alignment = stack.encode(parameters["encoder"], augmented, batches.domain_rows())
-        teacher = latent[:, :0]
-        if batches.unlabelled and stack.first.objective.needs_teacher:
-            rows, places = batches.segment_rows, batches.unlabelled
-            contexts, own = (_joined(whole, rows, places, dim=1) for whole in (drawn.contexts, latent))
-            teacher = stack.teach(contexts, own, batches.domain_rows(places))
+        rows, unlabelled = batches.segment_rows, batches.unlabelled
+        teaches = bool(unlabelled) and stack.first.objective.needs_teacher
+        with self._maps_type():
+            with self._beside():
+                contexts = _joined(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
+                teacher = stack.teach(contexts, batches.domain_rows(unlabelled)) if teaches else None
+            latent, alignment = stack.encode(parameters["encoder"], drawn.augmented, batches.domain_rows())
+        self._join()
+        if self._stream is not None:  # which reads it also on the way back; before that its memory is not free
+            alignment.record_stream(self._stream)
+        if teacher is None:  # without an EMA encoder the encoder teaches itself
+            teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
         constants = stack.constants
         inputs = RunInputs(
             latent,
@@ -101,6 +106,22 @@ class GradientStep:
             return self._judge(own, run, batches, measure)
 
         return stack.judge(judge, parameters["objective"], inputs)
+
+    def _maps_type(self) -> AbstractContextManager[object]:
+        """On a GPU maps are bfloat16 where torch may use TF32, which has as many digits; parameters are not."""
+        allowed = self.stack.device.type == "cuda" and torch.backends.cudnn.allow_tf32
+        return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
+
+    def _beside(self) -> AbstractContextManager[object]:
+        """Within this block a GPU works beside what follows it, up to ``_join``."""
+        if self._stream is None:
+            return nullcontext()
+        self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))
+        return torch.cuda.stream(self._stream)
+
+    def _join(self) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream(self.stack.device).wait_stream(self._stream)
 
     def _judge(
         self, parameters: Parameters, run: RunInputs, batches: Batches, measure: bool

@@ -171,10 +171,10 @@ class Stack:
         """Latents (runs, R, d) and alignment features (runs, R, w) of contexts (runs, R, *shape)."""
         return self._calls.forward(self.first.encoder, parameters, self._buffers, contexts, domain_rows)
 
-    def teach(self, contexts: torch.Tensor, latent: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor:
-        """Latents (runs, T, d) of target contexts by the EMA encoder; without one, ``latent``, as a constant."""
+    def teach(self, contexts: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor | None:
+        """Latents (runs, T, d) of target contexts by the EMA encoder; None without one."""
         if self.first.ema is None or self.ema_parameters is None:
-            return latent.detach()
+            return None
         with torch.no_grad():
             parameters = self._ema_layout.parameters(self.ema_parameters)["encoder"]
             return self._calls.forward(self.first.ema, parameters, self._ema_buffers, contexts, domain_rows)[0]

@@ -45,7 +45,7 @@ class Stepper:
             rounds=learning.batch,
             contexts_per_round=first.contexts_per_round,
             context_shape=first.encoder.context_shape,
-            augmentation_draws=learning.augmentation.draws(first.encoder.context_shape),
+            augmentation=learning.augmentation,
             latest=first.recipe.replay.sampling == "last",
             uses_target=first.uses_target,
         )

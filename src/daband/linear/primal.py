@@ -13,15 +13,9 @@ from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 
 __all__ = [
-    "LARGEST_SQUARE",
-    "PrimalRidge",
-    "RidgeSums",
-    "check_norm",
-    "mixed_scores",
-    "raise_too_large",
-    "ridge_scores",
+    "LARGEST_SQUARE", "PrimalRidge", "RidgeSums", "check_norm", "mixed_scores", "raise_too_large", "ridge_scores",
     "squared_norms",
-]
+]  # fmt: skip
 
 # From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
 

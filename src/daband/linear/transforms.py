@@ -21,18 +21,9 @@ from daband.linear.standardise import Standardise, StandardiseStep
 from daband.shift import Shift
 
 __all__ = [
-    "CustomTransform",
-    "Transform",
-    "TransformStep",
-    "UnsavedPartWarning",
-    "apply_transform",
-    "as_transform",
-    "build_transform",
-    "frozen_step",
-    "shift_transform",
-    "step_from",
-    "transform_settings",
-]
+    "CustomTransform", "Transform", "TransformStep", "UnsavedPartWarning", "apply_transform", "as_transform",
+    "build_transform", "frozen_step", "shift_transform", "step_from", "transform_settings",
+]  # fmt: skip
 
 TransformStep = StandardiseStep | PcaStep
 

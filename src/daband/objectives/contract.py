@@ -15,7 +15,7 @@ buffers, and nothing branches on values. ``daband.checks.check_term(Mine)`` tell
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["FEEDBACKS", "Batch", "Term", "TermShape", "terms"]
+__all__ = ["FEEDBACKS", "Batch", "Term", "TermShape", "WithGradient", "terms"]
 
 FEEDBACKS = ("one_hot", "bandit")
 """What a reward tells. "one_hot": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
@@ -130,3 +130,26 @@ class Term(nn.Module):
 
 
 terms: Registry[type[Term]] = Registry("term", "daband.objectives")
+
+
+class WithGradient(torch.autograd.Function):
+    """A value of predictions (T, K), a factor that makes them logits, and constants; the gradient comes with it.
+
+    ``forward`` gives the gradient by the logits, times T. Autograd would take twice the operations.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+        ctx.scale, ctx.constants = inputs[1], len(inputs) - 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        (by_logits,) = ctx.saved_tensors
+        if gradients[0] is None:
+            return None, *[None] * ctx.constants
+        return by_logits * (gradients[0] * (ctx.scale / len(by_logits))), *[None] * ctx.constants

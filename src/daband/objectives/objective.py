@@ -77,6 +77,8 @@ class Objective(nn.Module):
         super().__init__()
         self.weights = {name: weight for name, weight in sorted(weights.items()) if weight}
         self.terms = nn.ModuleDict({name: terms.get(name)(shape) for name in self.weights})
+        self.stream: torch.cuda.Stream | None = None
+        """Where a GPU works on terms with networks of their own, beside the others; and on their way back."""
         for name in weights:
             terms.get(name)  # a misspelt name is an error even at weight 0
 
@@ -128,16 +130,21 @@ class Objective(nn.Module):
         """
         values: dict[str, torch.Tensor] = {}
         weighed, factors, as_they_are = [], [], []
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
         for (name, term), now in zip(self.terms.items(), weights.to(batch.predicted.dtype).unbind(), strict=True):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
                 continue
-            value = values[name] = term(replace(batch, weight=now))
+            with torch.cuda.stream(self.stream if term.weighs_itself else None):
+                value = values[name] = term(replace(batch, weight=now))
             if term.weighs_itself:
                 as_they_are.append(value)
             else:
                 weighed.append(value)
                 factors.append(now)
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
         if not values:  # 0 all the same, and something to take the gradient of
             return batch.predicted.sum() * 0.0, {}
         parts = list(as_they_are)

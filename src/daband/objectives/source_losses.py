@@ -6,22 +6,15 @@ says that every other arm pays 0; the loss then runs over all arms of such round
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, terms
+from daband.objectives.contract import Batch, Term, WithGradient, terms
 
 __all__ = [
-    "RegressionError",
-    "SourceCrossEntropy",
-    "SourceSquared",
-    "cross_entropy_regret",
-    "known_rewards",
-    "regression_error",
-    "squared_regret",
-]
+    "RegressionError", "SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "known_rewards",
+    "regression_error", "squared_regret",
+]  # fmt: skip
 
 
 def known_rewards(
@@ -41,17 +34,18 @@ def squared_regret(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Ten
     return (known * (predicted - rewards) ** 2).sum(dim=1).mean()
 
 
-class _OneCorrectArm(torch.autograd.Function):
+class _OneCorrectArm(WithGradient):
     """Minus the logarithm of the probability of what a reward leaves possible: the played arm, or any but that.
 
-    The gradient by the logits is the softmax over all arms less that over the possible ones. It is written down
-    because autograd takes twice the operations for it; and nothing is cut off where the policy is sure of a wrong arm.
+    The gradient by the logits is the softmax over all arms less that over the possible ones; nothing is cut off where
+    the policy is sure of a wrong arm.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(logits: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        predicted: torch.Tensor, scale: float, arm: torch.Tensor, reward: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = scale * predicted
         played = arm[:, None] == torch.arange(logits.shape[1], device=arm.device)
         possible = played == (reward >= 1)[:, None]
         among_all = functional.log_softmax(logits, dim=1)
@@ -59,20 +53,6 @@ class _OneCorrectArm(torch.autograd.Function):
         # At a possible arm the two differ by what is asked for, at any other by minus infinity.
         surprise = (among_possible - among_all).amax(dim=1)
         return surprise.mean(), among_all.exp() - among_possible.exp()
-
-    @staticmethod
-    def setup_context(
-        ctx: Any,
-        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # noqa: ARG004
-        output: tuple[torch.Tensor, torch.Tensor],
-    ) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (by_logits,) = ctx.saved_tensors
-        return by_logits * (gradients[0] / len(by_logits)), None, None
 
 
 def cross_entropy_regret(
@@ -87,7 +67,7 @@ def cross_entropy_regret(
     if feedback == "one_hot":
         if predicted.shape[1] == 1:  # the one arm is the right one, whatever is predicted
             return predicted.sum() * 0.0
-        loss: torch.Tensor = _OneCorrectArm.apply(scale * predicted, arm, reward)[0]  # type: ignore[no-untyped-call]
+        loss: torch.Tensor = _OneCorrectArm.apply(predicted, scale, arm, reward)[0]  # type: ignore[no-untyped-call]
         return loss
     chosen = predicted.gather(1, arm[:, None]).squeeze(1)
     # Beyond [0, 1], where an estimated range of rewards may lead, the loss would have no lower bound.

@@ -10,23 +10,15 @@ mistakes would teach themselves.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, terms
+from daband.objectives.contract import Batch, Term, WithGradient, terms
 
 __all__ = [
-    "ClassConfusion",
-    "PseudoLabels",
-    "TargetDiversity",
-    "TargetEntropy",
-    "class_confusion",
-    "pseudo_label_loss",
-    "target_diversity",
-    "target_entropy",
-]
+    "ClassConfusion", "PseudoLabels", "TargetDiversity", "TargetEntropy", "class_confusion", "pseudo_label_loss",
+    "target_diversity", "target_entropy",
+]  # fmt: skip
 
 _TEMPERATURE = 2.5
 _CONFIDENCE = 0.95
@@ -38,9 +30,32 @@ def _row_entropy(logits: torch.Tensor) -> torch.Tensor:
     return -(log_probabilities.exp() * log_probabilities).sum(dim=1)
 
 
+class _MeanEntropy(WithGradient):
+    @staticmethod
+    def forward(predicted: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        logs = torch.log_softmax(scale * predicted, dim=1)
+        probabilities = logs.exp()
+        parts = probabilities * logs
+        less = parts.sum(dim=1, keepdim=True)  # minus the entropy of each row
+        return -less.mean(), torch.addcmul(-parts, probabilities, less)
+
+
+class _Divergence(WithGradient):
+    """Of the mean softmax from expected frequencies (K,)."""
+
+    @staticmethod
+    def forward(predicted: torch.Tensor, scale: float, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        probabilities = torch.softmax(scale * predicted, dim=1)
+        mean = probabilities.mean(dim=0)
+        # The probability is kept off zero: its logarithm is finite, and times the probability next to nothing.
+        ratio = (mean.clamp(min=1e-12) / expected).log()
+        return mean @ ratio, probabilities * (ratio - (probabilities @ ratio)[:, None])
+
+
 def target_entropy(target_predicted: torch.Tensor, *, scale: float) -> torch.Tensor:
     """Mean entropy of the softmax over arms of ``scale`` times the predicted rewards (T, K)."""
-    return _row_entropy(scale * target_predicted).mean()
+    entropy: torch.Tensor = _MeanEntropy.apply(target_predicted, scale)[0]  # type: ignore[no-untyped-call]
+    return entropy
 
 
 @terms.register("target_entropy")
@@ -60,12 +75,11 @@ def target_diversity(
 
     Without a prior it is the distance from even: ``ln K`` minus the entropy of the mean prediction.
     """
-    mean = torch.softmax(scale * target_predicted, dim=1).mean(dim=0)
-    # xlogy is 0 where the probability is 0, with a finite gradient once the probability is kept off zero.
-    entropy = -torch.xlogy(mean, mean.clamp(min=1e-12)).sum()
-    if prior is None:
-        return math.log(target_predicted.shape[1]) - entropy
-    return -(mean * prior.to(mean.dtype).clamp(min=1e-6).log()).sum() - entropy
+    n_arms = target_predicted.shape[1]
+    expected = target_predicted.new_full((n_arms,), 1 / n_arms) if prior is None else prior.to(target_predicted.dtype)
+    given = (target_predicted, scale, expected.clamp(min=1e-6))
+    distance: torch.Tensor = _Divergence.apply(*given)[0]  # type: ignore[no-untyped-call]
+    return distance
 
 
 @terms.register("target_diversity")

@@ -36,39 +36,12 @@ if TYPE_CHECKING:
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
-    "Constant",
-    "DABand",
-    "Decision",
-    "LinUCB",
-    "NeuralLinUCB",
-    "Policy",
-    "Random",
-    "Recipe",
-    "RewardRange",
-    "RewardedDecision",
-    "RidgePolicy",
-    "Trees",
-    "adapt_stacked",
-    "build",
-    "can_stack",
-    "check_arms",
-    "check_domain",
-    "check_prior_trust",
-    "check_propensities",
-    "check_rewards",
-    "default_transform",
-    "device_named",
-    "join_decisions",
-    "load",
-    "policies",
-    "read_checkpoint",
-    "read_notes",
-    "recipe_for",
-    "recipe_names",
-    "resolve_recipe",
-    "resolve_weighting",
-    "setting_defaults",
-]
+    "Constant", "DABand", "Decision", "LinUCB", "NeuralLinUCB", "Policy", "Random", "Recipe", "RewardRange",
+    "RewardedDecision", "RidgePolicy", "Trees", "adapt_stacked", "build", "can_stack", "check_arms", "check_domain",
+    "check_prior_trust", "check_propensities", "check_rewards", "default_transform", "device_named", "join_decisions",
+    "load", "policies", "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe",
+    "resolve_weighting", "setting_defaults",
+]  # fmt: skip
 
 
 _NEED_TORCH = {

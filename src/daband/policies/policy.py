@@ -85,21 +85,9 @@ from daband.table_transform import TableTransform
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
 __all__ = [
-    "FORMAT_VERSION",
-    "Policy",
-    "RewardedDecision",
-    "SavedPolicy",
-    "below",
-    "build",
-    "check_notes",
-    "exploration_setting",
-    "join_decisions",
-    "load",
-    "policies",
-    "read_checkpoint",
-    "read_notes",
-    "write_checkpoint",
-]
+    "FORMAT_VERSION", "Policy", "RewardedDecision", "SavedPolicy", "below", "build", "check_notes",
+    "exploration_setting", "join_decisions", "load", "policies", "read_checkpoint", "read_notes", "write_checkpoint",
+]  # fmt: skip
 
 # The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
 #

@@ -29,19 +29,9 @@ from daband.objectives import Weight
 from daband.shift import Shift, default_shift
 
 __all__ = [
-    "Augmentation",
-    "EncoderSettings",
-    "LatentSettings",
-    "LearningSettings",
-    "Recipe",
-    "ReplaySettings",
-    "Weight",
-    "recipe_for",
-    "recipe_from",
-    "recipe_names",
-    "resolve_recipe",
-    "with_encoder",
-]
+    "Augmentation", "EncoderSettings", "LatentSettings", "LearningSettings", "Recipe", "ReplaySettings", "Weight",
+    "recipe_for", "recipe_from", "recipe_names", "resolve_recipe", "with_encoder",
+]  # fmt: skip
 
 _FOLLOW_SHIFT = ("default", "small")
 _RAMP = 0.3125

@@ -14,20 +14,9 @@ if TYPE_CHECKING:
     from daband.report.page import markdown_table, write_report
 
 __all__ = [
-    "Mean",
-    "MethodSummary",
-    "PaperAccuracy",
-    "compare",
-    "episodes",
-    "frame",
-    "markdown_table",
-    "paper_ablation",
-    "paper_accuracy",
-    "paper_tables",
-    "read_records",
-    "summarise",
-    "write_report",
-]
+    "Mean", "MethodSummary", "PaperAccuracy", "compare", "episodes", "frame", "markdown_table", "paper_ablation",
+    "paper_accuracy", "paper_tables", "read_records", "summarise", "write_report",
+]  # fmt: skip
 
 _NEED_LIBRARIES = {
     "compare": "frames",

@@ -11,18 +11,9 @@ if TYPE_CHECKING:
     from daband.service.client import Client, ServiceDecision, ServiceError
 
 __all__ = [
-    "Client",
-    "Clock",
-    "Limits",
-    "ServiceDecision",
-    "ServiceError",
-    "Settings",
-    "Store",
-    "Tokens",
-    "create_app",
-    "export_events",
-    "serve",
-]
+    "Client", "Clock", "Limits", "ServiceDecision", "ServiceError", "Settings", "Store", "Tokens", "create_app",
+    "export_events", "serve",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -23,17 +23,8 @@ import sqlalchemy as sa
 from daband.errors import DabandError, DataError, InvalidInput
 
 __all__ = [
-    "Activation",
-    "Answer",
-    "Event",
-    "LogBusy",
-    "LogFailed",
-    "LoggedReward",
-    "ModelRow",
-    "Reward",
-    "Store",
-    "Writer",
-]
+    "Activation", "Answer", "Event", "LogBusy", "LogFailed", "LoggedReward", "ModelRow", "Reward", "Store", "Writer",
+]  # fmt: skip
 
 _VERSION = "1"
 _WRITERS, _WORKER = 720_911, 720_912

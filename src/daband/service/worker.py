@@ -147,6 +147,7 @@ def exported(policy: Policy, deployed: Deployed) -> bytes:
             path,
             domain=deployed.domain,
             arm_names=deployed.arm_names,
+            reference=deployed,
             assessment=deployed.assessment,
             epsilon=deployed.frozen.exploration.epsilon,
         )

@@ -11,20 +11,7 @@ from daband.serving.networks import Network, TreeNetwork, network_from, unplante
 from daband.table_transform import RowWarning
 
 __all__ = [
-    "MOST_CONTEXTS",
-    "Deployed",
-    "DeployedDecision",
-    "ExportWarning",
-    "FrozenParts",
-    "FrozenPolicy",
-    "Member",
-    "Monitor",
-    "MonitorReport",
-    "Network",
-    "RowWarning",
-    "TreeNetwork",
-    "export",
-    "load_deployed",
-    "network_from",
+    "MOST_CONTEXTS", "Deployed", "DeployedDecision", "ExportWarning", "FrozenParts", "FrozenPolicy", "Member",
+    "Monitor", "MonitorReport", "Network", "RowWarning", "TreeNetwork", "export", "load_deployed", "network_from",
     "unplanted",
-]
+]  # fmt: skip

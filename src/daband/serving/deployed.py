@@ -21,15 +21,9 @@ from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 __all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "Deployed",
-    "DeployedDecision",
-    "assembled",
-    "deployed_from",
-    "load_deployed",
+    "FORMAT", "FORMAT_VERSION", "Deployed", "DeployedDecision", "assembled", "deployed_from", "load_deployed",
     "write_deployed_file",
-]
+]  # fmt: skip
 
 FORMAT_VERSION = 3
 """2: a linear part beside the network. 3: any number of members, each with its share in predictions."""

@@ -49,7 +49,7 @@ def export(
     arm_names: Sequence[str] | None = None,
     table: TableTransform | None = None,
     images: Any = None,
-    reference: ArrayLike | None = None,
+    reference: ArrayLike | Deployed | None = None,
     assessment: Any = None,
     epsilon: float | None = None,
     explore: str | None = None,
@@ -73,7 +73,8 @@ def export(
         images: how image files become contexts, where they will come: the ``Framing``, or the side in pixels.
         reference: contexts of the domain it will act in, (n, *C), or a domain's ``Contexts``. Ranges and counts of
             them go into the file, for warnings and for ``Deployed.monitor``. By default those of the pair, else the
-            contexts that the policy keeps for replay, else none.
+            contexts that the policy keeps for replay, else none. Of a ``Deployed`` the ranges are kept; its counts are
+            not, because they count what that policy predicted.
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
         epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
@@ -100,6 +101,8 @@ def export(
     if table is not None:
         frozen = dataclasses.replace(frozen, table=_checked_table(table, frozen))
     layout = image_layout(frozen.context_shape) if len(frozen.context_shape) in (2, 3) else None
+    earlier = reference if isinstance(reference, Deployed) else None
+    reference = None if earlier is not None else reference
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
@@ -112,7 +115,7 @@ def export(
         "reference": None,
     }
     arrays = frozen.arrays()
-    ranges = None if layout is not None else _ranges(frozen, contexts)
+    ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
     if ranges is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
     deployed = assembled(frozen, _through_json(header), ranges=ranges, reference=None)

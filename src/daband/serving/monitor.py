@@ -22,16 +22,9 @@ from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
 __all__ = [
-    "MOST_CONTEXTS",
-    "Monitor",
-    "MonitorReport",
-    "Reference",
-    "ScoreReport",
-    "bins_of",
-    "build_reference",
-    "summary_names",
-    "summary_scores",
-]
+    "MOST_CONTEXTS", "Monitor", "MonitorReport", "Reference", "ScoreReport", "bins_of", "build_reference",
+    "summary_names", "summary_scores",
+]  # fmt: skip
 
 # What training saw of the contexts that a policy will decide on, as counts: the monitor compares with it.
 #

@@ -82,7 +82,7 @@ class RowReader:
         self._names = tuple(feature_names)
         self._safe = largest_norm * largest_norm
         self._largest_norm = largest_norm
-        self._ranges = ranges
+        self.ranges = ranges
         self._inverse: FloatArray | None = None
         self._settles = False
         if ranges is not None:
@@ -180,8 +180,8 @@ class RowReader:
         """The warnings for one context of floating-point numbers."""
         flat: AnyArray = context.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the checks
-            if self._settles and self._ranges is not None and self._inverse is not None:
-                apart = flat - self._ranges[0]
+            if self._settles and self.ranges is not None and self._inverse is not None:
+                apart = flat - self.ranges[0]
                 apart *= self._inverse
                 # In nearly every case all of them together are not as far out as one number may be.
                 if apart.dot(apart) <= _FAR_SQUARE:
@@ -190,11 +190,11 @@ class RowReader:
             bright = self._too_bright(flat)
             if bright:
                 return bright
-            if self._ranges is None or self._inverse is None:
+            if self.ranges is None or self._inverse is None:
                 return ()
             if len(flat) != len(self._inverse):  # one context per arm
                 flat = flat.reshape(-1, len(self._inverse))
-            outside = np.abs(flat - self._ranges[0]) * self._inverse > FAR
+            outside = np.abs(flat - self.ranges[0]) * self._inverse > FAR
         return self._far(flat, outside) if outside.any() else ()
 
     def _too_bright(self, flat: AnyArray) -> tuple[RowWarning, ...]:
@@ -224,8 +224,8 @@ class RowReader:
             )
 
     def _far(self, flat: AnyArray, outside: AnyArray) -> tuple[RowWarning, ...]:
-        assert self._ranges is not None
-        centre, scale = self._ranges
+        assert self.ranges is not None
+        centre, scale = self.ranges
         found = []
         for place in np.argwhere(outside)[:_MOST_NAMED]:
             at = int(place[-1])

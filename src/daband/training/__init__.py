@@ -8,20 +8,6 @@ from daband.training.profiling import Profile, Stopwatch
 from daband.training.trainer import Run, TrainSettings
 
 __all__ = [
-    "CandidateProgress",
-    "Folder",
-    "LogWarning",
-    "Profile",
-    "Run",
-    "Stopwatch",
-    "TrainSettings",
-    "Training",
-    "as_json",
-    "continue_on_target",
-    "fit_log",
-    "learn_log",
-    "run_phase",
-    "train",
-    "train_candidates",
-    "train_stacked",
-]
+    "CandidateProgress", "Folder", "LogWarning", "Profile", "Run", "Stopwatch", "TrainSettings", "Training", "as_json",
+    "continue_on_target", "fit_log", "learn_log", "run_phase", "train", "train_candidates", "train_stacked",
+]  # fmt: skip

@@ -7,17 +7,6 @@ from daband.trust.candidates import Candidate, default_candidates
 from daband.trust.choose import Choice, choose
 
 __all__ = [
-    "ArmAssessment",
-    "Assessment",
-    "Audit",
-    "Candidate",
-    "Choice",
-    "answer_audit",
-    "assess",
-    "assess_each",
-    "audit",
-    "choose",
-    "default_candidates",
-    "read_assessment",
-    "read_audit",
-]
+    "ArmAssessment", "Assessment", "Audit", "Candidate", "Choice", "answer_audit", "assess", "assess_each", "audit",
+    "choose", "default_candidates", "read_assessment", "read_audit",
+]  # fmt: skip

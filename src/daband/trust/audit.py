@@ -30,19 +30,9 @@ from daband.policies import Policy
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
 
 __all__ = [
-    "Ask",
-    "Audit",
-    "AuditFolder",
-    "ContextReader",
-    "answer_audit",
-    "audit",
-    "certainty",
-    "decisions",
-    "predictions",
-    "questions_csv",
-    "read_answers",
-    "read_audit",
-]
+    "Ask", "Audit", "AuditFolder", "ContextReader", "answer_audit", "audit", "certainty", "decisions", "predictions",
+    "questions_csv", "read_answers", "read_audit",
+]  # fmt: skip
 
 # The folder of an audit: its plan, its questions as CSV, and every answer from the moment it arrives.
 #

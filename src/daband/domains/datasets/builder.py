@@ -24,16 +24,9 @@ from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike
 
 __all__ = [
-    "Parts",
-    "by_hand",
-    "declare",
-    "halved",
-    "load_matlab",
-    "load_packed",
-    "made_up_images",
-    "made_up_vectors",
+    "Parts", "by_hand", "declare", "halved", "load_matlab", "load_packed", "made_up_images", "made_up_vectors",
     "ordered",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

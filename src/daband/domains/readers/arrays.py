@@ -17,15 +17,9 @@ from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
 __all__ = [
-    "ArrayContexts",
-    "ArrayEvaluation",
-    "ArraySource",
-    "TargetParts",
-    "checked_n_arms",
-    "from_arrays",
-    "payable",
+    "ArrayContexts", "ArrayEvaluation", "ArraySource", "TargetParts", "checked_n_arms", "from_arrays", "payable",
     "resolve_reward_range",
-]
+]  # fmt: skip
 
 
 class ArrayContexts(Contexts):

@@ -18,15 +18,9 @@ from daband.files import checked_path
 from daband.shift import ShiftLike, as_shift
 
 __all__ = [
-    "ImageContexts",
-    "ImageEvaluation",
-    "ImageList",
-    "ImageSource",
-    "Reading",
-    "from_image_folder",
-    "pair_of_images",
+    "ImageContexts", "ImageEvaluation", "ImageList", "ImageSource", "Reading", "from_image_folder", "pair_of_images",
     "scan_classes",
-]
+]  # fmt: skip
 
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 

@@ -21,21 +21,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
-    "LogColumns",
-    "LogFile",
-    "LogPart",
-    "PlainLog",
-    "UnusableFile",
-    "check_schema",
-    "is_list",
-    "lists_as_rows",
-    "log_files",
-    "read_footer",
-    "read_frames",
-    "refuse_nulls",
-    "refuse_where",
-    "resolve_columns",
-]
+    "LogColumns", "LogFile", "LogPart", "PlainLog", "UnusableFile", "check_schema", "is_list", "lists_as_rows",
+    "log_files", "read_footer", "read_frames", "refuse_nulls", "refuse_where", "resolve_columns",
+]  # fmt: skip
 
 
 _TEXT = (".csv", ".tsv")

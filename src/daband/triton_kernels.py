@@ -1,0 +1,356 @@
+"""Kernels for NVIDIA GPUs, written in Triton, where torch's own operations take many passes over large tensors.
+
+``norm_pool_relu`` is batch norm by domain, 2x2 max pooling and ReLU: between a convolution and the pooled maps torch
+reads and writes the large maps some fifteen times a step, these kernels read them four times and write them once.
+``patches`` cuts images for a convolution as a product. ``adam`` is the optimiser's step for all stacked runs at once.
+Sums are taken in a fixed order. Triton comes with torch's builds for NVIDIA GPUs; others never import this file.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls, no-warn-return-any
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = ["adam", "affine_pool_relu", "norm_pool_relu", "patches"]
+
+_PARTIALS = 64
+"""In how many pieces the rows of a domain are summed; a power of two."""
+_ROWS = 32
+_ROWS_OF_SUMS = 128
+"""Rows that a program reads at once; where it adds many up, more of them hide how long memory takes to answer."""
+_CHANNELS = 64
+_NUMBERS = 1024
+
+
+@triton.jit
+def _moments(x, partial, n_rows, channels, per_piece, pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr):
+    """Mean and sum of squared deviations of each piece of a domain's rows: partial (domains, 2, pieces, C)."""
+    piece, domain = tl.program_id(0), tl.program_id(2)
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    inside = column < channels
+    first = piece * per_piece
+    last = tl.minimum(first + per_piece, n_rows)
+    total = tl.zeros([wide], tl.float32)
+    squares = tl.zeros([wide], tl.float32)
+    for start in range(first, last, rows):
+        row = start + tl.arange(0, rows)
+        mask = (row < last)[:, None] & inside[None, :]
+        offset = (domain * n_rows + row).to(tl.int64)[:, None] * channels + column[None, :]
+        value = tl.load(x + offset, mask=mask, other=0.0).to(tl.float32)
+        total += tl.sum(value, axis=0)
+        squares += tl.sum(value * value, axis=0)
+    count = tl.maximum(last - first, 1).to(tl.float32)
+    mean = total / count
+    place = partial + (domain * 2 * pieces + piece) * channels + column
+    tl.store(place, mean, mask=inside)
+    tl.store(place + pieces * channels, tl.maximum(squares - total * mean, 0.0), mask=inside)
+
+
+@triton.jit
+def _pool(
+    x, partial, weight, bias, out, place_of_largest, moments, running_mean, running_variance, row_stride,
+    n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
+    pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """Normalise, take the largest of four, cut at 0; keep which it was (4: none), mean and inverse deviation."""
+    tile, domain = tl.program_id(0), tl.program_id(2)
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    inside = column < channels
+    piece = tl.arange(0, pieces)
+    count = tl.maximum(tl.minimum(per_piece, n_rows - piece * per_piece), 0).to(tl.float32)[:, None]
+    at = partial + (domain * 2 * pieces + piece)[:, None] * channels + column[None, :]
+    mean_of = tl.load(at, mask=inside[None, :], other=0.0)
+    squares_of = tl.load(at + pieces * channels, mask=inside[None, :], other=0.0)
+    mean = tl.sum(count * mean_of, axis=0) / n_rows
+    apart = mean_of - mean[None, :]
+    variance = tl.sum(tl.where(count > 0, squares_of, 0.0) + count * apart * apart, axis=0) / n_rows
+    inverse = 1.0 / tl.sqrt(variance + epsilon)
+    if tile == 0:
+        tl.store(moments + (domain * 2) * channels + column, mean, mask=inside)
+        tl.store(moments + (domain * 2 + 1) * channels + column, inverse, mask=inside)
+        place = domain * row_stride + column
+        old_mean = tl.load(running_mean + place, mask=inside)
+        old_variance = tl.load(running_variance + place, mask=inside)
+        unbiased = variance * (n_rows / (n_rows - 1.0))
+        tl.store(running_mean + place, old_mean + momentum * (mean - old_mean), mask=inside)
+        tl.store(running_variance + place, old_variance + momentum * (unbiased - old_variance), mask=inside)
+    scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
+    shift = tl.load(bias + column, mask=inside, other=0.0) - mean * scale
+    row = tile * rows + tl.arange(0, rows)
+    mask = (row < pooled_rows)[:, None] & inside[None, :]
+    whole = domain * pooled_rows + row
+    half = width // 2
+    image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
+    corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
+    start = x + corner[:, None] * channels + column[None, :]
+    best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * scale + shift
+    which = tl.zeros([rows, wide], tl.int32)
+    for other in tl.static_range(1, 4):
+        step = ((other // 2) * width + other % 2) * channels
+        value = tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * scale + shift
+        which = tl.where(value > best, other, which)
+        best = tl.maximum(value, best)
+    which = tl.where(best > 0, which, 4)
+    place = whole.to(tl.int64)[:, None] * channels + column[None, :]
+    tl.store(out + place, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+    tl.store(place_of_largest + place, which.to(tl.int8), mask=mask)
+
+
+@triton.jit
+def _sums(
+    x, gradient, place_of_largest, moments, partial, channels, per_piece, pooled_rows, height, width,
+    pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """Sums of the gradient, and of the gradient times the normalised value: partial (domains, pieces, 2, C)."""
+    piece, domain = tl.program_id(0), tl.program_id(2)
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    inside = column < channels
+    mean = tl.load(moments + (domain * 2) * channels + column, mask=inside, other=0.0)
+    inverse = tl.load(moments + (domain * 2 + 1) * channels + column, mask=inside, other=0.0)
+    half = width // 2
+    first = piece * per_piece
+    last = tl.minimum(first + per_piece, pooled_rows)
+    total = tl.zeros([wide], tl.float32)
+    product = tl.zeros([wide], tl.float32)
+    for start in range(first, last, rows):
+        row = start + tl.arange(0, rows)
+        mask = (row < last)[:, None] & inside[None, :]
+        whole = domain * pooled_rows + row
+        place = whole.to(tl.int64)[:, None] * channels + column[None, :]
+        which = tl.load(place_of_largest + place, mask=mask, other=4).to(tl.int32)
+        mask = mask & (which < 4)
+        image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
+        corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
+        step = ((which // 2) * width + which % 2) * channels
+        value = tl.load(x + corner[:, None] * channels + column[None, :] + step, mask=mask, other=0.0)
+        own = tl.load(gradient + place, mask=mask, other=0.0).to(tl.float32)
+        total += tl.sum(own, axis=0)
+        product += tl.sum(own * (value.to(tl.float32) - mean) * inverse, axis=0)
+    place = partial + ((domain * pieces + piece) * 2) * channels + column
+    tl.store(place, total, mask=inside)
+    tl.store(place + channels, product, mask=inside)
+
+
+@triton.jit
+def _back(
+    x, gradient, place_of_largest, moments, partial, weight, out, n_rows, channels, pooled_rows, height, width,
+    pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """The gradient by the maps."""
+    tile, domain = tl.program_id(0), tl.program_id(2)
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    inside = column < channels
+    at = partial + ((domain * pieces + tl.arange(0, pieces)) * 2)[:, None] * channels + column[None, :]
+    total = tl.sum(tl.load(at, mask=inside[None, :], other=0.0), axis=0) / n_rows
+    product = tl.sum(tl.load(at + channels, mask=inside[None, :], other=0.0), axis=0) / n_rows
+    mean = tl.load(moments + (domain * 2) * channels + column, mask=inside, other=0.0)
+    inverse = tl.load(moments + (domain * 2 + 1) * channels + column, mask=inside, other=0.0)
+    scale = tl.load(weight + column, mask=inside, other=0.0) * inverse
+    row = tile * rows + tl.arange(0, rows)
+    mask = (row < pooled_rows)[:, None] & inside[None, :]
+    whole = domain * pooled_rows + row
+    half = width // 2
+    image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
+    corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
+    place = whole.to(tl.int64)[:, None] * channels + column[None, :]
+    own = tl.load(gradient + place, mask=mask, other=0.0).to(tl.float32)
+    which = tl.load(place_of_largest + place, mask=mask, other=4).to(tl.int32)
+    start = corner[:, None] * channels + column[None, :]
+    for one in tl.static_range(4):
+        step = ((one // 2) * width + one % 2) * channels
+        value = tl.load(x + start + step, mask=mask, other=0.0).to(tl.float32)
+        normalised = (value - mean) * inverse
+        given = tl.where(which == one, own, 0.0)
+        result = scale * (given - total - normalised * product)
+        tl.store(out + start + step, result.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _affine_pool(
+    x, scale, shift, out, channels, pooled_rows, height, width, rows: tl.constexpr, wide: tl.constexpr
+):  # fmt: skip
+    """Scale and shift, take the largest of four, cut at 0."""
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    inside = column < channels
+    factor = tl.load(scale + column, mask=inside, other=0.0)
+    added = tl.load(shift + column, mask=inside, other=0.0)
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    mask = (row < pooled_rows)[:, None] & inside[None, :]
+    half = width // 2
+    image, rest = row // (half * (height // 2)), row % (half * (height // 2))
+    corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
+    start = x + corner[:, None] * channels + column[None, :]
+    best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * factor + added
+    for other in tl.static_range(1, 4):
+        step = ((other // 2) * width + other % 2) * channels
+        best = tl.maximum(tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * factor + added, best)
+    place = row.to(tl.int64)[:, None] * channels + column[None, :]
+    tl.store(out + place, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _patches(
+    images, out, of_image, of_run, of_channel, of_row, of_column, n_rows, n_images, channels, height, width, out_height,
+    out_width, columns, rows: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """Rows (runs, B, H', W') of patches (h, w, C), and ones behind them up to ``columns``."""
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    column = tl.arange(0, wide)
+    x, rest = row % out_width, row // out_width
+    y, rest = rest % out_height, rest // out_height
+    image, run = rest % n_images, rest // n_images
+    channel, place = column % channels, column // channels
+    start = run.to(tl.int64) * of_run + image.to(tl.int64) * of_image + y * of_row + x * of_column
+    offset = channel * of_channel + (place // width) * of_row + (place % width) * of_column
+    used = (row < n_rows)[:, None] & (place < height * width)[None, :]
+    value = tl.load(images + start[:, None] + offset[None, :], mask=used, other=1.0)
+    there = (row < n_rows)[:, None] & (column < columns)[None, :]
+    to = row.to(tl.int64)[:, None] * columns + column[None, :]
+    tl.store(out + to, value.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _adam(
+    parameters, gradient, mean, square, taken, bad, numbers, steps, learning_rate, log_beta1, log_beta2, epsilon,
+    size: tl.constexpr,
+):  # fmt: skip
+    run = tl.program_id(1)
+    place = tl.program_id(0) * size + tl.arange(0, size)
+    rests = tl.load(bad + run) + tl.zeros([size], tl.float32)
+    mask = (place < numbers) & (rests < 0.5)
+    place = place + run.to(tl.int64) * numbers
+    step = tl.load(taken + run * steps) + 1.0
+    beta1, beta2 = tl.exp(log_beta1), tl.exp(log_beta2)
+    given = tl.load(gradient + place, mask=mask, other=0.0)
+    first = tl.load(mean + place, mask=mask, other=0.0)
+    second = tl.load(square + place, mask=mask, other=0.0)
+    first = first + (1 - beta1) * (given - first)
+    second = beta2 * second + (1 - beta2) * given * given
+    size_of_step = learning_rate / (1 - tl.exp(step * log_beta1))
+    deviation = tl.sqrt(second) / tl.sqrt(1 - tl.exp(step * log_beta2)) + epsilon
+    tl.store(mean + place, first, mask=mask)
+    tl.store(square + place, second, mask=mask)
+    before = tl.load(parameters + place, mask=mask, other=0.0)
+    tl.store(parameters + place, before - size_of_step * first / deviation, mask=mask)
+
+
+class _NormPoolReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
+    ) -> torch.Tensor:
+        images, channels, height, width = maps.shape
+        x = maps.permute(0, 2, 3, 1).contiguous()
+        n_rows, pooled_rows = images * height * width // domains, images * height * width // (4 * domains)
+        across = -(-channels // _CHANNELS)
+        tiles = -(-pooled_rows // _ROWS)
+        partial = x.new_empty(domains, 2, _PARTIALS, channels, dtype=torch.float32)
+        moments = x.new_empty(domains, 2, channels, dtype=torch.float32)
+        out = x.new_empty(images, height // 2, width // 2, channels)
+        which = torch.empty(out.shape, dtype=torch.int8, device=x.device)
+        per_piece = -(-n_rows // _PARTIALS)
+        common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
+        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
+        _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
+        _pool[(tiles, across, domains)](
+            x, partial, weight, bias, out, which, moments, running_mean, running_variance, running_mean.stride(0),
+            n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon, **common,
+        )  # fmt: skip
+        ctx.save_for_backward(x, which, moments, weight)
+        ctx.domains = domains
+        return out.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, which, moments, weight = ctx.saved_tensors
+        images, height, width, channels = x.shape
+        domains = ctx.domains
+        gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
+        n_rows, pooled_rows = images * height * width // domains, images * height * width // (4 * domains)
+        across = -(-channels // _CHANNELS)
+        partial = x.new_empty(domains, _PARTIALS, 2, channels, dtype=torch.float32)
+        out = torch.empty_like(x)
+        sizes = (pooled_rows, height, width)
+        common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
+        of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
+        _sums[(_PARTIALS, across, domains)](
+            x, gradient, which, moments, partial, channels, -(-pooled_rows // _PARTIALS), *sizes, **of_sums
+        )
+        _back[(-(-pooled_rows // _ROWS), across, domains)](
+            x, gradient, which, moments, partial, weight, out, n_rows, channels, *sizes, **common
+        )
+        of_bias, of_weight = partial.sum(dim=(0, 1)).unbind()
+        return out.permute(0, 3, 1, 2), of_weight, of_bias, None, None, None, None, None
+
+
+def norm_pool_relu(
+    maps: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    running_mean: torch.Tensor,
+    running_variance: torch.Tensor,
+    *,
+    domains: int,
+    momentum: float,
+    epsilon: float,
+) -> torch.Tensor:
+    """Maps (B, C, H, W) of so many domains of B / ``domains`` rows each, H and W even: (B, C, H / 2, W / 2).
+
+    Each domain is normalised by its own rows, and the running statistics (domains or more, C) follow.
+    """
+    pooled: torch.Tensor = _NormPoolReLU.apply(
+        maps, weight, bias, running_mean, running_variance, domains, momentum, epsilon
+    )
+    return pooled
+
+
+def affine_pool_relu(maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """Maps (B, C, H, W), H and W even, times ``scale`` (C,), plus ``shift``, pooled and cut at 0; no way back."""
+    images, channels, height, width = maps.shape
+    x = maps.permute(0, 2, 3, 1).contiguous()
+    out = x.new_empty(images, height // 2, width // 2, channels)
+    pooled_rows = images * (height // 2) * (width // 2)
+    grid = (-(-pooled_rows // _ROWS), -(-channels // _CHANNELS))
+    _affine_pool[grid](x, scale, shift, out, channels, pooled_rows, height, width, rows=_ROWS, wide=_CHANNELS)
+    return out.permute(0, 3, 1, 2)
+
+
+def patches(images: torch.Tensor, height: int, width: int, *, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Every patch of images (B, runs, C, H, W) as a row (runs, B, H', W', columns), ones behind its numbers."""
+    n_images, runs, channels = images.shape[:3]
+    sides = (images.shape[3] - height + 1, images.shape[4] - width + 1)
+    rows = torch.empty(runs, n_images, *sides, columns, dtype=dtype, device=images.device)
+    n_rows = rows.numel() // columns
+    wide = 1 << (columns - 1).bit_length()
+    _patches[(-(-n_rows // _ROWS),)](
+        images, rows, *images.stride(), n_rows, n_images, channels, height, width, *sides, columns, rows=_ROWS,
+        wide=wide,
+    )  # fmt: skip
+    return rows
+
+
+def adam(
+    parameters: torch.Tensor,
+    gradient: torch.Tensor,
+    mean: torch.Tensor,
+    square: torch.Tensor,
+    taken: torch.Tensor,
+    bad: torch.Tensor,
+    *,
+    learning_rate: float,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """A step of Adam for rows (runs, n) in place; ``taken`` (runs, ...) counts steps; rows whose ``bad`` is 1 rest."""
+    runs, numbers = parameters.shape
+    logs = [math.log(beta) for beta in betas]
+    _adam[(-(-numbers // _NUMBERS), runs)](
+        parameters, gradient, mean, square, taken, bad, numbers, taken.stride(0), learning_rate, *logs, epsilon,
+        size=_NUMBERS,
+    )  # fmt: skip
+    taken.add_(1 - bad[:, None])
