@@ -16,7 +16,7 @@ import daband
 __all__ = ["Public", "public_names", "rooms"]
 
 FIRST = {
-    "policies": ["Policy", "LinUCB", "NeuralLinUCB", "DABand", "Constant", "Random", "Decision", "load"],
+    "policies": ["Policy", "LinUCB", "NeuralLinUCB", "DABand", "Constant", "Random", "load_policy"],
     "domains": ["load", "from_arrays", "from_table", "from_image_folder", "from_log", "from_callable", "from_datasets",
                 "Columns", "Pair"],
     "training": ["train", "continue_on_target", "learn_log", "fit_log", "Run"],
@@ -74,7 +74,7 @@ def public_names() -> list[Public]:
             if name not in module.__all__:
                 continue
             value = getattr(module, name)
-            short = f"daband.{name}" if getattr(daband, name, None) is value and name in daband.__all__ else None
+            short = next((f"daband.{one}" for one in daband.__all__ if getattr(daband, one) is value), None)
             key = id(value) if inspect.isclass(value) or inspect.isroutine(value) else hash((room, name))
             if key in found and found[key].room != _home(value):
                 found[key] = Public(short or f"daband.{room}.{name}", room, value)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from daband import domains
     from daband.errors import CheckpointError, DabandError, DataError, InvalidInput, NotFitted, TrainingDiverged
     from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
+    from daband.learning import Recipe
     from daband.linear import PCA, Decision, Standardise
     from daband.policies import (
         Constant,
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
         NeuralLinUCB,
         Policy,
         Random,
-        Recipe,
         Trees,
-        load,
         recipe_for,
     )
+    from daband.policies import load_policy as load
     from daband.serving import export, load_deployed
     from daband.shift import Shift
     from daband.training import Run, continue_on_target, train
@@ -50,8 +50,9 @@ __all__ = [
 _NAMES_OF = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
     "evaluation": "Evaluation LogEstimate evaluate evaluate_log",
+    "learning": "Recipe",
     "linear": "PCA Decision Standardise",
-    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Recipe Trees load recipe_for",
+    "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Trees load recipe_for",
     "serving": "export load_deployed",
     "shift": "Shift",
     "training": "Run continue_on_target fit_log learn_log train",
@@ -59,7 +60,8 @@ _NAMES_OF = {
 }
 """The names that each room offers here."""
 _ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
-_ROOMS = {"checks", "cli", "domains", "encoders", "experiments", "learning", "objectives", "report", *_NAMES_OF}
+_ROOMS = {"checks", "cli", "domains", "encoders", "experiments", "objectives", "report", *_NAMES_OF}
+_NAME_IN_ROOM = {"load": "load_policy"}
 
 
 def __getattr__(name: str) -> Any:
@@ -75,7 +77,7 @@ def __getattr__(name: str) -> Any:
             raise ImportError(text) from None
         if name not in _ROOM_OF:
             return module
-        value = getattr(module, name)
+        value = getattr(module, _NAME_IN_ROOM.get(name, name))
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from daband.arrays import ArrayLike, BoolArray, as_numpy
 from daband.errors import InvalidInput
 
-__all__ = ["check_available", "checked_class_names", "finite", "share", "whole"]
+__all__ = ["RewardRange", "check_available", "checked_class_names", "finite", "share", "whole"]
+
+RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
+"""The smallest and the largest reward, or "auto": estimated from the first rewards."""
 
 
 def whole(name: str, value: Any, *, least: int) -> int:

@@ -84,7 +84,7 @@ class DeviceOutOfMemory(DabandError, MemoryError):
 # What a user may have meant by a name that does not exist.
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """``"; did you mean 'episodes'?"`` to append to an error message; empty where nothing known is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

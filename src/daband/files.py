@@ -306,14 +306,14 @@ def _owner(path: Path) -> str:
 def _mode_of(target: Path, named: Path) -> int | None:
     """The permissions of a file that will be replaced; None where there is none."""
     try:
-        found = target.stat().st_mode
+        mode = target.stat().st_mode
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(found):
+    if stat.S_ISDIR(mode):
         raise DataError(f"{named} is a folder; give the name of a file")
-    if not stat.S_ISREG(found):
+    if not stat.S_ISREG(mode):
         raise DataError(f"{named} is a device, a pipe or a socket, not a file; give the name of a file")
-    return stat.S_IMODE(found)
+    return stat.S_IMODE(mode)
 
 
 def _not_written(path: Path, error: OSError) -> DataError:

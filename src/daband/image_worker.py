@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["decode", "main"]
+__all__ = ["decode"]
 
 
 def decode(source: Any, resize: int | None = None, crop: int | None = None) -> npt.NDArray[np.uint8]:

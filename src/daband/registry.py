@@ -130,9 +130,9 @@ class Registry(Generic[Member]):
 
     def add(self, name: str, member: Member) -> None:
         """Enter ``member`` under ``name``; a name already taken is an error."""
-        known = self._members.get(name)
-        if known is not None and known is not member:
-            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {known!r}")
+        present = self._members.get(name)
+        if present is not None and present is not member:
+            raise InvalidInput(f"a {self.kind} named {name!r} is already registered: {present!r}")
         self._members[name] = member
 
     @contextmanager
@@ -165,8 +165,8 @@ class Registry(Generic[Member]):
         try:
             return self._members[name]
         except KeyError:
-            hint, known = did_you_mean(name, self._members), ", ".join(sorted(self._members)) or "none"
-            raise InvalidInput(f"unknown {self.kind} {name!r}{hint} (known: {known})") from None
+            hint, names = did_you_mean(name, self._members), ", ".join(sorted(self._members)) or "none"
+            raise InvalidInput(f"unknown {self.kind} {name!r}{hint} (known: {names})") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

@@ -74,8 +74,8 @@ class Shift:
         """For each number of a flat context, whether it is standardised by each domain's own statistics."""
         if self.aligns or ("units" in self.kinds and self.units is None):
             return (True,) * n_features
-        own = set(self.units or ())
-        return tuple(place in own for place in range(n_features))
+        places = set(self.units or ())
+        return tuple(place in places for place in range(n_features))
 
     def state(self) -> dict[str, Any]:
         """The shift as JSON can hold it; ``as_shift`` makes the same one of it."""

@@ -158,9 +158,9 @@ class TableTransform:
         for name in context:
             if name in categorical:
                 seen = category_texts(frame, name)
-                known = sorted({value for value in seen if value is not None})
-                _warn_of_many(name, known, len(seen))
-                fitted.append(CategoricalColumn(name, (*known, *([_MISSING] if None in seen else []))))
+                categories = sorted({value for value in seen if value is not None})
+                _warn_of_many(name, categories, len(seen))
+                fitted.append(CategoricalColumn(name, (*categories, *([_MISSING] if None in seen else []))))
                 continue
             if name in dates:
                 fitted.append(_fitted_dates(name, moments(frame, name)))
@@ -520,12 +520,12 @@ def parses_as_dates(column: pl.Series) -> bool:
 
 
 def _fitted_dates(name: str, values: Sequence[datetime | None]) -> DateColumn:
-    there = [value for value in values if value is not None]
-    if not there:
+    dates = [value for value in values if value is not None]
+    if not dates:
         raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
-    years = np.array([value.year for value in there], np.float64)
-    has_times = any((value.hour, value.minute) != (0, 0) for value in there)
-    return DateColumn(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(there) < len(values))
+    years = np.array([value.year for value in dates], np.float64)
+    has_times = any((value.hour, value.minute) != (0, 0) for value in dates)
+    return DateColumn(name, float(years.mean()), float(years.std()) or 1.0, has_times, len(dates) < len(values))
 
 
 def _holds_dates(column: pl.Series, example: Any) -> bool:

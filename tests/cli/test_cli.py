@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from daband.cli.tables import comparison_table
+from daband.cli.output import method_table
 from daband.report import summarise
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")
@@ -54,7 +54,7 @@ def record(**changes):
 
 def printed(title, records):
     console = Console(width=80, file=io.StringIO())
-    console.print(comparison_table(title, summarise(records), arms=records[0]["class_names"]))
+    console.print(method_table(title, summarise(records), arms=records[0]["class_names"]))
     return console.file.getvalue()
 
 

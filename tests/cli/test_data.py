@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from daband.cli.data import app
+from daband.cli.data import data_app
 from daband.domains.registry import pairs
 from daband.errors import DataError, InvalidInput
 
@@ -18,7 +18,7 @@ def fresh(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "200"})
+    return CliRunner().invoke(data_app, arguments, catch_exceptions=False, env={"COLUMNS": "200"})
 
 
 def test_list_shows_every_pair(tmp_path):

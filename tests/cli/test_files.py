@@ -80,6 +80,9 @@ def test_fit_log_takes_a_table(market):
     assert policy.rounds_learned == 240
     rows = [{"spent": spent, "age": 40.0, "city": "Oslo", "joined": "2021-05-11"} for spent in (40.0, 160.0)]
     assert policy.select(policy.table.contexts(rows)).mean.argmax(axis=1).tolist() == [0, 2]
+    told = daband("assess", "fitted.safetensors", *FILES, "--propensity", "p", "--units", "spent", cwd=market)
+    assert "explanations of the target" in told
+    assert "name its data" in daband("assess", "fitted.safetensors", cwd=market, code=2)
     told = daband("fit-log", "old.csv", "--arm", "offer", "--out", "x.safetensors", cwd=market, code=2)
     assert "both columns.arm and columns.reward" in told
 

@@ -7,10 +7,10 @@ import warnings
 import pytest
 from rich.console import Console
 
-from daband.cli import progress
-from daband.cli.progress import watch
+from daband.cli import output
+from daband.cli.output import watch
 from daband.cli.running import warnings_on
-from daband.experiments import Event, Experiment
+from daband.experiments import Experiment, RunEvent
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def console(terminal):
 
 
 def episode(spec, number, regret=12.0, **more):
-    return Event("episode", spec, {"episode": number, "regret": regret, **more})
+    return RunEvent("episode", spec, {"episode": number, "regret": regret, **more})
 
 
 def last_frame(screen):
@@ -35,11 +35,11 @@ def last_frame(screen):
 def test_live_lines_tell_episode_regret_time_and_the_whole(specs, monkeypatch):
     screen = console(True)
     with watch(specs, screen) as hear:
-        hear(Event("found", specs[0], {"target_accuracy": 0.5}))
+        hear(RunEvent("found", specs[0], {"target_accuracy": 0.5}))
         hear(episode(specs[1], 3, of=10))
         hear(episode(specs[2], 2, regret=None, of=10))
-        hear(Event("again", specs[2], {"reason": "its worker died"}))
-        hear(Event("failed", specs[3], {"error": "[bold]no[/bold] markup"}))
+        hear(RunEvent("again", specs[2], {"reason": "its worker died"}))
+        hear(RunEvent("failed", specs[3], {"error": "[bold]no[/bold] markup"}))
         hear(episode(specs[1], 7, regret=40.4, of=10))
     lines = last_frame(screen)
     text = " ".join(lines)
@@ -52,14 +52,14 @@ def test_live_lines_tell_episode_regret_time_and_the_whole(specs, monkeypatch):
 def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, monkeypatch):
     screen = console(False)
     now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(now)))
     with watch(specs, screen) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, of=10))
-        hear(Event("again", specs[0], {"reason": "its worker died"}))
-        hear(Event("finished", specs[0], {"target_accuracy": 0.25}))
-        hear(Event("found", specs[1], {"target_accuracy": 0.5}))
-        hear(Event("failed", specs[2], {"error": "out of luck"}))
+        hear(RunEvent("again", specs[0], {"reason": "its worker died"}))
+        hear(RunEvent("finished", specs[0], {"target_accuracy": 0.25}))
+        hear(RunEvent("found", specs[1], {"target_accuracy": 0.5}))
+        hear(RunEvent("failed", specs[2], {"error": "out of luck"}))
     assert screen.file.getvalue().splitlines() == [
         "running   linucb, seed 0: episode 3/10, source regret 12, about 5 min left",
         "running   linucb, seed 0: episode 5/10, source regret 12, about 3 min left",
@@ -74,7 +74,7 @@ def test_runs_of_several_pairs_and_variants_are_told_apart(specs):
     screen = console(False)
     other = specs[1].model_copy(update={"pair": "digit", "variant": "paper:RP"})
     with watch([specs[0], other], screen) as hear:
-        hear(Event("finished", other, {"target_accuracy": 0.5}))
+        hear(RunEvent("finished", other, {"target_accuracy": 0.5}))
     assert "digit  random paper:RP, seed 0: target" in screen.file.getvalue()
 
 

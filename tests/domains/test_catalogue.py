@@ -8,7 +8,7 @@ from daband.errors import InvalidInput
 
 
 def test_every_pair_is_listed_and_says_what_it_needs():
-    records = {record.name: record for record in download.listing()}
+    records = {record.name: record for record in download.list_data()}
     assert list(records) == pairs.names()
     made = {name for name in records if name.partition("/")[0] == "market"}
     assert {"digit", "files", "synthetic"} | made == {
@@ -22,13 +22,13 @@ def test_every_pair_is_listed_and_says_what_it_needs():
 
 def test_what_a_pair_needs_is_in_the_catalogue():
     for name in pairs:
-        offered = {place for resource in download.resources(name) for place in resource.places}
+        offered = {place for resource in download.data_of(name) for place in resource.places}
         assert set(pairs.get(name).about.needs) <= offered
 
 
 def test_every_resource_can_be_got_somehow():
     for name in pairs:
-        for resource in download.resources(name):
+        for resource in download.data_of(name):
             assert resource.licence
             assert bool(resource.url) != bool(resource.by_hand)
             assert not resource.url or resource.url.startswith("http")
@@ -37,8 +37,8 @@ def test_every_resource_can_be_got_somehow():
 
 def test_real_files_are_whole(shared_data):
     for name in ("digit", "handwritten", "signs", "amazon", "office_caltech", "warfarin", "natural_tables", "sat12"):
-        assert {status.state for status in download.check(name)} == {"there"}
-    ready = {record.name for record in download.listing() if record.state == "ready"}
+        assert {status.state for status in download.check_data(name)} == {"there"}
+    ready = {record.name for record in download.list_data() if record.state == "ready"}
     assert set(pairs) - ready == {"visda17", "s2rda49"}
 
 
@@ -46,19 +46,19 @@ def test_damaged_mnist_is_told(places):
     (places / "mnist").mkdir(parents=True)
     for content in (b"rubbish", gzip.compress(b"rubbish"), gzip.compress(b"rubbish")[:-4]):
         (places / "mnist/train-labels-idx1-ubyte.gz").write_bytes(content)
-        assert list(download.check("digit"))[1].state == "damaged"
+        assert list(download.check_data("digit"))[1].state == "damaged"
 
 
 def test_an_unknown_pair_is_an_error():
     with pytest.raises(InvalidInput, match="did you mean 'digit'"):
-        list(download.check("digits"))
+        list(download.check_data("digits"))
 
 
 def test_one_ordered_pair_needs_only_its_own_files(places):
     (places / "amazon_reviews_400").mkdir(parents=True)
     for domain in ("books", "dvd"):
         (places / f"amazon_reviews_400/{domain}_400.mat").write_bytes(b"x")
-    states = {record.name: record.state for record in download.listing()}
+    states = {record.name: record.state for record in download.list_data()}
     assert states["amazon/books-dvd"] == "ready"
     assert states["amazon/books-elec"] == states["amazon"] == "missing"
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from daband.domains.download import check, download, get, unpack
+from daband.domains.download import check_data, download, get_data, unpack
 from daband.domains.registry import Resource, pairs
 from daband.errors import DataError, InvalidInput
 
@@ -211,24 +211,24 @@ def offered(server, monkeypatch):
 
 
 def test_get_fetches_what_is_missing_and_only_that(offered, places):
-    assert [(record.resource.what, record.action) for record in get("digit")] == [
+    assert [(record.resource.what, record.action) for record in get_data("digit")] == [
         ("letters", "downloaded"),
         ("pictures", "downloaded"),
         ("rest", "by hand"),
     ]
     assert names(places) == ["a", "letters", "mnist_m", "mnist_m_train_labels.txt"]  # the archive is gone
     asked = len(offered.ranges)
-    assert [record.action for record in get("digit")] == ["there already", "there already", "by hand"]
+    assert [record.action for record in get_data("digit")] == ["there already", "there already", "by hand"]
     assert len(offered.ranges) == asked
 
 
 def test_check_tells_there_missing_and_damaged(offered, places):
-    assert [status.state for status in check("digit")] == ["missing"] * 3
-    list(get("digit"))
-    assert [status.state for status in check("digit")] == ["there", "there", "missing"]
+    assert [status.state for status in check_data("digit")] == ["missing"] * 3
+    list(get_data("digit"))
+    assert [status.state for status in check_data("digit")] == ["there", "there", "missing"]
     (places / "letters/a").write_bytes(CONTENT[:-1])
-    statuses = list(check("digit"))
+    statuses = list(check_data("digit"))
     assert statuses[0].state == "damaged"
     assert "delete it and run `daband data get digit`" in statuses[0].remedy
     assert statuses[2].remedy == "ask the authors"
-    assert next(iter(get("digit"))).action == "downloaded"  # what is damaged is fetched again
+    assert next(iter(get_data("digit"))).action == "downloaded"  # what is damaged is fetched again

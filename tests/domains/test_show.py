@@ -1,13 +1,13 @@
 import pytest
 from typer.testing import CliRunner
 
-from daband.cli.data import app
+from daband.cli.data import data_app
 from daband.domains import load
 from daband.errors import InvalidInput
 
 
 def show(*arguments):
-    return CliRunner().invoke(app, ["show", "synthetic", "--tiny", *arguments], catch_exceptions=False)
+    return CliRunner().invoke(data_app, ["show", "synthetic", "--tiny", *arguments], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("name", ["x.foo", "x", "x.png.txt", ".png"])

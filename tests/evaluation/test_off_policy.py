@@ -12,7 +12,7 @@ import daband
 from daband.domains import LoggedRounds
 from daband.evaluation import ESTIMATORS
 from daband.evaluation.cross_fitting import DensityRatio
-from daband.evaluation.intervals import Estimate, effective_sample_size, mean_estimate, normal_interval
+from daband.evaluation.intervals import MeanEstimate, effective_sample_size, mean_estimate, normal_interval
 from daband.evaluation.off_policy_estimators import (
     choose_threshold,
     direct_method,
@@ -137,7 +137,7 @@ class TestEstimators:
 
 class TestIntervals:
     def test_normal(self):
-        low, high = normal_interval(Estimate(2.0, 0.5), 0.95)
+        low, high = normal_interval(MeanEstimate(2.0, 0.5), 0.95)
         assert (low, high) == pytest.approx((2.0 - 0.979982, 2.0 + 0.979982), abs=1e-5)
 
     def test_one_value_says_nothing_of_its_error(self):

@@ -14,7 +14,7 @@ from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers
 from daband.learning.settings import ReplaySettings
 from daband.learning.stepper import take_steps
-from daband.policies import DABand, adapt_stacked, load, recipe_for
+from daband.policies import DABand, adapt_stacked, load_policy, recipe_for
 from tests.learning.one_step import assert_same_step, copies
 
 SHAPE = (3, 20, 20)
@@ -71,7 +71,7 @@ def test_a_policy_with_prefetched_batches_resumes_from_its_file_to_the_last_bit(
     episode(one, 0)
     one.adapt(4)
     one.save(tmp_path / "p.safetensors")
-    other = load(tmp_path / "p.safetensors")
+    other = load_policy(tmp_path / "p.safetensors")
     for some in (one, other):
         episode(some, 1)
         some.adapt(4)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from daband.learning.replay_buffer import ContextBuffer
-from daband.learning.runners import EagerRunner
+from daband.learning.stepper import EagerRunner
 from daband.policies import DABand, NeuralLinUCB, recipe_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: no graph to record")
@@ -74,11 +74,11 @@ def test_room_for_many_contexts_is_made_at_once_so_that_recordings_hold():
 
 
 def test_a_saved_policy_goes_on_from_the_device(tmp_path):
-    from daband.policies import load
+    from daband.policies import load_policy
 
     policy, _ = trained(cuda_graph=True)
     policy.save(tmp_path / "p.safetensors")
-    again = load(tmp_path / "p.safetensors")
+    again = load_policy(tmp_path / "p.safetensors")
     images = np.random.default_rng(5).integers(0, 256, (50, 3, 20, 20), dtype=np.uint8)
     np.testing.assert_allclose(again.decide(images).mean, policy.decide(images).mean, atol=1e-6)
     assert again.adapt()["skipped_steps"] == 0

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from daband.encoders import DomainNorm, build_encoder
-from daband.policies import DABand, load
+from daband.policies import DABand, load_policy
 
 SHAPE = (3, 20, 20)
 
@@ -76,7 +76,7 @@ def test_a_saved_policy_has_the_shapes_of_the_plain_layout_and_goes_on_to_the_la
     policy.adapt(4)
     assert policy._learner.encoder.features.layers[1].weight.is_contiguous(memory_format=torch.channels_last)
     policy.save(tmp_path / "p.safetensors")
-    again = load(tmp_path / "p.safetensors")
+    again = load_policy(tmp_path / "p.safetensors")
     for some in (policy, again):
         played(some, seed=1)
         some.adapt(4)

@@ -12,10 +12,10 @@ from torch import nn
 from daband.encoders import CustomFeatures, encoders
 from daband.encoders.contract import _filled_up
 from daband.errors import InvalidInput
-from daband.learning.runners import EagerRunner
 from daband.learning.settings import EncoderSettings, LearningSettings
+from daband.learning.stepper import EagerRunner
 from daband.objectives import Term, Weight, terms
-from daband.policies import load
+from daband.policies import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
 
 
@@ -152,7 +152,7 @@ def test_a_terms_parameters_may_grow_with_the_arms(registered, tmp_path):
 
 def again_from(policy, folder):
     policy.save(folder / "p.safetensors")
-    return load(folder / "p.safetensors")
+    return load_policy(folder / "p.safetensors")
 
 
 def test_what_an_arm_brings_depends_on_the_seed_alone():
@@ -252,7 +252,7 @@ def test_the_users_default_type_of_numbers_does_not_matter(tmp_path):
         policy = trained(make())
         policy.add_arm()
         policy.save(tmp_path / "p.safetensors")
-        again = load(tmp_path / "p.safetensors")
+        again = load_policy(tmp_path / "p.safetensors")
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from daband.learning.runners import EagerRunner, GraphRunner
+from daband.learning.stepper import EagerRunner, GraphRunner
 from tests.learning.test_batches import episode, policy
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import daband
 from daband.errors import CheckpointError
 from daband.policies import read_notes
-from daband.policies.policy import FORMAT_VERSION, read_checkpoint, write_checkpoint
+from daband.policies.policy import CHECKPOINT_VERSION, read_checkpoint, write_checkpoint
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def _rewritten(saved, change):
 
 def test_a_newer_format(saved):
     content = saved.read_bytes()
-    now = f'\\"version\\": {FORMAT_VERSION}'.encode()
+    now = f'\\"version\\": {CHECKPOINT_VERSION}'.encode()
     assert content.count(now) == 1
     saved.write_bytes(content.replace(now, now[:-1] + b"9"))
     with pytest.raises(CheckpointError, match=r"format version 9.*newer daband"):

@@ -14,7 +14,7 @@ from daband.encoders import LatentSettings
 from daband.encoders.mlp import MlpFeatures
 from daband.errors import InvalidInput
 from daband.learning.settings import EncoderSettings
-from daband.policies import load
+from daband.policies import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
 
 
@@ -53,8 +53,8 @@ def test_a_custom_module_is_trained_saved_by_its_weights_and_given_anew(tmp_path
     assert policy.recipe.encoder.name == "custom"
     policy.save(tmp_path / "p.safetensors")
     with pytest.raises(InvalidInput, match=r"p\.safetensors was saved with a custom encoder \(Net\)"):
-        load(tmp_path / "p.safetensors")
-    again = load(tmp_path / "p.safetensors", encoder=Net())
+        load_policy(tmp_path / "p.safetensors")
+    again = load_policy(tmp_path / "p.safetensors", encoder=Net())
     assert fingerprint(again) == fingerprint(policy)
     contexts, _ = problem(9)
     np.testing.assert_array_equal(again.decide(contexts, "target").mean, policy.decide(contexts, "target").mean)
@@ -96,7 +96,9 @@ def test_images_with_the_channels_last_and_grey_ones_are_images(shape, axes, tmp
     np.testing.assert_array_equal(policy.decide(given).mean, reference.decide(first).mean)
     np.testing.assert_array_equal(policy.latent(given[:3]), reference.latent(first[:3]))
     policy.save(tmp_path / "p.safetensors")
-    np.testing.assert_array_equal(load(tmp_path / "p.safetensors").decide(given).mean, reference.decide(first).mean)
+    np.testing.assert_array_equal(
+        load_policy(tmp_path / "p.safetensors").decide(given).mean, reference.decide(first).mean
+    )
 
 
 def test_a_custom_module_gets_images_as_they_are():

@@ -8,9 +8,10 @@ import torch
 
 import daband
 from daband.errors import DabandError, InvalidInput, TrainingDiverged
+from daband.learning import Recipe
 from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings, recipe_from
 from daband.objectives import Weight
-from daband.policies import DABand, NeuralLinUCB, Recipe, load, recipe_for, recipe_names
+from daband.policies import DABand, NeuralLinUCB, load_policy, recipe_for, recipe_names
 
 SHAPE, ARMS = (5,), 3
 
@@ -91,7 +92,7 @@ def test_without_target_contexts_daband_warns_and_is_neural_linucb():
 def test_a_saved_policy_goes_on_as_if_it_never_stopped(tmp_path):
     unbroken = trained(make(), episodes=6)
     trained(make(), episodes=3).save(tmp_path / "p.safetensors")
-    resumed = trained(load(tmp_path / "p.safetensors"), episodes=3, start=3)
+    resumed = trained(load_policy(tmp_path / "p.safetensors"), episodes=3, start=3)
     assert fingerprint(resumed) == fingerprint(unbroken)
     assert isinstance(resumed, DABand)
     assert resumed.recipe == unbroken.recipe
@@ -165,7 +166,7 @@ def test_an_arm_added_later_can_be_chosen_and_saved(tmp_path):
     policy.adapt()
     policy.save(tmp_path / "p.safetensors")
     contexts, _ = problem(5)
-    assert np.array_equal(load(tmp_path / "p.safetensors").decide(contexts).mean, policy.decide(contexts).mean)
+    assert np.array_equal(load_policy(tmp_path / "p.safetensors").decide(contexts).mean, policy.decide(contexts).mean)
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training():

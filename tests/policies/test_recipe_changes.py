@@ -11,7 +11,7 @@ import daband
 from daband.encoders import Features, encoders
 from daband.errors import InvalidInput
 from daband.objectives import Weight
-from daband.policies import DABand, NeuralLinUCB, load, recipe_for, recipe_names, resolve_recipe
+from daband.policies import DABand, NeuralLinUCB, load_policy, recipe_for, recipe_names, resolve_recipe
 from daband.shift import Shift
 
 SHAPE = (3, 28, 28)
@@ -49,7 +49,7 @@ def test_a_changed_policy_is_saved_in_full(tmp_path):
     recipe = {"base": "paper", "weights": {"predicted_reward": 0}, "learning": {"learning_rate": 1e-3}}
     policy = DABand(context_shape=(4,), n_arms=2, recipe=json.loads(json.dumps(recipe)), device="cpu")
     policy.save(tmp_path / "policy.safetensors")
-    assert load(tmp_path / "policy.safetensors").recipe == policy.recipe
+    assert load_policy(tmp_path / "policy.safetensors").recipe == policy.recipe
     assert policy.recipe.learning.learning_rate == 1e-3
     assert not policy.recipe.weights["predicted_reward"]
 
@@ -75,7 +75,7 @@ def test_a_recipe_in_full_is_used_as_it_is_also_from_a_file(tmp_path):
     policy = NeuralLinUCB(context_shape=(4,), n_arms=2, recipe=recipe, device="cpu")
     assert policy.recipe == recipe
     policy.save(tmp_path / "policy.safetensors")
-    assert load(tmp_path / "policy.safetensors").recipe == recipe
+    assert load_policy(tmp_path / "policy.safetensors").recipe == recipe
 
 
 def test_a_change_without_a_base_changes_the_default():
@@ -160,7 +160,7 @@ def test_what_may_differ_decides_statistics_and_terms(shift, terms, options, pri
     assert (policy.recipe.encoder.options, policy.recipe.learning.prior) == ({**options, **plain}, prior)
     assert policy.alignment.startswith("aligned by adversarial" if terms else "nothing is aligned")
     policy.save(tmp_path / "policy.safetensors")
-    loaded = load(tmp_path / "policy.safetensors")
+    loaded = load_policy(tmp_path / "policy.safetensors")
     assert (loaded.shift, loaded.recipe) == (policy.shift, policy.recipe)
 
 

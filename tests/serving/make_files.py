@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import daband
-from daband.serving.deployed import FORMAT_VERSION
+from daband.serving.deployed import EXPORT_VERSION
 from tests.serving.kinds import KINDS, contexts_of, trained
 
 FILES = Path(__file__).with_name("files")
@@ -67,12 +67,12 @@ def write(name: str, decision) -> None:
 def main() -> None:
     """Write all."""
     for kind in KEPT:
-        name = f"{kind}.v{FORMAT_VERSION}"
+        name = f"{kind}.v{EXPORT_VERSION}"
         policy, *_ = trained(kind)
         daband.export(policy, FILES / f"{name}.daband", arm_names=["none", "mail", "call"])
         contexts = contexts_of(KINDS[kind][1], 5, seed=9)
         write(name, daband.load_deployed(FILES / f"{name}.daband").decide(contexts, round_number=0))
-    name = f"linucb-table.v{FORMAT_VERSION}"
+    name = f"linucb-table.v{EXPORT_VERSION}"
     policy, pair = table_policy()
     daband.export(policy, FILES / f"{name}.daband", pair=pair, assessment={"accuracy": 0.7, "verdict": "unknown"})
     write(name, daband.load_deployed(FILES / f"{name}.daband").decide(ROWS, round_number=0))

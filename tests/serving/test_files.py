@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.serving.deployed import FORMAT, FORMAT_VERSION
+from daband.serving.deployed import EXPORT_VERSION, FORMAT
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 from tests.serving import make_files
 from tests.serving.kinds import KINDS, contexts_of, trained
@@ -81,10 +81,10 @@ def test_a_newer_format_is_refused_by_name(exported, tmp_path):
     path = tmp_path / "p.daband"
     path.write_bytes(exported)
     header, arrays = read_tensor_file(path, FORMAT)
-    newer = FileFormat("daband-deployed", "", FORMAT_VERSION + 1, 1, "")
+    newer = FileFormat("daband-deployed", "", EXPORT_VERSION + 1, 1, "")
     header = {name: value for name, value in header.items() if name not in ("digest", "version")}
     write_tensor_file(path, newer, header, arrays)
-    with pytest.raises(daband.CheckpointError, match=rf"p\.daband has format version {FORMAT_VERSION + 1}.*newer"):
+    with pytest.raises(daband.CheckpointError, match=rf"p\.daband has format version {EXPORT_VERSION + 1}.*newer"):
         daband.load_deployed(path)
 
 
@@ -206,7 +206,7 @@ def test_equal_policies_give_equal_files(tmp_path):
 
 
 def test_a_kept_file_of_every_kind():
-    kinds = {path.name.split(".")[0] for path in KEPT if path.name.endswith(f".v{FORMAT_VERSION}.daband")}
+    kinds = {path.name.split(".")[0] for path in KEPT if path.name.endswith(f".v{EXPORT_VERSION}.daband")}
     assert kinds == {*make_files.KEPT, "linucb-table"}
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import daband
 from daband.encoders import LatentSettings
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
+from daband.learning import Recipe
 from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings
 from daband.objectives import Weight
-from daband.policies import DABand, Recipe
+from daband.policies import DABand
 
 BASE = Recipe(
     weights={"source_cross_entropy": Weight(1.0)},

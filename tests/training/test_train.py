@@ -60,7 +60,7 @@ def test_a_target_of_fewer_contexts_is_shown_as_far_as_it_goes(pair, monkeypatch
         source=(contexts, np.arange(25) % 2), target=contexts, target_test=(contexts, np.arange(25) % 2)
     ).target
     policy, seen = make(pair), []
-    monkeypatch.setattr(policy, "observe_target", lambda batch: seen.append(len(batch)))
+    monkeypatch.setattr(policy, "observe_target", lambda batch, domain: seen.append(len(batch)))
     run = daband.train(policy, source=pair.source, target=target, episodes=4, episode_length=10)
     assert run.rounds == 40
     assert seen == [10, 10, 5]

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from daband.checks import made_up_scores
 from daband.linear.arm_frequencies import calibrated_scale
 from daband.trust.assessment import rewards_to_ask, verdict_of
 from daband.trust.diagnostics import (
@@ -16,6 +15,7 @@ from daband.trust.diagnostics import (
     outside_support,
     projected,
 )
+from tests.trust.conftest import made_up_scores
 
 
 def draws(n, *, moved=0.0, stretched=1.0, seed=0, d=6):

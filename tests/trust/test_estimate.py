@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import daband
-from daband.checks import made_up_scores
 from daband.shift import Shift, default_shift
 from daband.trust.estimate import ALONE, MISSED, estimate_target
 from daband.trust.explanations import Explanation, explanations_of, in_source_units
+from tests.trust.conftest import made_up_scores
 
 
 def readings(scores, policies=None):

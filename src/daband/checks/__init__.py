@@ -1,12 +1,11 @@
-"""Conformance checks that any policy, term, encoder, pair or estimator must pass; public, for a user's own too."""
+"""Conformance checks that any policy, term, encoder or pair must pass; public, for a user's own too."""
 
 from daband.checks.encoders import ENCODER_CHECKS, check_encoder
-from daband.checks.estimators import check_estimator, made_up_scores
 from daband.checks.pairs import PAIR_CHECKS, check_pair
 from daband.checks.policies import POLICY_CHECKS, MakePolicy, check_policy
 from daband.checks.terms import TERM_CHECKS, check_term
 
 __all__ = [
-    "ENCODER_CHECKS", "PAIR_CHECKS", "POLICY_CHECKS", "TERM_CHECKS", "MakePolicy", "check_encoder", "check_estimator",
-    "check_pair", "check_policy", "check_term", "made_up_scores",
+    "ENCODER_CHECKS", "PAIR_CHECKS", "POLICY_CHECKS", "TERM_CHECKS", "MakePolicy", "check_encoder",
+    "check_pair", "check_policy", "check_term",
 ]  # fmt: skip

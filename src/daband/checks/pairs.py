@@ -20,7 +20,7 @@ from daband.errors import InvalidInput
 
 __all__ = [
     "PAIR_CHECKS", "check_finite_contexts", "check_names", "check_no_target_rewards_in_reach", "check_order",
-    "check_pair", "check_registered_pair", "check_rewards", "check_shapes", "check_source_test",
+    "check_pair", "check_registered_pair", "check_reward_values", "check_shapes", "check_source_test",
 ]  # fmt: skip
 
 PAIR_CHECKS = Checks()
@@ -68,7 +68,7 @@ def check_finite_contexts(pair: Pair) -> None:
 
 
 @PAIR_CHECKS.add
-def check_rewards(pair: Pair) -> None:
+def check_reward_values(pair: Pair) -> None:
     """Rewards lie in the pair's range, where it has one; with one-hot feedback one arm pays 1 and the others 0."""
     low, high = (-np.inf, np.inf) if pair.reward_range == "auto" else pair.reward_range
     tables: list[tuple[str, AnyArray]] = []

@@ -20,10 +20,11 @@ from typing import Protocol
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray
 from daband.checks.rules import Checks
 from daband.errors import InvalidInput
-from daband.policies import Policy, RewardedDecision, RewardRange, RidgePolicy, load
+from daband.policies import Policy, RewardedDecision, RidgePolicy, load_policy
 
 __all__ = ["POLICY_CHECKS", "MakePolicy", "check_policy"]
 
@@ -81,7 +82,7 @@ def reloaded(policy: Policy) -> Policy:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
         policy.save(path)
-        return load(path)
+        return load_policy(path)
 
 
 def fingerprint(policy: Policy) -> dict[str, bytes]:

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from daband.cli.running import say
-from daband.domains import check, data_directory, get, listing, load, pairs, resources
+from daband.cli.output import say
+from daband.domains import check_data, data_directory, data_of, get_data, list_data, load, pairs
 from daband.errors import InvalidInput
 
-__all__ = ["app"]
+__all__ = ["data_app"]
 
-app = typer.Typer(
+data_app = typer.Typer(
     name="data",
     help="Pairs of domains: list them, check and get their data, see examples.",
     no_args_is_help=True,
@@ -29,7 +29,7 @@ _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": "red"}
 
 
-@app.command("list", epilog="Example: daband --plugin mine.py data list --all")
+@data_app.command("list", epilog="Example: daband --plugin mine.py data list --all")
 def list_command(
     everything: Annotated[
         bool, typer.Option("--all", help="Also the ordered pairs of amazon, handwritten and so on, one by one.")
@@ -41,7 +41,7 @@ def list_command(
     for heading in ("what", "data", "options"):
         table.add_column(heading, overflow="fold")
     hidden = 0
-    for record in listing():
+    for record in list_data():
         if "/" in record.name and not everything:
             hidden += 1
             continue
@@ -53,16 +53,16 @@ def list_command(
     say(console, f"data directory: {data_directory()}", style="dim")
 
 
-@app.command("check", epilog="Example: daband data check amazon/books-dvd")
+@data_app.command("check", epilog="Example: daband data check amazon/books-dvd")
 def check_command(
     names: Annotated[list[str] | None, typer.Argument(help="Pairs; without any, every pair that reads files.")] = None,
 ) -> None:
     """Say what is there, what is missing or damaged, where to get it and under which licence."""
-    wanted = names or [name for name in pairs.names() if "/" not in name and resources(name)]
+    wanted = names or [name for name in pairs.names() if "/" not in name and data_of(name)]
     damaged = False
     say(console, f"data directory: {data_directory()}", style="dim")
     for name in wanted:
-        statuses = list(check(name))
+        statuses = list(check_data(name))
         console.print(f"[bold]{name}[/bold]")
         if not statuses:
             console.print("  needs nothing from outside")
@@ -83,7 +83,7 @@ def check_command(
         raise typer.Exit(1)
 
 
-@app.command("get", epilog="Example: daband data get amazon/books-dvd")
+@data_app.command("get", epilog="Example: daband data get amazon/books-dvd")
 def get_command(
     names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")],
 ) -> None:
@@ -91,7 +91,7 @@ def get_command(
     by_hand = False
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     for name in names:
-        if not resources(name):
+        if not data_of(name):
             console.print(f"{name} needs nothing from outside")
         with Progress(*columns, console=console, transient=True) as bar:
             lines: dict[str, TaskID] = {}
@@ -101,7 +101,7 @@ def get_command(
                     lines[what] = bar.add_task(what)
                 bar.update(lines[what], completed=done, total=total or None)
 
-            for fetched in get(name, progress=show):
+            for fetched in get_data(name, progress=show):
                 say(console, f"{fetched.action}: {fetched.resource.what}")
                 if fetched.action == "by hand":
                     by_hand = True
@@ -111,7 +111,7 @@ def get_command(
         raise typer.Exit(1)
 
 
-@app.command("show", epilog="Example: daband data show amazon/books-dvd --out examples.png")
+@data_app.command("show", epilog="Example: daband data show amazon/books-dvd --out examples.png")
 def show_command(
     name: Annotated[str, typer.Argument(help="The pair.")],
     out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .svg, .pdf or .jpg.")] = None,

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.running import say
+from daband.cli.output import say
 from daband.domains import Columns, FilesRead, LoggedDomain, Pair, column_differences, from_table, read_files
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
@@ -72,7 +72,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
         files = {name: given.pop(name) for name in file_parameters}
         named = {name: value for name, value in files.items() if value not in (None, [], 64)}
         if not named:
-            if given["name"] is None:
+            if given["name"] is None and own["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
             command(**given)
             return
@@ -82,7 +82,8 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
             missing = "target" if files["source"] else "source"
             raise InvalidInput(f"--{missing} is needed as well: --source old.csv --target new.csv")
         out = given.get("out") or Path("runs") / _label(files["source"], files["target"])
-        given["out"] = out
+        if "out" in own:
+            given["out"] = out
         given["name"] = str(_settle(files, out, command.__name__.removesuffix("_command")))
         command(**given)
 

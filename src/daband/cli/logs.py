@@ -15,7 +15,8 @@ from rich.markup import escape
 import daband
 from daband.cli.files import table_as_log
 from daband.cli.options import log_columns, named_as_options
-from daband.cli.running import rows_bar, say, warnings_on
+from daband.cli.output import say
+from daband.cli.running import rows_bar, warnings_on
 from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
 from daband.experiments import checked_method, decimals, policy_class, policy_folder
@@ -165,13 +166,13 @@ def _new(
     if arms is None:
         raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never pulled")
     checked_method(method)
-    found = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
-    settings: dict[str, Any] = {"context_shape": found.context_shape, "n_arms": arms, "reward_range": "auto"}
+    rounds = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
+    settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms, "reward_range": "auto"}
     kind = policy_class(method)
     if half_life is not None:
         settings["half_life"] = half_life
     if method.endswith("-p"):
-        settings["transform"] = daband.PCA(min(64, found.context_shape[0]))
+        settings["transform"] = daband.PCA(min(64, rounds.context_shape[0]))
     elif kind.scale_matters:
         settings["transform"] = daband.Standardise()
     return kind(**settings)
@@ -231,7 +232,7 @@ def evaluate_log_command(
         for path, rounds in plain.unrewarded.items():
             say(console, f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
         with plain.errors_name_originals():
-            found = compare_estimators(
+            estimates = compare_estimators(
                 valued,
                 plain.files,
                 names,
@@ -241,7 +242,7 @@ def evaluate_log_command(
                 on_damaged="skip" if skip_damaged else "refuse",
                 progress=show,
             )
-    for estimate in found.values():
+    for estimate in estimates.values():
         digits = decimals(estimate.value, estimate.low, estimate.high)
         console.print(
             f"{estimate.estimator}: [bold]{estimate.value:.{digits}f}[/bold], {100 * estimate.confidence:g}% interval "
@@ -253,7 +254,7 @@ def evaluate_log_command(
         for warning in estimate.warnings:
             console.print(f"[yellow]warning[/yellow]   {escape(warning)}", highlight=False, soft_wrap=True)
     if place is not None:
-        records = [estimate.as_dict() for estimate in found.values()]
+        records = [estimate.as_dict() for estimate in estimates.values()]
         write_text(place, json.dumps({"log": log, "estimates": records}, indent=2) + "\n")
         say(console, f"Written: {place}")
 
@@ -265,8 +266,8 @@ def _policy(path: Path) -> tuple[Policy, Path | None]:
 
     if not path.is_dir():
         return load(path, device="cpu"), None
-    found = policy_folder(path)
-    loaded = load(found.policy_file, device="cpu")
+    place = policy_folder(path)
+    loaded = load(place.policy_file, device="cpu")
     if loaded.arm_names is None:
-        loaded.arm_names = found.arm_names
-    return loaded, found.path
+        loaded.arm_names = place.arm_names
+    return loaded, place.path

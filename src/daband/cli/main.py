@@ -19,10 +19,10 @@ from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
-from daband.cli.running import continue_command, run_all, say, warnings_on
+from daband.cli.output import method_table, profiled, say
+from daband.cli.running import continue_command, run_all, warnings_on
 from daband.cli.serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli.studies import ablate, sweep
-from daband.cli.tables import comparison_table, profiled
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
 from daband.errors import DabandError
 from daband.experiments import (
@@ -50,7 +50,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.app, name="data")
+app.add_typer(data.data_app, name="data")
 console = Console()
 
 Committee = Annotated[
@@ -157,7 +157,7 @@ app.command()(sweep)
 app.command("continue")(continue_command)
 app.command("audit")(audit_command)
 app.command("choose")(takes_files(choose_command))
-app.command("assess")(assess_command)
+app.command("assess")(takes_files(assess_command))
 app.command("fit-log")(fit_log_command)
 app.command("evaluate-log")(evaluate_log_command)
 app.command("export")(export_command)
@@ -223,7 +223,7 @@ def _compare(
     title += _resolved(experiment, specs)
 
     def show(records: Records) -> None:
-        console.print(comparison_table(title, summarise(records), arms=records[0].get("class_names") or ()))
+        console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
     records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
     show([record for record in records if record["folder"] in asked])
@@ -257,9 +257,9 @@ def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
 def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
-    options = {key: own for spec in specs[:1] for key, own in spec.pair_options.items() if key != "digest"}
-    told = [f"{key} = {own}" for key, own in options.items() if given.get(key) != own]
-    return f" ({', '.join(told)})" if told else ""
+    options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
+    differing = [f"{key} = {value}" for key, value in options.items() if given.get(key) != value]
+    return f" ({', '.join(differing)})" if differing else ""
 
 
 def _written(folder: Path, pair: str | None = None) -> Path:
@@ -278,7 +278,7 @@ _EXAMPLES = {
     "continue": "daband continue runs/market --rounds 500",
     "audit": "daband audit market/ --answers questions.csv",
     "choose": "daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market",
-    "assess": "daband assess market/ --required 3.5",
+    "assess": "daband assess market/ --required 3.5; of a saved policy: daband assess p.safetensors --on market.toml",
     "fit-log": "daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors",
     "evaluate-log": "daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips",
     "export": "daband export market market.daband --epsilon 0.1",

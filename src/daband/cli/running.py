@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from daband.cli.options import Jobs
-from daband.cli.progress import CONTINUING, watch
+from daband.cli.output import CONTINUING, say, watch
 from daband.experiments import (
     TARGET_ACCURACY,
     BenchError,
@@ -41,16 +41,11 @@ from daband.experiments import (
 from daband.report import Mean
 
 __all__ = [
-    "Terminated", "continue_command", "interrupted_exit", "interruptible", "report_hint", "rows_bar", "run_all", "say",
+    "Terminated", "continue_command", "interrupted_exit", "interruptible", "report_hint", "rows_bar", "run_all",
     "warnings_on",
 ]  # fmt: skip
 
 T = TypeVar("T")
-
-
-def say(console: Console, text: str, *, style: str | None = None) -> None:
-    """Print a line: no markup (a folder may be called ``[v2]``), no colours of rich's own, no breaks inside a path."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def run_all(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from daband.cli.running import say
+from daband.cli.output import say
 from daband.errors import DataError, InvalidInput
 from daband.files import check_writable, read_json
 
@@ -42,21 +42,21 @@ def export_command(
     from daband.serving import export, load_deployed
 
     console = Console()
-    found = policy_folder(folder)
+    place = policy_folder(folder)
     pair = None
     if data:
         try:
-            pair = found.load_pair()
+            pair = place.load_pair()
         except DataError as error:
             raise DataError(f"{error}. With --no-data the policy is exported without what monitoring needs") from None
-    policy = load(found.policy_file, device="cpu")
+    policy = load(place.policy_file, device="cpu")
     export(
         policy,
         file,
         pair=pair,
         domain=domain,
-        arm_names=policy.arm_names or found.arm_names,
-        assessment=None if found.assessment_file is None else read_json(found.assessment_file),
+        arm_names=policy.arm_names or place.arm_names,
+        assessment=None if place.assessment_file is None else read_json(place.assessment_file),
         epsilon=epsilon,
         explore=explore or ("greedy" if epsilon else None),
         least_rounds=least_rounds,

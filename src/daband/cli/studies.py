@@ -12,7 +12,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem, whole_numbers
-from daband.cli.running import interrupted_exit, report_hint, run_all, say
+from daband.cli.output import say
+from daband.cli.running import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
 from daband.experiments import (
     BASES,
@@ -20,10 +21,10 @@ from daband.experiments import (
     TARGET_ACCURACY,
     TARGET_VALUE,
     AblationRow,
-    Choice,
     Metric,
     Point,
     Records,
+    SweepChoice,
     ablation_rows,
     ablation_runs,
     choices,
@@ -84,11 +85,11 @@ def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
     for row in rows:
         cells = ["", "", "", ""]
         if row.paired is not None:
-            known = row.paired.n > 1
+            several = row.paired.n > 1
             cells = [
                 f"{row.paired.difference:+,.{digits}f}",
-                f"{row.paired.low:+,.{digits}f} to {row.paired.high:+,.{digits}f}" if known else "",
-                p_text(row.paired.p_value) if known else "",
+                f"{row.paired.low:+,.{digits}f} to {row.paired.high:+,.{digits}f}" if several else "",
+                p_text(row.paired.p_value) if several else "",
                 "" if row.p_holm is None else p_text(row.p_holm),
             ]
         score = Mean(row.score, row.score_spread, len(row.seeds)).text(digits)
@@ -133,7 +134,7 @@ def sweep(
     specs = sweep_runs(experiment, grid=values, method=method, seeds=numbers)
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
-    def show(records: Records) -> tuple[list[Point], list[Choice]]:
+    def show(records: Records) -> tuple[list[Point], list[SweepChoice]]:
         points = sweep_points(records, _measured(records, folder, console))
         picked = choices(points)
         for pair in dict.fromkeys(point.pair for point in points):
@@ -184,7 +185,7 @@ def _metric(points: list[Point]) -> Metric:
     return next(metric for metric in (TARGET_ACCURACY, TARGET_VALUE) if metric.field == points[0].metric)
 
 
-def _choices_table(picked: list[Choice], select: str, metric: Metric) -> Table:
+def _choices_table(picked: list[SweepChoice], select: str, metric: Metric) -> Table:
     name, digits = metric.name.removeprefix("target "), metric.digits(*(choice.score for choice in picked))
     table = Table(title="what each rule picks", caption=f"ranks: Spearman's correlation of the rule with the {name}")
     table.add_column("rule", no_wrap=True)

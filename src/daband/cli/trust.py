@@ -15,8 +15,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import daband
 from daband.cli.options import Name, Overrides, stem
-from daband.cli.running import interrupted_exit, interruptible, say, warnings_on
+from daband.cli.output import say
+from daband.cli.running import interrupted_exit, interruptible, warnings_on
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
 from daband.experiments import (
@@ -38,13 +40,25 @@ __all__ = ["assess_command", "assessed_line", "audit_command", "choose_command"]
 
 
 def assess_command(
-    folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs; seeds are a committee.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A run, a choice, a folder of runs (seeds are a committee), or with data a saved policy."),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--on", help="The data of a saved policy: a TOML file or a preset, in place of files.")
+    ] = None,
     required: Annotated[
         float | None, typer.Option(help="What the value has to reach; by default that of the best constant arm.")
     ] = None,
 ) -> None:
-    """Estimate how good finished runs are in the target, without a reward from there, and whether to hand them over."""
+    """Estimate how good finished runs are in the target, without a reward from there, and whether to hand them over.
+
+    A tenth of the source's rows stands for rounds that a saved policy never learned from: see to it that it did not.
+    """
     console = Console()
+    if folder.is_file() or name is not None:
+        _assess_saved(console, folder, name, required)
+        return
     with warnings_on(console), console.status("Scoring contexts of both domains ..."):
         runs = assess_runs(folder, required=required)
     if len(runs) > 1:
@@ -55,6 +69,27 @@ def assess_command(
         say(console, str(run.assessment))
     written = runs[0].path / "assessment.json" if len(runs) == 1 else folder / "*" / "assessment.json"
     say(console, f"Written: {written}")
+
+
+def _assess_saved(console: Console, path: Path, name: str | None, required: float | None) -> None:
+    """Assess a policy that ``policy.save`` or ``daband fit-log`` wrote, on data that are named beside it."""
+    if name is None:
+        raise InvalidInput(f"{path} is a saved policy: name its data, --source old.csv --target new.csv ..., or --on")
+    if not path.is_file():
+        raise InvalidInput(f"{path} is no saved policy; the data of a folder are known: leave --on and files out")
+    experiment = load_experiment(name)
+    policy = daband.load(path, device="cpu")
+    options = dict(experiment.pair_options)
+    if policy.table is not None:  # the policy reads rows as it learned to
+        options["transform"] = policy.table
+    with warnings_on(console), console.status("Scoring contexts of both domains ..."):
+        pair = load(experiment.pairs()[0], **options)
+        if pair.source_test is None:
+            raise InvalidInput(f"{name} keeps no rounds of the source apart (source_test), which assess needs")
+        found = daband.assess(
+            [policy], source=pair.source_test, target=pair.target, required=required, arm_names=pair.class_names
+        )
+    say(console, str(found))
 
 
 def assessed_line(run: AssessedRun) -> str:
@@ -77,9 +112,9 @@ def _table_assess(runs: list[AssessedRun]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict")
     for run in runs:
-        found = run.assessment
-        verdict = f"{found.verdict} {found.audit_rewards} rewards" if found.audit_rewards else found.verdict
-        table.add_row(escape(run.spec.label), *(_short(n) for n in (found.value, found.low, found.required)), verdict)
+        view = run.assessment
+        verdict = f"{view.verdict} {view.audit_rewards} rewards" if view.audit_rewards else view.verdict
+        table.add_row(escape(run.spec.label), *(_short(n) for n in (view.value, view.low, view.required)), verdict)
     return table
 
 
@@ -121,8 +156,8 @@ def audit_command(
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
         with warnings_on(console):
-            found = answer_audit(place, answers, replace=replace)
-        _show(console, found, folder)
+            answered = answer_audit(place, answers, replace=replace)
+        _show(console, answered, folder)
         return
     if replace:
         raise InvalidInput("--replace goes with --answers: it says that these answers count, not earlier ones")
@@ -248,7 +283,7 @@ def choose_command(
 @contextmanager
 def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
     """A bar on a terminal, a line now and then in a log; both with the time left."""
-    told, note = 0.0, ""
+    printed, note = 0.0, ""
 
     def say_note(now: CandidateProgress) -> None:
         nonlocal note
@@ -257,10 +292,10 @@ def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
             say(console, f"Note: {note}.")
 
     def line(now: CandidateProgress) -> None:
-        nonlocal told
+        nonlocal printed
         say_note(now)
-        if now.share - told >= _QUIET_SHARE:
-            told = now.share
+        if now.share - printed >= _QUIET_SHARE:
+            printed = now.share
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
             say(console, f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
 

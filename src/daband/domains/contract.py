@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
@@ -29,12 +30,7 @@ from daband.shift import Shift, as_shift
 if TYPE_CHECKING:
     from daband.table_transform import TableTransform
 
-__all__ = [
-    "About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "RewardDomain", "RewardRange",
-    "Rounds",
-]  # fmt: skip
-
-RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
+__all__ = ["About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "RewardDomain", "Rounds"]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from daband.domains.registry import Resource, data_directory, find, pairs
 from daband.errors import DataError, InvalidInput
 
 __all__ = [
-    "DownloadProgress", "Fetched", "PairRecord", "Resource", "ResourceStatus", "check", "download", "get", "listing",
-    "resources", "unpack",
+    "DownloadProgress", "Fetched", "PairRecord", "Resource", "ResourceStatus", "check_data", "data_of", "download",
+    "get_data", "list_data", "unpack",
 ]  # fmt: skip
 
 
@@ -58,12 +58,12 @@ class PairRecord:
     options: tuple[str, ...]
 
 
-def resources(name: str) -> tuple[Resource, ...]:
+def data_of(name: str) -> tuple[Resource, ...]:
     """What a pair reads from the data directory; nothing for one that needs nothing from outside."""
     return pairs.get(name).resources
 
 
-def listing() -> Iterator[PairRecord]:
+def list_data() -> Iterator[PairRecord]:
     """Every registered pair, and whether its data are there."""
     for name in pairs.names():
         entry = pairs.get(name)
@@ -74,10 +74,10 @@ def listing() -> Iterator[PairRecord]:
         )
 
 
-def check(name: str, *, directory: Path | None = None) -> Iterator[ResourceStatus]:
+def check_data(name: str, *, directory: Path | None = None) -> Iterator[ResourceStatus]:
     """Look at every resource of a pair; those with a known checksum are read and compared."""
     root = data_directory() if directory is None else directory
-    for resource in resources(name):
+    for resource in data_of(name):
         path = find(resource.places, directory=root)
         if path is None:
             yield ResourceStatus(name, resource, "missing", root / resource.places[0])
@@ -137,13 +137,15 @@ class Fetched:
     path: Path
 
 
-def get(name: str, *, directory: Path | None = None, progress: DownloadProgress | None = None) -> Iterator[Fetched]:
+def get_data(
+    name: str, *, directory: Path | None = None, progress: DownloadProgress | None = None
+) -> Iterator[Fetched]:
     """Download what a pair needs and is not there; yields a record per resource as it is done."""
     root = data_directory() if directory is None else directory
-    for resource in resources(name):
-        found = find(resource.places, directory=root)
-        if found is not None and is_whole(found, resource):
-            yield Fetched(resource, "there already", found)
+    for resource in data_of(name):
+        place = find(resource.places, directory=root)
+        if place is not None and is_whole(place, resource):
+            yield Fetched(resource, "there already", place)
         elif not resource.url:
             yield Fetched(resource, "by hand", root / resource.places[0])
         else:
@@ -156,13 +158,13 @@ def _fetch(resource: Resource, root: Path, progress: DownloadProgress | None) ->
     if not resource.unpack_into:
         return target
     unpack(target, root / resource.unpack_into)
-    found = find(resource.places, directory=root)
-    if found is None:
+    place = find(resource.places, directory=root)
+    if place is None:
         raise DataError(
             f"{target} was unpacked, but {root / resource.places[0]} is not in it; is {resource.url} right?"
         )
     target.unlink()
-    return found
+    return place
 
 
 def download(
@@ -211,11 +213,11 @@ def download(
             f"{url} ended after {part.stat().st_size} of {total} bytes; run the same command again to go on from there"
         )
     if md5:
-        found = md5_of(part)
-        if found != md5:
+        digest = md5_of(part)
+        if digest != md5:
             part.unlink()
             raise DataError(
-                f"{url} has the wrong checksum: md5 {found}, expected {md5}. It was removed; try again later"
+                f"{url} has the wrong checksum: md5 {digest}, expected {md5}. It was removed; try again later"
             )
     return part.replace(target)
 

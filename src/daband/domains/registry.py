@@ -70,9 +70,9 @@ class PairEntry:
 
     def check_options(self, names: Iterable[str]) -> None:
         """Raise where one of these is no option of the pair."""
-        known = self.options()
-        for name in sorted(set(names) - {*known, "tiny"}):  # every pair has a tiny twin
-            hint, listed = did_you_mean(name, known), ", ".join(known) or "none"
+        options = self.options()
+        for name in sorted(set(names) - {*options, "tiny"}):  # every pair has a tiny twin
+            hint, listed = did_you_mean(name, options), ", ".join(options) or "none"
             raise InvalidInput(f"pair {self.name!r} has no option {name!r}{hint} (its options: {listed})")
 
 
@@ -156,12 +156,12 @@ def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | 
 
 def need(candidates: Sequence[str], *, pair: str, directory: Path | None = None) -> Path:
     """Like ``find``; when nothing is there, an error that says what is missing and where it would be looked for."""
-    found = find(candidates, directory=directory)
-    if found is None:
+    place = find(candidates, directory=directory)
+    if place is None:
         root = data_directory() if directory is None else directory
         names = " or ".join(candidates)
         raise DataError(
             f"{pair} needs {names} below the data directory {root}. `daband data check {pair}` says where to get it; "
             f"set DABAND_DATA to use another directory"
         )
-    return found
+    return place

@@ -9,23 +9,23 @@ from typing import NamedTuple
 
 from daband.arrays import FloatArray
 
-__all__ = ["Estimate", "RunningMean", "WeightSums", "effective_sample_size", "mean_estimate", "normal_interval"]
+__all__ = ["MeanEstimate", "RunningMean", "WeightSums", "effective_sample_size", "mean_estimate", "normal_interval"]
 
 
-class Estimate(NamedTuple):
+class MeanEstimate(NamedTuple):
     """A value and its standard error."""
 
     value: float
     error: float
 
 
-def mean_estimate(values: FloatArray) -> Estimate:
+def mean_estimate(values: FloatArray) -> MeanEstimate:
     """The mean of independent values (n,); with one value its error is infinite."""
     n = len(values)
-    return Estimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf)
+    return MeanEstimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf)
 
 
-def normal_interval(estimate: Estimate, confidence: float) -> tuple[float, float]:
+def normal_interval(estimate: MeanEstimate, confidence: float) -> tuple[float, float]:
     """The interval that holds the truth with probability ``confidence`` where the estimate is normal."""
     reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * estimate.error
     return estimate.value - reach, estimate.value + reach
@@ -56,9 +56,9 @@ class RunningMean:
         self.n = together
 
     @property
-    def estimate(self) -> Estimate:
+    def estimate(self) -> MeanEstimate:
         """The mean and its standard error."""
-        return Estimate(self.mean, math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else math.inf)
+        return MeanEstimate(self.mean, math.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else math.inf)
 
 
 @dataclass(frozen=True)

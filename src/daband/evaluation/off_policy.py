@@ -16,7 +16,7 @@ from daband.domains import Columns, Contexts, ParquetLog, TableTransform, opened
 from daband.errors import InvalidInput
 from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
 from daband.evaluation.intervals import (
-    Estimate,
+    MeanEstimate,
     WeightSums,
     effective_sample_size,
     mean_estimate,
@@ -315,7 +315,7 @@ class _Facts:
     """Parts of the log that could not be read."""
 
     def describe(
-        self, name: str, estimate: Estimate, *, weights: WeightSums, kept: WeightSums, average: Estimate
+        self, name: str, estimate: MeanEstimate, *, weights: WeightSums, kept: WeightSums, average: MeanEstimate
     ) -> LogEstimate:
         """The estimate with its interval and warnings; ``kept`` are the weights with those left out at 0."""
         low, high = normal_interval(estimate, self.confidence)
@@ -335,7 +335,9 @@ class _Facts:
             domain=self.domain,
         )
 
-    def _warnings(self, estimator: str, weights: WeightSums, kept: WeightSums, average: Estimate) -> tuple[str, ...]:
+    def _warnings(
+        self, estimator: str, weights: WeightSums, kept: WeightSums, average: MeanEstimate
+    ) -> tuple[str, ...]:
         """Reasons to doubt the estimate: few rounds that count, arms or contexts that the log does not have."""
         reasons = []
         unseen = np.flatnonzero((self.plays == 0) & (self.shares > _NEGLIGIBLE))
@@ -394,7 +396,7 @@ def _unlike_target(ratio: FloatArray, mass: float) -> str:
 
 def _estimate(
     estimator: str, rewards: FloatArray, weights: FloatArray, fitted: CrossFitted, *, paired: bool
-) -> tuple[Estimate, FloatArray]:
+) -> tuple[MeanEstimate, FloatArray]:
     """The estimate, and the weights (n,) that it uses."""
     predicted, direct = fitted.predicted, fitted.direct
     if estimator == "dm":

@@ -17,7 +17,7 @@ import numpy as np
 
 from daband.arrays import FloatArray, IntArray
 from daband.errors import InvalidInput
-from daband.evaluation.intervals import Estimate, mean_estimate
+from daband.evaluation.intervals import MeanEstimate, mean_estimate
 
 __all__ = [
     "THRESHOLDS", "choose_threshold", "direct_method", "doubly_robust", "importance_weights", "inverse_propensity",
@@ -44,38 +44,38 @@ def importance_weights(probabilities: FloatArray, arms: IntArray, propensities: 
     return weights
 
 
-def direct_method(direct: FloatArray, model_error: float = 0.0) -> Estimate:
+def direct_method(direct: FloatArray, model_error: float = 0.0) -> MeanEstimate:
     """What the reward model expects; biased as far as the model is wrong, and the error does not show that.
 
     ``model_error`` is the part of the standard error that comes from the rewards which the model was fitted to.
     """
     estimate = mean_estimate(direct)
-    return Estimate(estimate.value, math.hypot(estimate.error, model_error))
+    return MeanEstimate(estimate.value, math.hypot(estimate.error, model_error))
 
 
-def inverse_propensity(rewards: FloatArray, weights: FloatArray) -> Estimate:
+def inverse_propensity(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
     """Weighted rewards: unbiased, with a variance that grows with the largest weights."""
     return mean_estimate(weights * rewards)
 
 
-def self_normalised(rewards: FloatArray, weights: FloatArray) -> Estimate:
+def self_normalised(rewards: FloatArray, weights: FloatArray) -> MeanEstimate:
     """The weighted mean of rewards; its error by the delta method (Swaminathan, Joachims 2015)."""
     total = float(weights.sum())
     if total == 0.0:  # the policy takes no arm that was logged
-        return Estimate(float("nan"), float("inf"))
+        return MeanEstimate(float("nan"), float("inf"))
     value = float(weights @ rewards) / total
-    return Estimate(value, mean_estimate(weights * (rewards - value) / weights.mean()).error)
+    return MeanEstimate(value, mean_estimate(weights * (rewards - value) / weights.mean()).error)
 
 
 def doubly_robust(
     rewards: FloatArray, weights: FloatArray, predicted: FloatArray, direct: FloatArray, *, paired: bool = True
-) -> Estimate:
+) -> MeanEstimate:
     """The direct method plus the weighted error of its model (Dudik, Langford, Li 2011)."""
     correction = weights * (rewards - predicted)
     if paired:
         return mean_estimate(direct + correction)
     first, second = mean_estimate(direct), mean_estimate(correction)
-    return Estimate(first.value + second.value, math.hypot(first.error, second.error))
+    return MeanEstimate(first.value + second.value, math.hypot(first.error, second.error))
 
 
 def switch_doubly_robust(
@@ -86,7 +86,7 @@ def switch_doubly_robust(
     *,
     threshold: float,
     paired: bool = True,
-) -> Estimate:
+) -> MeanEstimate:
     """Doubly robust where weights are at most ``threshold``, else the direct method (Wang, Agarwal, Dudik 2017)."""
     kept = np.where(weights <= threshold, weights, 0.0)
     return doubly_robust(rewards, kept, predicted, direct, paired=paired)

@@ -17,7 +17,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray, check_memory
 from daband.domains import LoggedRounds, LogPart, ParquetLog
 from daband.errors import DataError
 from daband.evaluation.cross_fitting import FOLDS, check_rows
-from daband.evaluation.intervals import Estimate, RunningMean, WeightSums
+from daband.evaluation.intervals import MeanEstimate, RunningMean, WeightSums
 from daband.evaluation.off_policy_estimators import THRESHOLDS, importance_weights
 from daband.evaluation.off_policy_inputs import Probabilities, probabilities
 from daband.linear import RewardModel, RidgeSums, feature_map, fold_numbers, needs_components, sampled_places
@@ -153,11 +153,11 @@ class LogSums:
             if weights[row] > self.largest[place]:
                 self.largest[place], self.largest_row[place] = weights[row], first + row
 
-    def estimate(self, estimator: str) -> tuple[Estimate, WeightSums]:
+    def estimate(self, estimator: str) -> tuple[MeanEstimate, WeightSums]:
         """The estimate, and the weights that it uses."""
         if estimator == "dm":
             found = self.direct.estimate
-            return Estimate(found.value, math.hypot(found.error, self.model_error)), self._even()
+            return MeanEstimate(found.value, math.hypot(found.error, self.model_error)), self._even()
         if estimator == "ips":
             return self.weighted.estimate, self.kept()
         if estimator == "snips":
@@ -178,17 +178,17 @@ class LogSums:
     def _even(self) -> WeightSums:
         return WeightSums(float(self.n), float(self.n), 1.0, 0)
 
-    def _self_normalised(self) -> Estimate:
+    def _self_normalised(self) -> MeanEstimate:
         if self.weight.mean == 0.0:
-            return Estimate(math.nan, math.inf)
+            return MeanEstimate(math.nan, math.inf)
         value = self.weighted.mean / self.weight.mean
         apart = value - self.origin
         squares, first, second = self.reward_sums
         spread = max(0.0, float(second - 2.0 * apart * first + apart**2 * squares))
         error = math.sqrt(spread / (self.n - 1) / self.n) / self.weight.mean if self.n > 1 else math.inf
-        return Estimate(value, error)
+        return MeanEstimate(value, error)
 
-    def _switch(self) -> tuple[Estimate, WeightSums]:
+    def _switch(self) -> tuple[MeanEstimate, WeightSums]:
         """``switch_doubly_robust`` with the threshold of ``choose_threshold``."""
         below = {name: np.cumsum(values) for name, values in self.bins.items()}
         n = self.n
@@ -203,7 +203,7 @@ class LogSums:
             left = float(self.bins["size"][place + 1 :].sum())
             bound = error**2 + min(left / n, self.largest_residual) ** 2
             if bound < lowest:
-                best, lowest = (Estimate(mean, error), self.kept(place + 1)), bound
+                best, lowest = (MeanEstimate(mean, error), self.kept(place + 1)), bound
         if best is None:  # a single round, whose error is infinite
             return self.robust.estimate, self.kept()
         return best

@@ -14,7 +14,7 @@ from daband.experiments.records import Record, group_by
 from daband.experiments.run import finished_runs, read_spec
 from daband.experiments.settings import RunSpec
 from daband.files import read_json
-from daband.policies import load as load_policy
+from daband.policies import load_policy
 from daband.trust import Assessment, assess_each
 
 __all__ = ["AssessedRun", "assess_runs", "with_committees"]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from daband.errors import DabandError, DataError, InvalidInput
-from daband.experiments.executors import Event, Executor, Listener, in_processes, in_turn, stacked
+from daband.experiments.executors import Executor, Listener, RunEvent, in_processes, in_turn, stacked
 from daband.experiments.records import Record, results_locked
 from daband.experiments.run import (
     CONTINUED_FOLDER,
@@ -149,14 +149,14 @@ def _run_all(
             todo.append(spec)
         else:
             records[spec.folder_name] = record
-            listener(Event("found", spec, record))
+            listener(RunEvent("found", spec, record))
     for spec, outcome in executor(todo, out, listener) if todo else ():
         if isinstance(outcome, Exception):
             failures.append(f"{spec.label}: {outcome}")
-            listener(Event("failed", spec, {"error": str(outcome)}))
+            listener(RunEvent("failed", spec, {"error": str(outcome)}))
             continue
         records[spec.folder_name] = outcome
-        listener(Event("finished", spec, outcome))
+        listener(RunEvent("finished", spec, outcome))
         write(records)
     write(records)
     return [records[spec.folder_name] for spec in specs if spec.folder_name in records], failures

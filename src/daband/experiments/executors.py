@@ -36,7 +36,7 @@ from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
 __all__ = [
-    "Event", "Executor", "GroupWork", "Listener", "Outcome", "Work", "WorkerDied", "groups_of", "in_processes",
+    "Executor", "GroupWork", "Listener", "Outcome", "RunEvent", "Work", "WorkerDied", "groups_of", "in_processes",
     "in_turn", "stacked",
 ]  # fmt: skip
 
@@ -49,7 +49,7 @@ class WorkerDied(DabandError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """Something happened to a run: "found", "episode", "again", "finished" or "failed"."""
 
     kind: str
@@ -57,7 +57,7 @@ class Event:
     detail: dict[str, Any]
 
 
-Listener = Callable[[Event], None]
+Listener = Callable[[RunEvent], None]
 Outcome = Record | Exception
 Work = Callable[..., Record]
 """What is done for a run, like ``execute``: called with the run, the folder, and ``progress`` by name. For processes it
@@ -74,7 +74,7 @@ def in_turn(
     for spec in todo:
         try:
             with _warnings_of(spec, warnings.showwarning):
-                record = work(spec, out, progress=lambda record, spec=spec: listener(Event("episode", spec, record)))
+                record = work(spec, out, progress=lambda record, spec=spec: listener(RunEvent("episode", spec, record)))
         except Exception as error:
             yield spec, error
         else:
@@ -114,7 +114,7 @@ def _in_processes(
                             if isinstance(news, str):
                                 warnings.warn(news, stacklevel=2)
                             else:
-                                listener(Event("episode", spec, news))
+                                listener(RunEvent("episode", spec, news))
                     for future in done:
                         spec = waiting.pop(future)
                         yield spec, _outcome(future)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from daband.experiments.executors import Event, Executor, Listener, Outcome, WorkerDied
+from daband.experiments.executors import Executor, Listener, Outcome, RunEvent, WorkerDied
 from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import execute
@@ -75,12 +75,12 @@ def _submit_all(ray: Any, todo: Sequence[RunSpec], out: Path, listener: Listener
             under_way = {spec.folder_name: spec for spec, _ in waiting.values()}
             for folder_name, record in _new_reports(ray, reports):
                 if folder_name in under_way:  # a late report of a run that is over would show its line again
-                    listener(Event("episode", under_way[folder_name], record))
+                    listener(RunEvent("episode", under_way[folder_name], record))
             for reference in done:
                 spec, attempt = waiting.pop(reference)
                 outcome = _outcome(ray, reference, out / spec.folder_name)
                 if isinstance(outcome, WorkerDied) and attempt < _ATTEMPTS:
-                    listener(Event("again", spec, {"reason": str(outcome)}))
+                    listener(RunEvent("again", spec, {"reason": str(outcome)}))
                     submit(spec, attempt + 1)
                 else:
                     yield spec, outcome

@@ -20,8 +20,7 @@ from daband.experiments.methods import build_policy
 from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
 from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_text
-from daband.policies import Policy, read_notes
-from daband.policies import load as load_policy
+from daband.policies import Policy, load_policy, read_notes
 from daband.training import Profile, Run, Training, TrainSettings, as_json, continue_on_target, run_phase
 from daband.trust import Audit, Choice, audit, read_assessment
 

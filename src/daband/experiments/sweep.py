@@ -23,10 +23,19 @@ from daband.experiments.records import Record, group_by, metric_of, read_results
 from daband.experiments.run import read_spec
 from daband.experiments.settings import Experiment, RunSpec, toml_value, validation_message
 from daband.files import read_json, read_npz, write_text
-from daband.policies import load as load_policy
+from daband.policies import load_policy
 
-__all__ = ["SELECTION_RULES", "Choice", "Point", "choices", "measure", "parse_grid", "sweep_points", "sweep_runs",
-           "write_sweep"]  # fmt: skip
+__all__ = [
+    "SELECTION_RULES",
+    "Point",
+    "SweepChoice",
+    "choices",
+    "measure",
+    "parse_grid",
+    "sweep_points",
+    "sweep_runs",
+    "write_sweep",
+]  # fmt: skip
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -183,7 +192,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SweepChoice:
     """What one rule picks on one pair, and how good that is."""
 
     pair: str
@@ -211,7 +220,7 @@ def sweep_points(records: Sequence[Record], values: Mapping[str, Mapping[str, fl
     return points
 
 
-def choices(points: Sequence[Point]) -> list[Choice]:
+def choices(points: Sequence[Point]) -> list[SweepChoice]:
     """What every rule picks on every pair; rules without a value for all of a pair's points pick nothing."""
     picks = []
     for pair, of_pair in group_by(points, lambda point: point.pair).items():
@@ -223,7 +232,7 @@ def choices(points: Sequence[Point]) -> list[Choice]:
             picked = of_pair[int(score.argmax())]
             agreement = None if rule == "oracle" or true is None else _rank_correlation(score, true)
             below = None if true is None or picked.score is None else float(true.max() - picked.score)
-            picks.append(Choice(pair, rule, picked.variant, picked.score, below, agreement))
+            picks.append(SweepChoice(pair, rule, picked.variant, picked.score, below, agreement))
     return picks
 
 
@@ -253,7 +262,7 @@ def _rewards(path: Path) -> FloatArray:
 
 
 def write_sweep(
-    out: str | Path, *, rule: str, grid: Grid, points: Sequence[Point], picked: Sequence[Choice]
+    out: str | Path, *, rule: str, grid: Grid, points: Sequence[Point], picked: Sequence[SweepChoice]
 ) -> list[Record]:
     """Write ``sweep.json``, and name the rule in the ``selection`` of the picked records in ``results.json``.
 

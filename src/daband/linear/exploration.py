@@ -57,10 +57,10 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray, lo
     if len(rivals) == 0:
         return 1.0
     floor = _SMALLEST * (1.0 + np.abs(mean).max())
-    own = max(float(deviation[arm]), floor)
+    unit = max(float(deviation[arm]), floor)
     others = np.maximum(deviation[rivals], floor)
     # In units of the arm's own deviation: its draw is t, a rival's is centre + spread * N(0, 1).
-    centre, spread = (mean[rivals] - mean[arm]) / own, others / own
+    centre, spread = (mean[rivals] - mean[arm]) / unit, others / unit
     lowest = max(-_REACH, float((centre - _REACH * spread).max()))  # below, some rival is larger for certain
     if lowest >= _REACH:
         return 0.0

@@ -52,14 +52,14 @@ class RewardModel:
     ) -> None:
         self._bounds = bounds
         shared = features.ndim == 3
-        own = features[np.arange(len(arms)), arms] if shared else features
+        played = features[np.arange(len(arms)), arms] if shared else features
         heads = np.zeros(len(arms), np.int64) if shared else arms
-        self._begin(own.mean(axis=0), own.std(axis=0), float(rewards.mean()), 1 if shared else n_arms)
+        self._begin(played.mean(axis=0), played.std(axis=0), float(rewards.mean()), 1 if shared else n_arms)
         for head in np.unique(heads).tolist():
             which = heads == head
-            rows = self._design(own[which])
+            rows = self._design(played[which])
             self._fit(head, rows.T @ rows, rows.T @ (rewards[which] - self._middle), ridge)
-        self._rounds = own, heads, rewards
+        self._rounds = played, heads, rewards
 
     @classmethod
     def from_sums(
@@ -188,9 +188,11 @@ def flat_features(contexts: AnyArray, *more: AnyArray, lead: int = 1) -> list[Fl
     """
     size = math.prod(contexts.shape[lead:])
     rows = [batch.reshape(-1, size) for batch in (contexts, *more)]
-    shown = [own[sampled_places(len(own), own[0].nbytes)] for own in rows] if needs_components(size) else []
+    shown = [flat[sampled_places(len(flat), flat[0].nbytes)] for flat in rows] if needs_components(size) else []
     features = feature_map(size, shown)
-    return [features(own).reshape(*batch.shape[:lead], -1) for own, batch in zip(rows, (contexts, *more), strict=True)]
+    return [
+        features(flat).reshape(*batch.shape[:lead], -1) for flat, batch in zip(rows, (contexts, *more), strict=True)
+    ]
 
 
 def feature_map(size: int, shown: Sequence[AnyArray]) -> Callable[[AnyArray], FloatArray]:

@@ -186,12 +186,12 @@ class Standardise:
         if len(dims) != 1:
             raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
         dim = dims.pop()
-        own = np.full(dim, self.by_domain is True)
+        by_place = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:
                 raise InvalidInput(f"by_domain has {max(self.by_domain)}, and a context has the numbers 0..{dim - 1}")
-            own[list(self.by_domain)] = True
-        domains = len(flat) if own.any() else 1
+            by_place[list(self.by_domain)] = True
+        domains = len(flat) if by_place.any() else 1
         mean, deviation = np.empty((domains, dim)), np.empty((domains, dim))
         for start in range(0, dim, _COLUMNS):  # a few columns at a time: quantiles sort a copy
             part = slice(start, start + _COLUMNS)
@@ -199,12 +199,12 @@ class Standardise:
             if not all(np.isfinite(batch).all() for batch in columns):
                 raise InvalidInput("contexts have a NaN or infinite value")
             mean[:, part], deviation[:, part] = _robust_moments(np.concatenate(columns))
-            if own[part].any():
+            if by_place[part].any():
                 first = next(batch for batch in columns if len(batch))
                 for domain, batch in enumerate(columns):
                     moments = _robust_moments(batch if len(batch) else first)
                     for all_domains, of_domain in zip((mean, deviation), moments, strict=True):
-                        all_domains[domain, part][own[part]] = of_domain[own[part]]
+                        all_domains[domain, part][by_place[part]] = of_domain[by_place[part]]
         axes = None
         if self.components is not None and self.align is None:
             steps = [_step(*rows) for rows in zip(mean, deviation, strict=True)]

@@ -107,9 +107,9 @@ class CustomTransform:
         """Whether it is fitted: by ``fit``, by its own word, or by scikit-learn's convention of names in "_"."""
         if self._was_fitted:
             return True
-        told = getattr(self.inner, "__sklearn_is_fitted__", None)
-        if callable(told):
-            return bool(told())
+        is_fitted = getattr(self.inner, "__sklearn_is_fitted__", None)
+        if callable(is_fitted):
+            return bool(is_fitted())
         if isinstance(getattr(self.inner, "fitted", None), bool):
             return bool(self.inner.fitted)
         return any(name.endswith("_") and not name.startswith("__") for name in vars(self.inner))
@@ -146,14 +146,14 @@ class CustomTransform:
         if self.fitted:
             self._n_features = _features(self.inner, np.zeros((1, size)))
         else:
-            told = getattr(self.inner, "n_components", None)
-            self._n_features = int(told) if isinstance(told, int | np.integer) and told > 0 else size
+            components = getattr(self.inner, "n_components", None)
+            self._n_features = int(components) if isinstance(components, int | np.integer) and components > 0 else size
         return self._n_features
 
     def settings(self) -> dict[str, Any]:
         """The class, and the object's own settings where it offers them as JSON can hold them."""
-        own = getattr(self.inner, "settings", None)
-        return {"class": self.name, "settings": own() if callable(own) else None}
+        settings = getattr(self.inner, "settings", None)
+        return {"class": self.name, "settings": settings() if callable(settings) else None}
 
     def state(self) -> dict[str, AnyArray]:
         """The object's own arrays, where it offers ``state`` and ``restore``; else a warning that names it."""
@@ -197,7 +197,7 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     """What a saved policy says of its transform."""
     if transform is None:
         return None
-    kind = next((name for name, own in _KINDS.items() if type(transform) is own), "custom")
+    kind = next((name for name, kind_class in _KINDS.items() if type(transform) is kind_class), "custom")
     if kind != "custom" or isinstance(transform, CustomTransform):
         return {"kind": kind, **transform.settings()}
     return {"kind": kind, "class": _class_name(transform), "settings": transform.settings()}  # a subclass of ours
@@ -215,12 +215,12 @@ def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
 
     Any other, one that says ``by_domain`` itself, and one that is fitted come back as they are.
     """
-    own = shift.own_statistics(n_features)
-    if not any(own) or not isinstance(transform, PCA | Standardise) or transform.fitted or transform.by_domain:
+    differs_at = shift.own_statistics(n_features)
+    if not any(differs_at) or not isinstance(transform, PCA | Standardise) or transform.fitted or transform.by_domain:
         return transform
     if isinstance(transform, PCA):
         return PCA(transform.n_components, seed=transform.seed, by_domain=True)
-    places = True if all(own) else [place for place, differs in enumerate(own) if differs]
+    places = True if all(differs_at) else [place for place, differs in enumerate(differs_at) if differs]
     return Standardise(components=transform.components, by_domain=places)
 
 
@@ -251,11 +251,11 @@ def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> A
             f"the policy was saved with a transform of its own, {arguments['class']}: pass it, fitted unless it offers "
             "state() and restore(), as daband.load(path, transform=...)"
         )
-    own = as_transform(custom)
-    found = _class_name(own.inner if isinstance(own, CustomTransform) else own)
-    if found != arguments["class"]:
-        raise InvalidInput(f"transform must be a {arguments['class']}, as in the saved policy, got {found}")
-    return own
+    wrapped = as_transform(custom)
+    class_name = _class_name(wrapped.inner if isinstance(wrapped, CustomTransform) else wrapped)
+    if class_name != arguments["class"]:
+        raise InvalidInput(f"transform must be a {arguments['class']}, as in the saved policy, got {class_name}")
+    return wrapped
 
 
 def _class_name(thing: object) -> str:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband.linear import Decision
 from daband.policies.for_pair import default_transform, setting_defaults
 from daband.policies.policy import (
     Policy,
     RewardedDecision,
     build,
     join_decisions,
-    load,
+    load_policy,
     policies,
     read_checkpoint,
     read_notes,
 )
 from daband.policies.random import Random
-from daband.policies.reward_scale import RewardRange
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
 from daband.policies.rounds import (
     check_arms,
@@ -31,16 +29,15 @@ from daband.policies.rounds import (
 from daband.policies.trees import Trees
 
 if TYPE_CHECKING:
-    from daband.learning import Recipe
     from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
-    "Constant", "DABand", "Decision", "LinUCB", "NeuralLinUCB", "Policy", "Random", "Recipe", "RewardRange",
-    "RewardedDecision", "RidgePolicy", "Trees", "adapt_stacked", "build", "can_stack", "check_arms", "check_domain",
-    "check_prior_trust", "check_propensities", "check_rewards", "default_transform", "device_named", "join_decisions",
-    "load", "policies", "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe",
-    "resolve_weighting", "setting_defaults",
+    "Constant", "DABand", "LinUCB", "NeuralLinUCB", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
+    "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
+    "check_rewards", "default_transform", "device_named", "join_decisions", "load_policy", "policies",
+    "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
+    "setting_defaults",
 ]  # fmt: skip
 
 
@@ -50,7 +47,6 @@ _NEED_TORCH = {
     "adapt_stacked": "neural",
     "can_stack": "neural",
     "device_named": "neural",
-    "Recipe": "recipes",
     "recipe_for": "recipes",
     "recipe_names": "recipes",
     "resolve_recipe": "recipes",

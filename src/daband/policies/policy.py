@@ -39,7 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from daband.arguments import checked_class_names
+from daband.arguments import RewardRange, checked_class_names
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
@@ -58,7 +58,7 @@ from daband.linear import (
 )
 from daband.policies.for_pair import policy_for_pair, setting_defaults
 from daband.policies.locks import Locks, defer_signals
-from daband.policies.reward_scale import RewardRange, RewardScale
+from daband.policies.reward_scale import RewardScale
 from daband.policies.rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
@@ -85,8 +85,9 @@ from daband.table_transform import TableTransform
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
 
 __all__ = [
-    "FORMAT_VERSION", "Policy", "RewardedDecision", "SavedPolicy", "below", "build", "check_notes",
-    "exploration_setting", "join_decisions", "load", "policies", "read_checkpoint", "read_notes", "write_checkpoint",
+    "CHECKPOINT_VERSION", "Policy", "RewardedDecision", "SavedPolicy", "below", "build", "check_notes",
+    "exploration_setting", "join_decisions", "load_policy", "policies", "read_checkpoint", "read_notes",
+    "write_checkpoint",
 ]  # fmt: skip
 
 # The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
@@ -95,12 +96,12 @@ __all__ = [
 # ``daband.tensor_files`` for the digest.
 
 
-FORMAT_VERSION = 2
+CHECKPOINT_VERSION = 2
 _FORMAT = FileFormat(
     name="daband-policy",
     what="a policy saved by daband (policy.save writes one; daband.load_deployed reads what daband.export wrote)",
-    version=FORMAT_VERSION,
-    oldest=FORMAT_VERSION,
+    version=CHECKPOINT_VERSION,
+    oldest=CHECKPOINT_VERSION,
     remedy="train and save it anew",
     required=("settings", "notes"),
 )
@@ -389,8 +390,9 @@ class Policy(ABC, metaclass=_PolicyType):
             request = self._check_request(contexts, domain, available)
             first, n = self.rounds_decided, len(request[0])
             if self.locks_state:
-                decision = self._decide_request(request, first, None)
-            self.rounds_decided = first + n
+                contexts, where, mask = request
+                decision = self._decide(self._transform_contexts(contexts, where), where, mask, first, None)
+            self.__dict__["rounds_decided"] = first + n  # past __setattr__: single rounds would feel its checks
         if not self.locks_state:
             try:
                 decision = self._decide_request(request, first, None)
@@ -399,7 +401,7 @@ class Policy(ABC, metaclass=_PolicyType):
                     if self.rounds_decided == first + n:  # nobody has decided in between
                         self.rounds_decided = first
                 raise
-        return self._in_units(decision)
+        return decision if self._scale.is_unit else self._in_units(decision)
 
     def decide(
         self,
@@ -943,7 +945,7 @@ class Policy(ABC, metaclass=_PolicyType):
             if self.half_life is not None:
                 weights = self._age(len(arms), weights, times)
             self._learn(features, arms, unit, domain, weights)
-            self.rounds_learned += len(arms)
+            self.__dict__["rounds_learned"] += len(arms)
 
     def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
         """Let the clock run to the latest of ``n`` rounds: what was learned fades, and so do older ones of these."""
@@ -1149,7 +1151,7 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     return policy
 
 
-def load(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
+def load_policy(path: str | Path, *, encoder: Any = None, transform: Any = None, device: str | None = None) -> Policy:
     """The policy that was saved at ``path``; it continues where it stopped, to the last bit.
 
     A file that is damaged, truncated, of another format or no policy at all is a ``CheckpointError`` that names it. A

@@ -28,10 +28,7 @@ from daband.learning import CUSTOM, EncoderSettings, LearningSettings, Recipe, R
 from daband.objectives import Weight
 from daband.shift import Shift, default_shift
 
-__all__ = [
-    "Augmentation", "EncoderSettings", "LatentSettings", "LearningSettings", "Recipe", "ReplaySettings", "Weight",
-    "recipe_for", "recipe_from", "recipe_names", "resolve_recipe", "with_encoder",
-]  # fmt: skip
+__all__ = ["recipe_for", "recipe_names", "resolve_recipe", "with_encoder"]
 
 _FOLLOW_SHIFT = ("default", "small")
 _RAMP = 0.3125

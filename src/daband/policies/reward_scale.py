@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Literal
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 
-__all__ = ["RewardRange", "RewardScale"]
-
-RewardRange = tuple[float, float] | Literal["auto"]
+__all__ = ["RewardScale"]
 
 _ENOUGH = 32
 """Rewards that "auto" waits for before it fixes a range."""

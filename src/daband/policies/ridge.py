@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput
 from daband.linear import LARGEST_SQUARE, ArmModel, Decision, Exploration, RidgeHead, RidgeSums
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.reward_scale import RewardRange
 from daband.policies.rounds import (
     LARGEST_RAW_NORM,
     WEIGHTINGS,

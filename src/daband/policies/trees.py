@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from daband.arguments import RewardRange
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.reward_scale import RewardRange
 from daband.policies.rounds import WEIGHTINGS
 from daband.serving import FrozenParts, Member, TreeNetwork, unplanted
 from daband.shift import ShiftLike

@@ -52,7 +52,16 @@ from daband.report.sections_runs import (
     warnings_of,
 )
 from daband.report.style import figure_settings, label
-from daband.report.summary import Mean, MethodSummary, Verdict, labelled, pair_family, role_of, summarise, verdict
+from daband.report.summary import (
+    Mean,
+    MethodComparison,
+    MethodSummary,
+    labelled,
+    pair_family,
+    role_of,
+    summarise,
+    verdict,
+)
 
 __all__ = ["assemble", "markdown_table", "write_report"]
 
@@ -278,7 +287,7 @@ def _lead_of(records: Sequence[Record]) -> str:
     )
 
 
-def _of_comparison(family: str, result: Verdict, records: Sequence[Record]) -> _Answer:
+def _of_comparison(family: str, result: MethodComparison, records: Sequence[Record]) -> _Answer:
     winner, what, seeds = label(*result.best), result.metric.name, result.mean.seeds
     pairs = len({record["pair"] for record in records})
     over = f", the mean of {pairs} pairs" if pairs > 1 else ""

@@ -1,6 +1,6 @@
 """Templates: how a document and its tables become HTML, Markdown and LaTeX.
 
-``environment`` is what templates of other pages use too: the same filters, and an undefined name is an error.
+``template_environment`` is what templates of other pages use too: the same filters, and an undefined name is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jinja2
 
 from daband.report.style import css_variables, themed
 
-__all__ = ["caption", "environment", "html_text", "latex_text", "markdown_text", "render"]
+__all__ = ["caption", "html_text", "latex_text", "markdown_text", "render", "template_environment"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LATEX = {
@@ -30,7 +30,7 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]|$~]|<(?=[A-Za-z/!?])|&(?=#?\w+;))")
 _MARKDOWN_START = re.compile(r"^(\d*)(>|[#+.)=-](?=[#=-]*(?:\s|$)))")
 
 
-def environment(*folders: Path) -> jinja2.Environment:
+def template_environment(*folders: Path) -> jinja2.Environment:
     """Templates of these folders, and those of reports after them."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, _TEMPLATES]),
@@ -62,7 +62,7 @@ def render(template: str, **content: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    return environment()
+    return template_environment()
 
 
 def caption(name: str, **values: Any) -> str:

@@ -14,8 +14,23 @@ from daband.evaluation import Paired, compare_paired
 from daband.experiments import BASES, COMBINATIONS, Metric, Record, group_by, metric_of
 
 __all__ = [
-    "BASELINE", "UNKNOWN", "Key", "Mean", "MethodSummary", "Verdict", "growth_exponent", "key_of", "labelled", "mixing",
-    "pair_family", "paired_difference", "role_of", "score_by_seed", "scores", "summarise", "verdict",
+    "BASELINE",
+    "UNKNOWN",
+    "Key",
+    "Mean",
+    "MethodComparison",
+    "MethodSummary",
+    "growth_exponent",
+    "key_of",
+    "labelled",
+    "mixing",
+    "pair_family",
+    "paired_difference",
+    "role_of",
+    "score_by_seed",
+    "scores",
+    "summarise",
+    "verdict",
 ]  # fmt: skip
 
 UNKNOWN = "unknown"
@@ -143,7 +158,7 @@ def pair_family(pair: str) -> str:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MethodComparison:
     """Which method is best in the target, and how far from another: in its mean score over pairs, paired by seed."""
 
     metric: Metric
@@ -170,7 +185,7 @@ def score_by_seed(records: Sequence[Record], key: Key, metric: Metric) -> dict[i
     return {seed: float(np.mean(list(of.values()))) for seed, of in by_seed.items() if of.keys() == pairs}
 
 
-def verdict(records: Sequence[Record]) -> Verdict | None:
+def verdict(records: Sequence[Record]) -> MethodComparison | None:
     """The best of the methods that ran on all of these records' pairs; None where none did, or no target has labels."""
     pairs = {record["pair"] for record in records}
     metric = metric_of(records)
@@ -184,7 +199,7 @@ def verdict(records: Sequence[Record]) -> Verdict | None:
     best, *others = sorted(by_key, key=lambda key: -float(np.mean(list(by_key[key].values()))))
     rival = BASELINE if BASELINE in others else others[0] if others else None
     paired = None if rival is None else paired_difference(by_key[best], by_key[rival])
-    return Verdict(metric, best, Mean.of(list(by_key[best].values())), rival, paired)
+    return MethodComparison(metric, best, Mean.of(list(by_key[best].values())), rival, paired)
 
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Paired | None:

@@ -36,7 +36,7 @@ from daband.service import pages
 from daband.service.decider import Decider, checked_id, checked_reward, model_from
 from daband.service.pages import openapi
 from daband.service.settings import Clock, Settings
-from daband.service.store import Activation, Answer, Event, LogFailed, Reward, Store, Writer
+from daband.service.store import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.serving import load_deployed
 
 __all__ = ["Service", "create_app", "serve"]
@@ -247,7 +247,7 @@ class Service:
             if self.settings.on_full != "decide":
                 raise
             self._unlogged.inc(len(events))
-            answers, logged = [Answer("unlogged", event) for event in events], False
+            answers, logged = [LogAnswer("unlogged", event) for event in events], False
         taken = [event.event_id for event, answer in zip(events, answers, strict=True) if answer.status == "conflict"]
         if taken:
             raise _Refused(409, f"event_id {taken[0]!r} was used for another context; nothing was decided for it")
@@ -395,7 +395,9 @@ def _matches(token: bytes, allowed: tuple[bytes, ...]) -> bool:
     return sum(hmac.compare_digest(token, one) for one in allowed) > 0  # all are compared
 
 
-def _decision(answer: Answer, arm_names: tuple[str, ...], warnings: tuple[Any, ...], *, logged: bool) -> dict[str, Any]:
+def _decision(
+    answer: LogAnswer, arm_names: tuple[str, ...], warnings: tuple[Any, ...], *, logged: bool
+) -> dict[str, Any]:
     event = answer.event
     assert isinstance(event, Event)
     return {

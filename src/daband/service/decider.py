@@ -74,11 +74,11 @@ class Decider:
         model, settings = self.model, self._settings
         asked = self._asked(given)
         warnings: list[tuple[Any, ...]] = [()] * len(asked)
-        own: Sequence[tuple[int, float] | None] = [None] * len(asked)
+        choices: Sequence[tuple[int, float] | None] = [None] * len(asked)
         if settings.mode != "log-only":
-            own, warnings = self._choose(model.deployed, asked)
+            choices, warnings = self._choose(model.deployed, asked)
         events = []
-        for one, choice in zip(asked, own, strict=True):
+        for one, choice in zip(asked, choices, strict=True):
             if settings.mode == "online":
                 assert choice is not None
                 arm, propensity = choice

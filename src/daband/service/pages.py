@@ -95,19 +95,19 @@ def api_page(document: Mapping[str, Any], address: str) -> str:
 
 def alarms(snapshot: Mapping[str, Any]) -> list[str]:
     """What is wrong, in sentences."""
-    told = []
+    sentences = []
     if snapshot.get("promise_broken_at"):
-        told.append(
+        sentences.append(
             f"The promise is broken: the mean reward has fallen below {_number(snapshot['promise'])}, told after "
             f"{snapshot['promise_broken_at']:,} rewards."
         )
     shift = snapshot.get("shift")
     if shift and (shift["contexts_left"] or shift["arms_left"]):
         names = ", ".join(score["name"] for score in shift["scores"] if score["left"])
-        told.append(
+        sentences.append(
             f"Contexts have left what training saw of the domain, told at event {shift['told_at_event']:,}: {names}."
         )
-    return told
+    return sentences
 
 
 def gauges(snapshot: Mapping[str, Any]) -> dict[str, tuple[str, float | None]]:
@@ -115,7 +115,7 @@ def gauges(snapshot: Mapping[str, Any]) -> dict[str, tuple[str, float | None]]:
     if not snapshot:
         return {}
     shift = snapshot["shift"] or {}
-    found: dict[str, tuple[str, float | None]] = {
+    values: dict[str, tuple[str, float | None]] = {
         "events": ("Decisions in the log", snapshot["events"]),
         "rewards": ("Events with a reward", snapshot["rewarded"]),
         "rewards_defaulted": ("Events with a default reward", snapshot["defaulted"]),
@@ -134,8 +134,8 @@ def gauges(snapshot: Mapping[str, Any]) -> dict[str, tuple[str, float | None]]:
     }
     for name, what in (("played", "what was played"), ("other", "the other policy"), ("uplift", "the model's uplift")):
         for part in ("value", "low", "high"):
-            found[f"{name}_{part}"] = (f"Mean reward of {what}, {part}", snapshot[name][part])
-    return found
+            values[f"{name}_{part}"] = (f"Mean reward of {what}, {part}", snapshot[name][part])
+    return values
 
 
 def _bars(minutes: Sequence[Sequence[float]], now: float) -> dict[str, Any]:
@@ -170,11 +170,11 @@ def _curve(points: Sequence[Mapping[str, float]], promise: float | None) -> dict
     def at(rewards: float, value: float) -> str:
         return f"{_WIDTH * rewards / last:.1f},{_HEIGHT * (high - value) / (high - low):.1f}"
 
-    there = [at(point["rewards"], point["high"]) for point in points]
+    upper = [at(point["rewards"], point["high"]) for point in points]
     back = [at(point["rewards"], point["low"]) for point in reversed(points)]
     return {
         "line": " ".join(at(point["rewards"], point["value"]) for point in points),
-        "band": " ".join(there + back),
+        "band": " ".join(upper + back),
         "promise": None if promise is None else _HEIGHT * (high - promise) / (high - low),
         "low": low,
         "high": high,

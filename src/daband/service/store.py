@@ -10,20 +10,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import orjson
 import sqlalchemy as sa
 
 from daband.errors import DabandError, DataError, InvalidInput
+from daband.files import checked_path
 
 __all__ = [
-    "Activation", "Answer", "Event", "LogBusy", "LogFailed", "LoggedReward", "ModelRow", "Reward", "Store", "Writer",
+    "Activation", "Event", "LogAnswer", "LogBusy", "LogFailed", "LoggedReward", "ModelRow", "Reward", "Store",
+    "Writer", "export_events",
 ]  # fmt: skip
 
 _VERSION = "1"
@@ -135,7 +141,7 @@ Entry = Event | Activation | Reward
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LogAnswer:
     """What became of an entry, once it is on disk.
 
     ``status`` of an event is "recorded", "repeated" or "conflict" (the id is taken by another request); of an
@@ -214,14 +220,14 @@ class Store:
         try:
             with self._writing() as connection:
                 _metadata.create_all(connection)
-                found = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "version")).scalar()
-                if found is None:
+                version = connection.execute(sa.select(_notes.c.text).where(_notes.c.name == "version")).scalar()
+                if version is None:
                     connection.execute(sa.insert(_notes).values(name="version", text=_VERSION))
         except sa.exc.DBAPIError as error:
             place = url.render_as_string(hide_password=True)
             raise DataError(f"the log {place} cannot be opened: {error.orig}") from None
-        if found not in (None, _VERSION):
-            raise DataError(f"the log is of version {found}, this daband reads version {_VERSION}; update daband")
+        if version not in (None, _VERSION):
+            raise DataError(f"the log is of version {version}, this daband reads version {_VERSION}; update daband")
 
     def close(self) -> None:
         """Close all connections."""
@@ -229,7 +235,7 @@ class Store:
 
     # Events and rewards.
 
-    def append(self, entries: Sequence[Entry]) -> list[Answer]:
+    def append(self, entries: Sequence[Entry]) -> list[LogAnswer]:
         """Write entries in one transaction, and say what became of each. They are on disk when this returns.
 
         Events come first, then activations, then rewards. An id that is there already is not written again.
@@ -241,7 +247,7 @@ class Store:
             try:
                 with self._writing() as connection:
                     # An id is seldom there already, so the first attempt does not ask.
-                    answers: dict[int, Answer] = _write_events(connection, decided, ask=attempt > 0)
+                    answers: dict[int, LogAnswer] = _write_events(connection, decided, ask=attempt > 0)
                     answers.update(_write_activations(connection, activated))
                     answers.update(_write_rewards(connection, rewarded))
                 return [answers[id(entry)] for entry in entries]
@@ -387,16 +393,16 @@ class Store:
     def model_content(self, number: int) -> bytes:
         """The exported file of a model."""
         with self._reading() as connection:
-            found = connection.execute(sa.select(_models.c.content).where(_models.c.number == number)).scalar()
-        if found is None:
+            content = connection.execute(sa.select(_models.c.content).where(_models.c.number == number)).scalar()
+        if content is None:
             raise InvalidInput(f"model {number} is not there: GET /models lists those that are kept")
-        return bytes(found)
+        return bytes(content)
 
     def model_state(self, number: int) -> bytes | None:
         """The learner's state when it published this model, where it is kept."""
         with self._reading() as connection:
-            found = connection.execute(sa.select(_models.c.state).where(_models.c.number == number)).scalar()
-        return None if found is None else bytes(found)
+            state = connection.execute(sa.select(_models.c.state).where(_models.c.number == number)).scalar()
+        return None if state is None else bytes(state)
 
     def pin(self, number: int | None) -> None:
         """Let one model decide until further notice; None goes back to the newest."""
@@ -490,7 +496,7 @@ def _recorded_events(connection: sa.Connection, ids: Iterable[str]) -> dict[str,
     return recorded
 
 
-def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: bool) -> dict[int, Answer]:
+def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: bool) -> dict[int, LogAnswer]:
     if not given:
         return {}
     recorded = _recorded_events(connection, (event.event_id for event in given)) if ask else {}
@@ -500,15 +506,15 @@ def _write_events(connection: sa.Connection, given: Sequence[Event], *, ask: boo
         if first is None:
             recorded[event.event_id] = event
             new.append({name: getattr(event, name) for name in Event.__dataclass_fields__})
-            answers[id(event)] = Answer("recorded", event)
+            answers[id(event)] = LogAnswer("recorded", event)
         else:
-            answers[id(event)] = Answer("repeated" if first.digest == event.digest else "conflict", first)
+            answers[id(event)] = LogAnswer("repeated" if first.digest == event.digest else "conflict", first)
     if new:
         connection.execute(sa.insert(_events), new)
     return answers
 
 
-def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -> dict[int, Answer]:
+def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -> dict[int, LogAnswer]:
     if not given:
         return {}
     recorded = _recorded_events(connection, (entry.event_id for entry in given))
@@ -516,19 +522,19 @@ def _write_activations(connection: sa.Connection, given: Sequence[Activation]) -
     for entry in given:
         event = recorded.get(entry.event_id)
         if event is None:
-            answers[id(entry)] = Answer("unknown")
+            answers[id(entry)] = LogAnswer("unknown")
         elif event.activated is not None:
-            answers[id(entry)] = Answer("repeated", event)
+            answers[id(entry)] = LogAnswer("repeated", event)
         else:
             connection.execute(
                 sa.update(_events).values(activated=entry.time).where(_events.c.event_id == entry.event_id)
             )
             recorded[entry.event_id] = replace(event, activated=entry.time)
-            answers[id(entry)] = Answer("recorded", recorded[entry.event_id])
+            answers[id(entry)] = LogAnswer("recorded", recorded[entry.event_id])
     return answers
 
 
-def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[int, Answer]:
+def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[int, LogAnswer]:
     if not given:
         return {}
     active: dict[str, bool] = {}
@@ -551,16 +557,16 @@ def _write_rewards(connection: sa.Connection, given: Sequence[Reward]) -> dict[i
         version = 1 if before is None else before[0] + 1
         status = "recorded" if before is None else "corrected"
         if entry.event_id not in active:
-            answers[id(entry)] = Answer("unknown")
+            answers[id(entry)] = LogAnswer("unknown")
         elif not active[entry.event_id]:
-            answers[id(entry)] = Answer("inactive")
+            answers[id(entry)] = LogAnswer("inactive")
         elif before is not None and (before[1] == entry.reward or entry.kind == "default"):
-            answers[id(entry)] = Answer("repeated", reward=before[1], version=before[0], kind=before[2])
+            answers[id(entry)] = LogAnswer("repeated", reward=before[1], version=before[0], kind=before[2])
         elif before is not None and not entry.may_correct:
-            answers[id(entry)] = Answer("refused", reward=before[1], version=before[0], kind=before[2])
+            answers[id(entry)] = LogAnswer("refused", reward=before[1], version=before[0], kind=before[2])
         else:
             latest[entry.event_id] = (version, entry.reward, entry.kind)
-            answers[id(entry)] = Answer(status, reward=entry.reward, version=version, kind=entry.kind)
+            answers[id(entry)] = LogAnswer(status, reward=entry.reward, version=version, kind=entry.kind)
             new.append(
                 {
                     "event_id": entry.event_id, "version": version, "reward": entry.reward, "kind": entry.kind,
@@ -593,7 +599,7 @@ class Writer:
         self._store = store
         self._most = most_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="daband-log")
-        self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[Answer]]]] = []
+        self._groups: list[tuple[Sequence[Entry], asyncio.Future[list[LogAnswer]]]] = []
         self._waiting = 0
         self._running: asyncio.Task[None] | None = None
         self.failure = ""
@@ -601,11 +607,11 @@ class Writer:
         self.written = self.transactions = 0
         self.seconds = 0.0
 
-    async def write(self, entries: Sequence[Entry]) -> list[Answer]:
+    async def write(self, entries: Sequence[Entry]) -> list[LogAnswer]:
         """Write entries, and return what became of them once they are on disk."""
         if self._waiting + len(entries) > self._most:
             raise LogBusy(f"{self._waiting:,} entries wait for the log; try again later")
-        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[LogAnswer]] = asyncio.get_running_loop().create_future()
         self._groups.append((entries, future))
         self._waiting += len(entries)
         if self._running is None:
@@ -635,12 +641,12 @@ class Writer:
         finally:
             self._running = None
 
-    def _append(self, groups: list[Sequence[Entry]]) -> list[list[Answer] | Exception]:
+    def _append(self, groups: list[Sequence[Entry]]) -> list[list[LogAnswer] | Exception]:
         """In the thread: all groups in one transaction; where that fails for one's sake, each by itself."""
         begun = time.perf_counter()
         try:
             answers = iter(self._store.append([entry for entries in groups for entry in entries]))
-            outcomes: list[list[Answer] | Exception] = [[next(answers) for _ in entries] for entries in groups]
+            outcomes: list[list[LogAnswer] | Exception] = [[next(answers) for _ in entries] for entries in groups]
             self.failure = ""
         except sa.exc.OperationalError as error:  # the disk, or the connection
             self.failure = str(error.orig)
@@ -654,3 +660,80 @@ class Writer:
         self.written += sum(map(len, groups))
         self.seconds += time.perf_counter() - begun
         return outcomes
+
+
+# The log as a Parquet file, with the columns that ``fit_log``, ``learn_log`` and ``evaluate_log`` read.
+
+
+_ROUND = ("arm", "reward", "propensity")
+
+
+def export_events(
+    log: str | Store,
+    path: str | Path,
+    *,
+    since: str | datetime | None = None,
+    until: str | datetime | None = None,
+    defaults: bool = True,
+    ids: bool = False,
+) -> int:
+    """Write the events that have a reward, in the order of the log, to a Parquet file; returns how many.
+
+    Columns of raw rows keep their names; a context that came as an array is one column ``context`` of lists. ``arm`` is
+    the arm that was played, ``propensity`` its probability, ``reward`` the latest version.
+
+    Args:
+        log: the log's address.
+        path: the file to write, whole or not at all. It is made in memory: take a span of a log that is larger.
+        since: events from this moment on (ISO 8601; local time where no zone is given).
+        until: events before this moment.
+        defaults: whether events with a default reward are taken.
+        ids: whether columns ``event_id``, ``time``, ``model`` and ``mode`` are added; readers that take all other
+            columns for the context must then be told which are.
+    """
+    import polars as pl
+
+    file = checked_path(path)
+    store = Store(log) if isinstance(log, str) else log
+    frames = []
+    try:
+        for rows in store.rounds(_moment(since, -math.inf), _moment(until, math.inf)):
+            kept = [(event, reward) for event, reward, kind in rows if defaults or kind != "default"]
+            if kept:
+                frames.append(pl.DataFrame([_row(*one, ids=ids) for one in kept], infer_schema_length=None))
+    finally:
+        if isinstance(log, str):
+            store.close()
+    if not frames:
+        raise DataError("the log has no event with a reward in that span")
+    frame = pl.concat(frames, how="diagonal_relaxed")
+    partial = file.with_name(f".{file.name}.partial")
+    frame.write_parquet(partial)
+    partial.replace(file)
+    return len(frame)
+
+
+def _row(event: Event, reward: float, *, ids: bool) -> dict[str, Any]:
+    if event.context is None:
+        raise DataError(
+            "the log was written without contexts, so there is nothing to learn from or to value policies by"
+        )
+    context = orjson.loads(event.context)
+    if isinstance(context, list):
+        context = {"context": np.asarray(context, np.float64).reshape(-1).tolist()}
+    taken = [name for name in _ROUND if name in context]
+    if taken:
+        raise DataError(f"the context has a column {taken[0]!r}, which the log's own column would hide; rename it")
+    row = {**context, "arm": event.arm, "reward": reward, "propensity": event.propensity}
+    if ids:
+        row |= {"event_id": event.event_id, "time": event.time, "model": event.model, "mode": event.mode}
+    return row
+
+
+def _moment(given: str | datetime | None, otherwise: float) -> float:
+    if given is None:
+        return otherwise
+    try:
+        return (datetime.fromisoformat(given) if isinstance(given, str) else given).timestamp()
+    except ValueError:
+        raise InvalidInput(f"a moment is written 2026-11-02 or 2026-11-02T12:00:00+01:00, got {given!r}") from None

@@ -13,7 +13,7 @@ import orjson
 
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
-from daband.evaluation import Estimate, normal_interval
+from daband.evaluation import MeanEstimate, normal_interval
 from daband.service.settings import Settings
 from daband.service.store import Event, LoggedReward
 from daband.serving import Deployed, Monitor
@@ -118,35 +118,35 @@ class ValueSums:
         total, squares = self._sums[1][0], self._sums[2][0]
         return total**2 / squares if squares > 0 else 0.0
 
-    def played(self) -> Estimate:
+    def played(self) -> MeanEstimate:
         """The mean reward."""
         p, n = self.powers, self.n
         if n < 2:
-            return Estimate(float(p[0, 1]) if n else math.nan, math.inf)
+            return MeanEstimate(float(p[0, 1]) if n else math.nan, math.inf)
         value = float(p[0, 1]) / n
-        return Estimate(value, math.sqrt(max(float(p[0, 2]) - n * value * value, 0.0) / (n - 1) / n))
+        return MeanEstimate(value, math.sqrt(max(float(p[0, 2]) - n * value * value, 0.0) / (n - 1) / n))
 
-    def other(self) -> Estimate:
+    def other(self) -> MeanEstimate:
         """The other policy's value."""
         p, n = self.powers, self.n
         if n < 2 or p[1, 0] <= 0:
-            return Estimate(math.nan, math.inf)
+            return MeanEstimate(math.nan, math.inf)
         value = float(p[1, 1] / p[1, 0])
         squares = float(p[2, 2] - 2 * value * p[2, 1] + value * value * p[2, 0])
-        return Estimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / float(p[1, 0]))
+        return MeanEstimate(value, math.sqrt(max(squares, 0.0) * n / (n - 1)) / float(p[1, 0]))
 
-    def difference(self) -> Estimate:
+    def difference(self) -> MeanEstimate:
         """What was played less the other policy, on the same rounds."""
         p, n = self.powers, self.n
         played, other = self.played(), self.other()
         if not math.isfinite(other.error):
-            return Estimate(math.nan, math.inf)
+            return MeanEstimate(math.nan, math.inf)
         v, u, scale = played.value, other.value, n / float(p[1, 0])
-        own = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
+        square = float(p[0, 2] - 2 * v * p[0, 1] + v * v * p[0, 0])
         both = float(p[1, 2] - (v + u) * p[1, 1] + v * u * p[1, 0])
         others = float(p[2, 2] - 2 * u * p[2, 1] + u * u * p[2, 0])
-        squares = own - 2.0 * scale * both + scale * scale * others
-        return Estimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
+        squares = square - 2.0 * scale * both + scale * scale * others
+        return MeanEstimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 
 @dataclass
@@ -270,7 +270,7 @@ class Watch:
             "minutes": [[minute * 60, *self._minutes[minute]] for minute in minutes],
             "played": _interval(played),
             "other": _interval(self._sums.other()),
-            "uplift": _interval(Estimate(-uplift.value, uplift.error) if apprentice else uplift),
+            "uplift": _interval(MeanEstimate(-uplift.value, uplift.error) if apprentice else uplift),
             "compared_rounds": self._sums.n,
             "effective_sample_size": self._sums.effective_sample_size,
             "promise": promise,
@@ -340,7 +340,7 @@ class Watch:
                 continue
             mean = block.total / block.n
             error = math.sqrt(max(block.squares / block.n - mean * mean, 0.0) / (block.n - 1))
-            low, high = normal_interval(Estimate(mean, error), _CONFIDENCE)
+            low, high = normal_interval(MeanEstimate(mean, error), _CONFIDENCE)
             points.append({"rewards": seen, "value": mean, "low": low, "high": high})
         return points
 
@@ -353,7 +353,7 @@ def promised_value(deployed: Deployed, settings: Settings) -> float | None:
     return float(low) if isinstance(low, int | float) and math.isfinite(low) else None
 
 
-def _interval(estimate: Estimate) -> dict[str, float | None]:
+def _interval(estimate: MeanEstimate) -> dict[str, float | None]:
     if not (math.isfinite(estimate.value) and math.isfinite(estimate.error)):
         return {"value": estimate.value if math.isfinite(estimate.value) else None, "low": None, "high": None}
     low, high = normal_interval(estimate, _CONFIDENCE)

@@ -21,14 +21,14 @@ import orjson
 import sqlalchemy as sa
 
 from daband.errors import DabandError, InvalidInput
-from daband.policies import Policy, load
+from daband.policies import Policy, load_policy
 from daband.service.decider import model_from
 from daband.service.settings import Clock, Limits, Settings, Tokens
 from daband.service.store import LoggedReward, ModelRow, Reward, Store
 from daband.service.watch import Watch
 from daband.serving import Deployed, export
 
-__all__ = ["Learner", "Worker", "main", "replay"]
+__all__ = ["LogLearner", "Worker", "replay"]
 
 # Learning from the log: a policy, the log's rewards in their order, and numbered models that come of it.
 #
@@ -36,7 +36,7 @@ __all__ = ["Learner", "Worker", "main", "replay"]
 # the log, so neither speed nor restarts nor the number of services change a bit of it. ``replay`` shows that.
 
 
-class Learner:
+class LogLearner:
     """Learns where it stopped. ``deployed`` is the file that the policy was exported to.
 
     A policy file that the log has not met before begins with the rewards that come from now on; the first one of a log
@@ -85,9 +85,9 @@ class Learner:
     def _start(self, *, first: bool) -> int:
         """After which reward this policy file learns, written down when the log first meets it."""
         name = f"base:{self.base}"
-        found = self._store.note(name)
-        if found is not None:
-            return int(found)
+        number = self._store.note(name)
+        if number is not None:
+            return int(number)
         others = self._store.note("learner")
         start = self._store.last_reward() if first and others is not None else 0
         self._store.write_note(name, str(start))
@@ -158,7 +158,7 @@ def _load(content: bytes, deployed: Deployed) -> Policy:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
         path.write_bytes(content)
-        policy = load(path)
+        policy = load_policy(path)
     if policy.n_arms != len(deployed.arm_names) or tuple(policy.context_shape) != tuple(deployed.context_shape):
         raise InvalidInput(
             f"the policy to learn with has {policy.n_arms} arms and contexts of shape {policy.context_shape}, the file "
@@ -204,9 +204,9 @@ class Worker:
         self.store, self.settings = store, settings
         self._clock = clock or Clock(store.newest_time())
         self._deployed = first_deployed(store)
-        self._learner: Learner | None = None
+        self._learner: LogLearner | None = None
         if learn is not None and settings.mode != "log-only" and settings.contexts == "keep":
-            self._learner = Learner(store, learn, self._deployed, every=learn_every)
+            self._learner = LogLearner(store, learn, self._deployed, every=learn_every)
         if publish_seconds is None:
             gradients = self._learner is not None and self._learner.policy.learns_by_gradients
             publish_seconds = _GRADIENT_SECONDS if gradients else _LINEAR_SECONDS

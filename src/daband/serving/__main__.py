@@ -20,7 +20,7 @@ from daband.errors import DabandError, InvalidInput
 from daband.serving.deployed import Deployed, load_deployed
 from daband.table_transform import NumericColumn
 
-__all__ = ["main"]
+__all__: list[str] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

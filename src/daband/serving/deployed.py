@@ -21,16 +21,16 @@ from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 __all__ = [
-    "FORMAT", "FORMAT_VERSION", "Deployed", "DeployedDecision", "assembled", "deployed_from", "load_deployed",
+    "EXPORT_VERSION", "FORMAT", "Deployed", "DeployedDecision", "assembled", "deployed_from", "load_deployed",
     "write_deployed_file",
 ]  # fmt: skip
 
-FORMAT_VERSION = 3
+EXPORT_VERSION = 3
 """2: a linear part beside the network. 3: any number of members, each with its share in predictions."""
 FORMAT = FileFormat(
     name="daband-deployed",
     what="a policy exported by daband (daband.export writes one; daband.load reads what policy.save wrote)",
-    version=FORMAT_VERSION,
+    version=EXPORT_VERSION,
     oldest=1,
     remedy="export it anew",
     required=("arms", "assessment", "domain", "images", "policy", "reference", "reward_range", "table", "versions"),
@@ -273,7 +273,7 @@ def write_deployed_file(path: str | Path, header: dict[str, Any], arrays: dict[s
 def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Deployed:
     """A deployed policy from the header and the arrays of a file. Everything is checked here, nothing in ``decide``."""
     version = int(header["version"])
-    if version < FORMAT_VERSION:
+    if version < EXPORT_VERSION:
         header, arrays = _upgraded(header, arrays)
     for array in arrays.values():
         array.setflags(write=False)
@@ -292,7 +292,7 @@ def assembled(
     *,
     ranges: tuple[FloatArray, FloatArray] | None,
     reference: Reference | None,
-    version: int = FORMAT_VERSION,
+    version: int = EXPORT_VERSION,
 ) -> Deployed:
     """A deployed policy of its parts; ``header`` has what belongs to no other part: names, images, assessment."""
     names = tuple(str(name) for name in header["arm_names"])
@@ -330,8 +330,8 @@ def _check_reference(reference: Reference, n_arms: int) -> None:
 
 def _upgraded(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Header and arrays of version 1 or 2 as those of version 3."""
-    context, told, network = header["context"], header["exploration"], header["network"]
-    names, even = list(header["arms"]["names"]), told["rule"] == "even"
+    context, exploration, network = header["context"], header["exploration"], header["network"]
+    names, even = list(header["arms"]["names"]), exploration["rule"] == "even"
     linear = header.get("linear_part")  # files of version 1 have none
     parts = {name: array for name, array in arrays.items() if name.startswith(("transform/", "ranges/", "reference/"))}
     member: dict[str, Any] = {"share": 1.0, "width_share": 1.0, "transform": None, "network": network}
@@ -361,8 +361,8 @@ def _upgraded(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tupl
         "arms": "shared" if context["per_arm"] else "disjoint",
         "n_arms": len(names),
         "largest_norm": context["largest_norm"],
-        "exploration": {"rule": "greedy", "alpha": 0.0, "epsilon": 1.0} if even else told,
-        "seed": told["seed"],
+        "exploration": {"rule": "greedy", "alpha": 0.0, "epsilon": 1.0} if even else exploration,
+        "seed": exploration["seed"],
         "layout": None if network is None else network.get("layout"),
         "members": members,
         "arm_names": names,

@@ -102,8 +102,8 @@ def summary_scores(
 
 def bins_of(scores: FloatArray, edges: FloatArray) -> IntArray:
     """The bin of each score: scores (J,) or (n, J), edges (J, B - 1); as many as there are edges below it."""
-    found: IntArray = (edges < scores[..., None]).sum(axis=-1)
-    return found
+    bins: IntArray = (edges < scores[..., None]).sum(axis=-1)
+    return bins
 
 
 def build_reference(
@@ -116,9 +116,9 @@ def build_reference(
     order = np.random.default_rng(n).permutation(n)  # contexts may be sorted
     first, second = order[: n // 2], order[n // 2 :]
     cuts = [_cuts(column) for column in scores[first].T]
-    edges = np.full((len(cuts), max(len(own) for own in cuts)), np.inf)
-    for score, own in enumerate(cuts):
-        edges[score, : len(own)] = own
+    edges = np.full((len(cuts), max(len(inner) for inner in cuts)), np.inf)
+    for score, inner in enumerate(cuts):
+        edges[score, : len(inner)] = inner
     counts = np.zeros((len(edges), edges.shape[1] + 1), np.int64)
     for row in bins_of(scores[second], edges):
         counts[np.arange(len(row)), row] += 1
@@ -147,9 +147,9 @@ def _cuts(values: FloatArray) -> FloatArray:
             cuts.append(0.5 * (lower + upper))
             continue
         at = int(np.searchsorted(distinct, lower))
-        beside = _BESIDE * (1.0 + abs(float(lower)))
-        cuts.append(0.5 * (lower + distinct[at - 1]) if at > 0 else lower - beside)
-        cuts.append(0.5 * (lower + distinct[at + 1]) if at + 1 < len(distinct) else lower + beside)
+        margin = _BESIDE * (1.0 + abs(float(lower)))
+        cuts.append(0.5 * (lower + distinct[at - 1]) if at > 0 else lower - margin)
+        cuts.append(0.5 * (lower + distinct[at + 1]) if at + 1 < len(distinct) else lower + margin)
     return np.unique(np.array(cuts))
 
 
@@ -180,8 +180,8 @@ class ScoreReport:
     """The share of each bin in the rounds since."""
 
     def __repr__(self) -> str:
-        told = f"left what training saw, told in round {self.since:,}" if self.left else "as in training"
-        return f"<{self.name}: {told}, evidence {self.evidence:.2g}>"
+        state = f"left what training saw, told in round {self.since:,}" if self.left else "as in training"
+        return f"<{self.name}: {state}, evidence {self.evidence:.2g}>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,9 +212,9 @@ class MonitorReport:
             shown = ", ".join(f"{name} {count:,}" for name, count in most[:_MOST_SHOWN])
             return f"{shown}, ..." if len(most) > _MOST_SHOWN else shown or "none"
 
-        found = {score.name: score for score in self.scores}
+        by_name = {score.name: score for score in self.scores}
         lines = [f"{self.rounds:,} rounds: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
-        lines += [f"  {found[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in found]
+        lines += [f"  {by_name[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in by_name]
         if len(self.reasons) > _MOST_SHOWN:
             lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: see .reasons")
         lines += [f"arms chosen: {listed(self.arm_counts)}", f"rows with warnings: {listed(self.warnings)}"]
@@ -240,16 +240,16 @@ class Monitor:
                 "with pair=pair, or with reference=contexts of the domain that it acts in (at least 64)"
             )
         self.deployed = deployed
-        found = deployed.reference
+        reference = deployed.reference
         self._lock = threading.Lock()
         self._random = np.random.default_rng(seed)
-        self._edges = found.edges
-        watched = [found.counts]
-        names, levels = list(found.names), [false_alarms / 2 / len(found.names)] * len(found.names)
-        self._arms = len(found.arms) > 1
+        self._edges = reference.edges
+        watched = [reference.counts]
+        names, levels = list(reference.names), [false_alarms / 2 / len(reference.names)] * len(reference.names)
+        self._arms = len(reference.arms) > 1
         if self._arms:
-            width = max(found.counts.shape[1], len(found.arms))
-            watched = [_padded(found.counts, width), _padded(found.arms[None], width)]
+            width = max(reference.counts.shape[1], len(reference.arms))
+            watched = [_padded(reference.counts, width), _padded(reference.arms[None], width)]
             names, levels = [*names, _ARMS], [*levels, false_alarms / 2]
         else:
             levels = [2 * level for level in levels]
@@ -334,11 +334,11 @@ class Monitor:
         """One round: the bin of every score, and a uniform number for each."""
         # The smoothed conformal p-value: the share of contexts so far, this one among them, in higher bins, and a
         # uniform part of those in its own.
-        own = self._pool[self._every, bins]
+        counts = self._pool[self._every, bins]
         above = self._totals - self._pool.cumsum(axis=1)[self._every, bins]
-        self._pool[self._every, bins] = own + 1
+        self._pool[self._every, bins] = counts + 1
         self._totals += 1
-        p_values = (above + coins * (own + 1)) / self._totals
+        p_values = (above + coins * (counts + 1)) / self._totals
         cells = np.minimum((p_values * _BINS).astype(np.int64), _BINS - 1)
         bets = self._bets[:, self._every, cells]
         self._capital += np.log((bets + _PRIOR) * _BINS / (self._played + _BINS * _PRIOR))

@@ -226,23 +226,23 @@ class RowReader:
     def _far(self, flat: AnyArray, outside: AnyArray) -> tuple[RowWarning, ...]:
         assert self.ranges is not None
         centre, scale = self.ranges
-        found = []
+        warnings = []
         for place in np.argwhere(outside)[:_MOST_NAMED]:
             at = int(place[-1])
             value = float(flat[tuple(place)])
             name = self._name(at)
             apart = abs(value - centre[at]) / scale[at] if scale[at] > 0 else np.inf
-            found.append(
+            warnings.append(
                 RowWarning(
                     "far_outside",
                     name,
                     f"{name} is {value:g}, {apart:.3g} deviations from the mean of training, {centre[at]:g}",
                 )
             )
-        more = int(outside.sum()) - len(found)
+        more = int(outside.sum()) - len(warnings)
         if more > 0:
-            found.append(RowWarning("far_outside", "", f"{more} more numbers are far outside what training saw"))
-        return tuple(found)
+            warnings.append(RowWarning("far_outside", "", f"{more} more numbers are far outside what training saw"))
+        return tuple(warnings)
 
     def _name(self, at: int) -> str:
         return repr(self._names[at]) if at < len(self._names) else f"number {at}"

@@ -5,8 +5,9 @@ from daband.trust.assessment import ArmAssessment, Assessment, read_assessment
 from daband.trust.audit import Audit, answer_audit, audit, read_audit
 from daband.trust.candidates import Candidate, default_candidates
 from daband.trust.choose import Choice, choose
+from daband.trust.leave_one_source_out import SourceCalibration, leave_one_source_out
 
 __all__ = [
-    "ArmAssessment", "Assessment", "Audit", "Candidate", "Choice", "answer_audit", "assess", "assess_each", "audit",
-    "choose", "default_candidates", "read_assessment", "read_audit",
+    "ArmAssessment", "Assessment", "Audit", "Candidate", "Choice", "SourceCalibration", "answer_audit", "assess",
+    "assess_each", "audit", "choose", "default_candidates", "leave_one_source_out", "read_assessment", "read_audit",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +28,15 @@ from daband.trust.explanations import Explanation, explanations_of
 
 __all__ = ["assess", "assess_each"]
 
+
+class Calibration(Protocol):
+    """What changes an assessment by what is known of other domains: ``SourceCalibration``."""
+
+    def calibrated(self, assessment: Assessment) -> Assessment:
+        """The assessment as it stands with that."""
+        ...
+
+
 FEWEST_ROUNDS = 100
 """With fewer held-out source rounds than this, the assessment says that its interval is wider for it."""
 _FEWEST_FOR_AN_ARM = 5
@@ -46,6 +56,7 @@ def assess(
     shift: ShiftLike = None,
     arm_names: Sequence[str] | None = None,
     seed: int = 0,
+    calibration: Calibration | None = None,
 ) -> Assessment:
     """Assess a policy in the target, without a reward from there. No policy is changed.
 
@@ -63,6 +74,8 @@ def assess(
             policy was told. Where nobody stated it, anything may, and the bound covers that.
         arm_names: a name per arm for the page, e.g. ``pair.class_names``.
         seed: fixes which contexts of the target are used where there are more.
+        calibration: what ``leave_one_source_out`` found, where there are several sources: the bound allows for errors
+            like those in the sources.
 
     >>> pair = daband.domains.load("synthetic", tiny=True)
     >>> policies = [daband.LinUCB.for_pair(pair, seed=seed) for seed in (0, 1)]
@@ -85,7 +98,7 @@ def assess(
         seed=seed,
         wanted=[0],
     )
-    return assessment
+    return assessment if calibration is None else calibration.calibrated(assessment)
 
 
 def assess_each(

@@ -116,8 +116,8 @@ def declare(
             if parts.reader is from_arrays and class_names is not None:
                 arguments["n_arms"] = len(class_names)
             pair = parts.reader(**arguments, **settings, name=called)
-            told = (summary or about.summary).format(**options) + parts.note
-            about_pair = replace(complete, summary=told)
+            sentence = (summary or about.summary).format(**options) + parts.note
+            about_pair = replace(complete, summary=sentence)
             return replace(pair, about=about_pair, class_names=parts.class_names or pair.class_names)
 
         parameters = {option: parameter for option, parameter in read_options.items() if option not in fixed}

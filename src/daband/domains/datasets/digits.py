@@ -85,10 +85,10 @@ def read_mnist(split: str, *, pair: str) -> Arrays:
 
 
 def _idx(folder: Path, name: str) -> AnyArray:
-    found = find([name, f"{name}.gz"], directory=folder)
-    if found is None:
+    path = find([name, f"{name}.gz"], directory=folder)
+    if path is None:
         raise DataError(f"{folder / name}(.gz) is not there; `daband data get digit` downloads it")
-    return read_idx(found)
+    return read_idx(path)
 
 
 def read_idx(path: Path) -> AnyArray:
@@ -163,14 +163,14 @@ def read_folder(folder: Path, split: str) -> Arrays:
         raise DataError(f"{listed} is not there, but {folder} looks like a released MNIST-M; {_REMEDY}")
     names, labels = _read_labels(listed.read_text(encoding="utf-8"), listed)
     images = folder / f"mnist_m_{split}"
-    there = {path.name for path in images.glob("*.png")}
-    _check_names(names, there, listed, images)
+    files = {path.name for path in images.glob("*.png")}
+    _check_names(names, files, listed, images)
     return np.stack([_centre(decode_image(images / name), images / name) for name in names]), labels
 
 
 def read_archive(path: Path, split: str) -> Arrays:
     """Like ``read_folder``, from the tar archive as it is distributed, without unpacking it to disk."""
-    found: dict[str, AnyArray] = {}
+    images: dict[str, AnyArray] = {}
     listing: str | None = None
     try:
         with tarfile.open(path) as archive:
@@ -182,7 +182,7 @@ def read_archive(path: Path, split: str) -> Arrays:
                     listing = _content(archive, member).decode()
                 elif f"mnist_m_{split}/" in name and name.endswith(".png"):
                     where = Path(f"{path}:{name}")
-                    found[Path(name).name] = _centre(decode_image(io.BytesIO(_content(archive, member)), where), where)
+                    images[Path(name).name] = _centre(decode_image(io.BytesIO(_content(archive, member)), where), where)
     except (tarfile.TarError, EOFError, OSError) as error:
         if isinstance(error, DataError):
             raise
@@ -190,8 +190,8 @@ def read_archive(path: Path, split: str) -> Arrays:
     if listing is None:
         raise DataError(f"{path} has no mnist_m_{split}_labels.txt; {_REMEDY}")
     names, labels = _read_labels(listing, path)
-    _check_names(names, set(found), path, path)
-    return np.stack([found[name] for name in names]), labels
+    _check_names(names, set(images), path, path)
+    return np.stack([images[name] for name in names]), labels
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -215,9 +215,9 @@ def _read_labels(text: str, path: Path) -> tuple[list[str], IntArray]:
     return names, np.array(labels, dtype=np.int64)
 
 
-def _check_names(names: Sequence[str], there: set[str], listed: Path, images: Path) -> None:
-    absent = sorted(set(names) - there)
-    unlisted = sorted(there - set(names))
+def _check_names(names: Sequence[str], files: set[str], listed: Path, images: Path) -> None:
+    absent = sorted(set(names) - files)
+    unlisted = sorted(files - set(names))
     if absent or unlisted:
         example = f"{absent[0]} is listed but not there" if absent else f"{unlisted[0]} is there but not listed"
         raise DataError(
@@ -235,15 +235,15 @@ def _centre(image: AnyArray, path: Path) -> AnyArray:
 def packaged_photographs() -> list[AnyArray]:
     """The photographs that come with scikit-image and scikit-learn, each (H, W, 3) of uint8, in a fixed order."""
     folders = {"skimage": ("data", _SCIKIT_IMAGE), "sklearn": ("datasets/images", _SCIKIT_LEARN)}
-    found = []
+    photographs = []
     for package, (folder, names) in folders.items():
         spec = importlib.util.find_spec(package)  # finds the folder without the seconds that importing takes
         if spec is None or not spec.submodule_search_locations:
             name = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
             raise DataError(f"the embedded MNIST-M is cut from photographs of {name}: pip install {name}")
         for name in names:
-            found.append(decode_image(Path(spec.submodule_search_locations[0]) / folder / name))
-    return found
+            photographs.append(decode_image(Path(spec.submodule_search_locations[0]) / folder / name))
+    return photographs
 
 
 def photographs_in(folder: Path, *, at_least: int = 28) -> list[AnyArray]:
@@ -348,12 +348,12 @@ def _made(train: Arrays, test: Arrays, photographs: list[AnyArray]) -> tuple[Arr
 
 
 def _released() -> tuple[Arrays, Arrays]:
-    found = need(_RELEASED, pair="digit")
-    if found.suffix == ".npz":
-        return read_packed(found)
-    if found.suffix == ".txt":
-        return read_folder(found.parent, "train"), read_folder(found.parent, "test")
-    return read_archive(found, "train"), read_archive(found, "test")
+    path = need(_RELEASED, pair="digit")
+    if path.suffix == ".npz":
+        return read_packed(path)
+    if path.suffix == ".txt":
+        return read_folder(path.parent, "train"), read_folder(path.parent, "test")
+    return read_archive(path, "train"), read_archive(path, "test")
 
 
 def _three_channels(digits: AnyArray) -> AnyArray:
@@ -434,11 +434,11 @@ def _read_handwritten(*, source: str = "mnist", target: str = "usps") -> Parts:
         source: mnist (60,000), usps (7,291) or semeion (1,593); the digits of its training part pay.
         target: another of them.
     """
-    here = _collection(source)[0]
+    of_source = _collection(source)[0]
     seen, held = _collection(target)
     if held is None:
-        return Parts({"source": here, **halved(*seen, name=f"handwritten/{source}-{target}")})
-    return Parts({"source": here, "target": seen[0], "target_labelled": seen, "target_test": held})
+        return Parts({"source": of_source, **halved(*seen, name=f"handwritten/{source}-{target}")})
+    return Parts({"source": of_source, "target": seen[0], "target_labelled": seen, "target_test": held})
 
 
 def _collection(domain: str) -> tuple[Arrays, Arrays | None]:

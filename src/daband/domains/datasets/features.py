@@ -37,8 +37,10 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
         target: another of them; half of its reviews are seen in training, the other half is kept for the evaluator.
     """
     paths = (need([_AMAZON_FILE.format(domain)], pair="amazon") for domain in (source, target))
-    here, there = (load_matlab(path, n_features=400, class_names=_AMAZON_CLASSES, first_label=0) for path in paths)
-    return Parts({"source": here, **halved(*there, name=f"amazon/{source}-{target}")})
+    of_source, of_target = (
+        load_matlab(path, n_features=400, class_names=_AMAZON_CLASSES, first_label=0) for path in paths
+    )
+    return Parts({"source": of_source, **halved(*of_target, name=f"amazon/{source}-{target}")})
 
 
 declare(
@@ -94,8 +96,8 @@ def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
     """
     (x, y), (x_more, y_more) = _halves(source)
     seen, held = _halves(target)
-    here = (np.concatenate([x, x_more]), np.concatenate([y, y_more]))
-    return Parts({"source": here, "target": seen[0], "target_labelled": seen, "target_test": held})
+    of_source = (np.concatenate([x, x_more]), np.concatenate([y, y_more]))
+    return Parts({"source": of_source, "target": seen[0], "target_labelled": seen, "target_test": held})
 
 
 def _tiny_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
@@ -142,18 +144,11 @@ declare(
 
 
 _OFFICE_CALTECH_DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
-_OFFICE_CALTECH_CLASSES = (
-    "backpack",
-    "touring bike",
-    "calculator",
-    "headphones",
-    "computer keyboard",
-    "laptop",
-    "computer monitor",
-    "computer mouse",
-    "coffee mug",
-    "video projector",
+_OFFICE_CALTECH_NAMES = (
+    "backpack, touring bike, calculator, headphones, computer keyboard, laptop, computer monitor, computer mouse, "
+    "coffee mug, video projector"
 )
+_OFFICE_CALTECH_CLASSES = tuple(_OFFICE_CALTECH_NAMES.split(", "))
 _OFFICE_CALTECH_FILE = "office_caltech10_surf/{}.mat"
 _OFFICE_CALTECH_HOW = "get the SURF .mat files (variables fts, labels) of the geodesic flow kernel's authors"
 
@@ -169,11 +164,11 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
         target: another of them; half of its pictures are seen in training, the other half is kept for the evaluator.
     """
     paths = (need([_OFFICE_CALTECH_FILE.format(domain)], pair="office_caltech") for domain in (source, target))
-    here, there = (
+    of_source, of_target = (
         _root_shares(*load_matlab(path, n_features=800, class_names=_OFFICE_CALTECH_CLASSES, first_label=1))
         for path in paths
     )
-    return Parts({"source": here, **halved(*there, name=f"office_caltech/{source}-{target}")})
+    return Parts({"source": of_source, **halved(*of_target, name=f"office_caltech/{source}-{target}")})
 
 
 def _tiny_office_caltech(**_: str) -> Parts:

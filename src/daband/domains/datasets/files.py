@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daband.domains.contract import About, Pair, RewardRange
+from daband.arguments import RewardRange
+from daband.domains.contract import About, Pair
 from daband.domains.readers.column_types import ColumnType, infer_columns
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.image_folder import from_image_folder
@@ -22,6 +23,7 @@ from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import register_pair
 from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike
+from daband.table_transform import CategoricalColumn, DateColumn, TableTransform
 
 if TYPE_CHECKING:
     import polars as pl
@@ -109,6 +111,7 @@ def _files(
     source_test: float | None = 0.1,
     passes: int = 1,
     target_passes: int | None = None,
+    transform: TableTransform | None = None,
     digest: str = "",
 ) -> Pair:
     """Two files, or two folders of pictures with a sub-folder per class, as source and target.
@@ -133,6 +136,7 @@ def _files(
         source_test: the share of the source that training does not use.
         passes: how many times each source context may be shown.
         target_passes: how many times each target context may be shown; by default as ``passes``.
+        transform: reads the columns in place of one that is fitted here, such as a policy's own.
         digest: what the files held when the settings were resolved; other files are refused.
     """
     common: dict[str, Any] = {"source_test": source_test, "passes": passes, "target_passes": target_passes}
@@ -155,17 +159,30 @@ def _files(
         named = {"label": label, "arm": arm, "reward": reward, "propensity": propensity}
         settled = {"id": id, "category": category, "number": number, "date": date, "drop": drop}
         read = read_files(source=source, target=target, **named, **settled)  # type: ignore[arg-type]
+        columns = read.columns if transform is None else _columns_of(transform, read.columns)
         pair = from_table(
             source=read.source,
             target=read.target,
-            columns=read.columns,
+            columns=columns,
             shift=shift,
             units=units,
+            transform=transform,
             reward_range=tuple(reward_range) if isinstance(reward_range, list) else reward_range,
             name="files",
             **common,
         )
     return replace(pair, about=About(summary=f"{paths[0].name} to {paths[1].name}", licence="the user's own"))
+
+
+def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
+    """The same roles, with the contexts that a fitted transform reads."""
+    kinds = {column.name: type(column) for column in transform.columns}
+    return replace(
+        columns,
+        context=tuple(kinds),
+        categorical=tuple(name for name, kind in kinds.items() if kind is CategoricalColumn),
+        dates=tuple(name for name, kind in kinds.items() if kind is DateColumn),
+    )
 
 
 def _existing(path: str, what: str) -> Path:

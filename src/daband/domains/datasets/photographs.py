@@ -20,20 +20,8 @@ __all__ = ["image_parts"]
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
 
 
-_VISDA17_CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bus",
-    "car",
-    "horse",
-    "knife",
-    "motorcycle",
-    "person",
-    "plant",
-    "skateboard",
-    "train",
-    "truck",
-)
+_VISDA17_NAMES = "aeroplane bicycle bus car horse knife motorcycle person plant skateboard train truck"
+_VISDA17_CLASSES = tuple(_VISDA17_NAMES.split())
 _VISDA17_ROOTS = ("visda17", "VisDA2017", "visda-2017")
 _TERMS = "non-commercial research and education, no redistribution"
 
@@ -96,6 +84,10 @@ def read_image_list(path: Path, class_names: tuple[str, ...]) -> ImageList:
         labels.append(int(label))
     if not paths:
         raise DataError(f"{path} lists no images")
+    return _require_images(path, paths, labels)
+
+
+def _require_images(path: Path, paths: list[Path], labels: list[int]) -> ImageList:
     absent = next((image for image in paths if not image.is_file()), None)
     if absent is not None:
         raise DataError(f"{absent} is listed in {path} but not there; unpack the archive again")
@@ -182,10 +174,7 @@ def _listed(path: Path, root: Path) -> ImageList:
             labels.append(place[parts[1]])
     if not paths:
         raise DataError(f"{path} lists no image of {', '.join(_S2RDA49_FOLDERS)}")
-    absent = next((image for image in paths if not image.is_file()), None)
-    if absent is not None:
-        raise DataError(f"{absent} is listed in {path} but not there; unpack the archive again")
-    return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
+    return _require_images(path, paths, labels)
 
 
 declare(
@@ -218,46 +207,15 @@ declare(
 
 
 _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
-_SIGNS_CLASSES = (
-    *(f"limit {speed}" for speed in (20, 30, 50, 60, 70, 80)),
-    "end of limit 80",
-    "limit 100",
-    "limit 120",
-    "no passing",
-    "no passing for trucks",
-    "right of way",
-    "priority road",
-    "yield",
-    "stop",
-    "no vehicles",
-    "no trucks",
-    "no entry",
-    "danger",
-    "curve left",
-    "curve right",
-    "double curve",
-    "bumpy road",
-    "slippery road",
-    "road narrows",
-    "road works",
-    "traffic lights",
-    "pedestrians",
-    "children",
-    "bicycles",
-    "ice or snow",
-    "animals",
-    "end of all limits",
-    "turn right",
-    "turn left",
-    "straight on",
-    "straight or right",
-    "straight or left",
-    "keep right",
-    "keep left",
-    "roundabout",
-    "end of no passing",
-    "end of no passing for trucks",
+_SIGNS_NAMES = (
+    "limit 20, limit 30, limit 50, limit 60, limit 70, limit 80, end of limit 80, limit 100, limit 120, no "
+    "passing, no passing for trucks, right of way, priority road, yield, stop, no vehicles, no trucks, no entry, "
+    "danger, curve left, curve right, double curve, bumpy road, slippery road, road narrows, road works, traffic "
+    "lights, pedestrians, children, bicycles, ice or snow, animals, end of all limits, turn right, turn left, "
+    "straight on, straight or right, straight or left, keep right, keep left, roundabout, end of no passing, end "
+    "of no passing for trucks"
 )
+_SIGNS_CLASSES = tuple(_SIGNS_NAMES.split(", "))
 _SIGNS_HOW = (
     "put one folder a class, 00 to 42 in GTSRB's order, below it: SynSigns' rendered signs in signs/synthetic, "
     "GTSRB's (https://benchmark.ini.rub.de, as PNG, names TRACK_FRAME.png) in signs/real"
@@ -278,8 +236,8 @@ def _read_signs(*, side: int = 32, workers: int | None = None) -> Parts:
         scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    there = halved(*_decoded(photographed, framing, workers), name="signs", groups=tracks)
-    return Parts({"source": _decoded(rendered, framing, workers), **there})
+    parts = halved(*_decoded(photographed, framing, workers), name="signs", groups=tracks)
+    return Parts({"source": _decoded(rendered, framing, workers), **parts})
 
 
 def _decoded(images: ImageList, framing: Framing, workers: int | None) -> tuple[AnyArray, IntArray]:

@@ -196,8 +196,8 @@ def _view_of(fields: Mapping[str, float]) -> SyntheticView:
     try:
         return SyntheticView(**fields)
     except TypeError:
-        known = ", ".join(SyntheticView.__dataclass_fields__)
-        raise InvalidInput(f"view has the fields {known}, got {', '.join(map(str, fields))}") from None
+        names = ", ".join(SyntheticView.__dataclass_fields__)
+        raise InvalidInput(f"view has the fields {names}, got {', '.join(map(str, fields))}") from None
 
 
 def _check(*, rewards: str, arms: str, n_arms: int, dimension: int, n_contexts: int, noise: float) -> None:

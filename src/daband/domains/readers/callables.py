@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from daband.arguments import checked_class_names, share, whole
+from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
-from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain, RewardRange
+from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.readers.arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
 from daband.domains.splits import HeldOutRewards
 from daband.errors import InvalidInput

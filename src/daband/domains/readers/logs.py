@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from daband.arguments import checked_class_names, share, whole
+from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
-from daband.domains.contract import About, LoggedDomain, Pair, RewardRange
+from daband.domains.contract import About, LoggedDomain, Pair
 from daband.domains.readers.arrays import (
     ArrayContexts,
     TargetParts,

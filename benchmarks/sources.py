@@ -1,0 +1,277 @@
+"""All other domains to each one: does a policy of several sources beat one of a single source, and survive a bad one?
+
+python benchmarks/sources.py pack domains.npz                  # read the data sets once (DABAND_DATA)
+python benchmarks/sources.py run domains.npz --out DIR --jobs 6 --limit 500 --seeds 0-4
+python benchmarks/sources.py record DIR                        # benchmarks/records/sources.json
+
+Every domain of a family in turn is the target. Policies: DABand (recipe "small") of all other domains, with measured
+weights; the same with all weights 1 (pooled); of each single source; LinUCB pooled. With a poisoned source, a copy of
+the largest one: labels shuffled, or rounds of another family. And for LinUCB, leave-one-source-out: the estimates of
+left-out sources calibrate the bound in the target. Digits are 14x14, vectors have 100 principal components at most: so
+all of it takes a quarter of an hour on six cores. Tasks that are done are not run again; with --limit none begins
+later than that many seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import daband
+from daband.domains import Pair, from_arrays, restrict_pair
+from daband.domains.splits import split_half
+from daband.training import measured_source_weights
+from daband.trust import leave_one_source_out
+
+RECORD = Path(__file__).resolve().parent / "records" / "sources.json"
+FAMILIES = {
+    "handwritten": (("mnist", "usps", "semeion"), "style"),
+    "amazon": (("books", "dvd", "elec", "kitchen"), "covariate"),
+    "office_caltech": (("amazon", "caltech10", "dslr", "webcam"), "style"),
+    "office31_features": (("amazon", "dslr", "webcam"), "style"),
+    "warfarin": (("white", "asian", "black"), "covariate"),
+}
+EPISODES, LENGTH, MOST, COMPONENTS = 40, 64, 3000, 100
+Rounds = tuple[np.ndarray, np.ndarray]
+
+
+def pack(path: Path) -> None:
+    """Contexts and labels of every domain of every family, in one file."""
+    arrays: dict[str, np.ndarray] = {}
+    for family in FAMILIES:
+        read = _read(family)
+        rows = {name: np.sort(np.random.default_rng(0).permutation(len(y))[:MOST]) for name, (_, y) in read.items()}
+        small = _reduced({name: x[rows[name]] for name, (x, _) in read.items()})
+        for domain, (_, labels) in read.items():
+            arrays[f"{family}/{domain}/x"], arrays[f"{family}/{domain}/y"] = small[domain], labels[rows[domain]]
+            print(family, domain, small[domain].shape, int(labels.max()) + 1, flush=True)
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def _reduced(domains: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Digits at half their side; long vectors as their leading principal components over all domains."""
+    first = next(iter(domains.values()))
+    if first.ndim == 4:
+        return {
+            name: x.reshape(len(x), 1, 14, 2, 14, 2).mean(axis=(3, 5)).round().astype(np.uint8)
+            for name, x in domains.items()
+        }
+    if first.shape[1] <= COMPONENTS:
+        return {name: x.astype(np.float32) for name, x in domains.items()}
+    every = np.concatenate(list(domains.values()))
+    centre = every.mean(axis=0)
+    axes = np.linalg.svd(every - centre, full_matrices=False)[2][:COMPONENTS]
+    return {name: ((x - centre) @ axes.T).astype(np.float32) for name, x in domains.items()}
+
+
+def _read(family: str) -> dict[str, Rounds]:
+    if family == "warfarin":
+        return _warfarin()
+    found = {}
+    for domain in FAMILIES[family][0]:
+        other = next(name for name in FAMILIES[family][0] if name != domain)
+        pair: Any = daband.domains.load(f"{family}/{domain}-{other}", source_test=None)
+        rows = np.arange(len(pair.source))
+        found[domain] = pair.source.read(rows), pair.source.read_rewards(rows)[0].argmax(axis=1)
+    return found
+
+
+def _warfarin() -> dict[str, Rounds]:
+    """One transform for all populations."""
+    from daband.domains import TableTransform, data_directory
+    from daband.domains.datasets import tables
+    from daband.domains.readers.tables import read_table
+
+    frame = tables._prepare(read_table(data_directory() / tables._FILE))
+    table = TableTransform.fit(frame, context=(*tables._NUMERIC, *tables._CATEGORICAL), categorical=tables._CATEGORICAL)
+    races = {name: frame.filter(frame["Race"] == tables._RACES[name]) for name in FAMILIES["warfarin"][0]}
+    return {name: (table.apply(rows), rows["dose class"].to_numpy().astype(np.int64)) for name, rows in races.items()}
+
+
+def _domains(path: str, family: str) -> dict[str, Rounds]:
+    with np.load(path) as arrays:
+        return {name: (arrays[f"{family}/{name}/x"], arrays[f"{family}/{name}/y"]) for name in FAMILIES[family][0]}
+
+
+def _pair(path: str, family: str, target: str, poison: str = "") -> Pair:
+    domains = _domains(path, family)
+    n_arms = max(int(labels.max()) for _, labels in domains.values()) + 1
+    contexts, labels = domains.pop(target)
+    seen, held = split_half(labels, name=f"{family}/{target}")
+    if poison:
+        largest = max(domains.values(), key=lambda rounds: len(rounds[1]))
+        domains["poison"] = _poisoned(path, family, largest, n_arms, poison)
+    return from_arrays(
+        sources=domains,
+        targets={target: contexts[seen]},
+        target_test={target: (contexts[held], labels[held])},
+        n_arms=n_arms,
+        shift=FAMILIES[family][1],
+        passes=5,
+        name=f"{family}/{target}",
+    )
+
+
+def _poisoned(path: str, family: str, largest: Rounds, n_arms: int, poison: str) -> Rounds:
+    rng = np.random.default_rng(0)
+    contexts, labels = largest
+    if poison == "shuffled":
+        return contexts, rng.permutation(labels)
+    others = list(FAMILIES)
+    other = others[(others.index(family) + 1) % len(others)]
+    foreign, foreign_labels = next(iter(_domains(path, other).values()))
+    flat = foreign.reshape(len(foreign), -1).astype(np.float64)
+    flat = (flat - flat.mean()) / flat.std() * contexts.std() + contexts.mean()
+    size = int(np.prod(contexts.shape[1:]))
+    fitted = np.resize(flat, (len(flat), size)) if flat.shape[1] < size else flat[:, :size]
+    if contexts.dtype == np.uint8:
+        fitted = np.clip(fitted, 0, 255)
+    rows = rng.integers(0, len(fitted), len(labels))
+    return fitted[rows].reshape(-1, *contexts.shape[1:]).astype(contexts.dtype), foreign_labels[rows] % n_arms
+
+
+def _train(pair: Pair, kind: str, seed: int, weights: dict[str, float] | None = None) -> Any:
+    made: Any = {"daband": daband.DABand, "linucb": daband.LinUCB}[kind]
+    settings = {"recipe": "small", "device": "cpu"} if kind == "daband" else {}
+    policy = made.for_pair(pair, seed=seed, **settings)
+    episodes = min(EPISODES, 5 * len(pair.source) // LENGTH)
+    daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, source_weights=weights)
+    return policy
+
+
+def task(path: str, family: str, target: str, method: str, seed: int) -> list[dict[str, Any]]:
+    """One policy, trained and evaluated; where weights are measured, with all weights 1 as well."""
+    warnings.simplefilter("ignore")
+    begun = time.perf_counter()
+    record: dict[str, Any] = {"family": family, "target": target, "method": method, "seed": seed}
+    kind = "linucb" if method.startswith(("linucb", "bound")) else "daband"
+    poison = method.partition("poison-")[2]
+    pair = _pair(path, family, target, poison)
+    if method.startswith("single-"):
+        pair = restrict_pair(pair, sources=[method.removeprefix("single-")])
+    elif method == "bound":
+        return [{**record, **_bound(pair, seed), "seconds": time.perf_counter() - begun}]
+
+    def value(weights: dict[str, float] | None) -> float:
+        return daband.evaluate(_train(pair, kind, seed, weights), pair.target_test).value
+
+    if len(pair.domains.sources) == 1:
+        return [{**record, "value": value(None), "seconds": time.perf_counter() - begun}]
+    like = daband.LinUCB.for_pair(pair, seed=seed)
+    measured = measured_source_weights(pair.source, pair.target, like=like, seed=seed)
+    weights, even = measured.weights, dict.fromkeys(pair.domains.sources, 1.0)
+    record |= {"value": value(weights), "weights": weights, "gain": measured.gain}
+    found = [{**record, "seconds": time.perf_counter() - begun}]
+    if "weighted" in method:
+        pooled = record["value"] if weights == even else value(even)
+        seconds = time.perf_counter() - begun
+        found.append({**record, "method": method.replace("weighted", "pooled"), "value": pooled, "weights": even})
+        found[-1]["seconds"] = seconds
+    return found
+
+
+def _bound(pair: Any, seed: int) -> dict[str, Any]:
+    """Estimate and bound of LinUCB in the target, and of left-out sources."""
+
+    def train(own: Pair) -> list[Any]:
+        return [_train(own, "linucb", seed + 100 * member) for member in range(2)]
+
+    found = leave_one_source_out(pair, train)
+    policies = train(pair)
+    before = daband.assess(policies, source=pair.source_test, target=pair.target)
+    return {
+        "value": daband.evaluate(policies[0], pair.target_test).value,
+        "estimate": before.value,
+        "low": before.low,
+        "low_by_sources": found.low(before.value),
+        "left_out": {
+            name: list(row) for name, *row in zip(found.sources, found.estimates, found.lows, found.values, strict=True)
+        },
+    }
+
+
+def tasks(seeds: list[int]) -> list[tuple[str, str, str, int]]:
+    """Every task, the seeds in turn, so that a run that is cut short has all methods."""
+    found = []
+    for seed in seeds:
+        for family, (domains, _) in FAMILIES.items():
+            for target in domains:
+                singles = [f"single-{name}" for name in domains if name != target]
+                poisons = ["poison-shuffled", "poison-foreign"] if seed < 2 else []
+                for method in ["weighted", *singles, "linucb-weighted", *poisons, "bound"]:
+                    found.append((family, target, method, seed))
+    return found
+
+
+def run(path: Path, out: Path, *, jobs: int, limit: float, seeds: list[int], only: str = "") -> None:
+    """Run the tasks that are not done."""
+    out.mkdir(parents=True, exist_ok=True)
+    begun, done = time.perf_counter(), 0
+    todo = [one for one in tasks(seeds) if only in one[0] and not _file(out, one).exists()]
+    with ProcessPoolExecutor(jobs) as pool:
+        waiting = {}
+        queue = iter(todo)
+
+        def submit() -> None:
+            one = next(queue, None)
+            if one is not None and time.perf_counter() - begun < limit:
+                waiting[pool.submit(task, str(path), *one)] = one
+
+        for _ in range(jobs):
+            submit()
+        while waiting:
+            future = next(as_completed(waiting))
+            one = waiting.pop(future)
+            try:
+                _file(out, one).write_text(json.dumps(future.result()))
+                done += 1
+            except Exception as error:
+                print(one, type(error).__name__, error, flush=True)
+            submit()
+    print(f"{done} of {len(todo)} tasks in {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def _file(out: Path, one: tuple[str, str, str, int]) -> Path:
+    return out / ("_".join(map(str, one)) + ".json")
+
+
+def record(out: Path) -> None:
+    """Put the tasks' results into one file."""
+    found = [one for path in sorted(out.glob("*.json")) for one in json.loads(path.read_text())]
+    for one in found:
+        one.pop("gain", None)
+        one.update({key: round(one[key], 4) for key in ("value", "estimate", "low", "low_by_sources") if key in one})
+        one["seconds"] = round(one["seconds"], 1)
+    RECORD.write_text("[\n" + ",\n".join(json.dumps(one) for one in found) + "\n]\n")
+    print(f"{RECORD}: {len(found)} records")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["pack", "run", "record"])
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/sources"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=1e9)
+    parser.add_argument("--seeds", default="0-4")
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    if given.what == "pack":
+        pack(given.path)
+    elif given.what == "record":
+        record(given.path)
+    else:
+        first, _, last = given.seeds.partition("-")
+        seeds = list(range(int(first), int(last or first) + 1))
+        run(given.path, given.out, jobs=given.jobs, limit=given.limit, seeds=seeds, only=given.only)
+
+
+if __name__ == "__main__":
+    main()
