@@ -21,8 +21,8 @@ ASSUMPTIONS = (
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
-    "The bound lets the policy miss half as much again as estimated, and all of what lies outside the source's support. "
-    "How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no theorem.",
+    "The bound lets the policy miss half as much again as estimated, and everything outside the source's support. How "
+    "often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no theorem.",
 )
 _WIDTH = 100
 
