@@ -30,7 +30,7 @@ from daband.trust.explanations import Explanation
 
 __all__ = ["ALONE", "MISSED", "Estimate", "estimate_target"]
 
-ALONE, MISSED = 1.35, 0.5
+ALONE, MISSED = 1.4, 0.6
 _NORMAL_95 = 1.645
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
