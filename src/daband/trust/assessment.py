@@ -98,11 +98,11 @@ class Assessment:
     source_agreement: float | None
     source_value: float
     """The first policy's mean reward on the held-out source rounds, in the user's units."""
-    source_error: float
-    """The standard error of ``source_value``."""
     source_rounds: int
     target_contexts: int
     reward_range: tuple[float, float]
+    source_error: float = 0.0
+    """The standard error of ``source_value``; files of before have none."""
     arm_names: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=lambda: list(ASSUMPTIONS))
 
