@@ -20,12 +20,13 @@ from pages.digit import digit, signs
 from pages.fit_log import fit_log_page
 from pages.front_door import front_door
 from pages.front_figure import front_figure
-from pages.latency import latency_page
 from pages.linear_readings import linear_readings
 from pages.methods import methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
+from pages.performance import performance
 from pages.prior_trust import prior_trust_page
+from pages.runs import fill
 from pages.service import service_page
 from pages.text import shown_in_front
 from pages.trust import rewards_page, tables_page, trust_page
@@ -43,11 +44,12 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "digit": (digit, ("attribution", "linear-readings", "choose", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
-    "latency": (latency_page, ("latency",)),
+    "latency": (lambda record: fill("latency", record=record), ("latency",)),
     "linear-readings": (linear_readings, ("linear-readings",)),
     "methods": (methods, ("choose",)),
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
+    "performance": (performance, ("step-variants", "adaptation-peers")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from daband.report.summary import growth_exponent
-from pages.text import commits, is_on, paragraph, recipe_hash, table, written_from
+from pages.runs import fill
+from pages.text import commits, is_on, recipe_hash
 
 __all__ = ["bound"]
 
@@ -30,45 +31,12 @@ def bound(records: Sequence[Record]) -> str:
     measured = [record for record in records if "bound" in record and is_on("digit", record)]
     runs = {name: [record for record in measured if record["method"] == method] for method, name in METHODS.items()}
     runs = {name: own for name, own in runs.items() if own}
-    head = ["term", *(f"{name}, {what}" for name in runs for what in ("a round", "exponent"))]
-    rows = []
-    for term, text in TERMS.items():
-        cells: list[str] = []
-        for own in runs.values():
-            cells += _cells(own, term)
-        rows.append([text, *cells])
-    first = measured[0]
-    return "\n".join(
-        [
-            "# The regret bound's terms on DIGIT",
-            "",
-            written_from("attribution"),
-            "",
-            paragraph(
-                "The [bound](../concepts/bound.md) on target regret as numbers: the observable terms as their mean a",
-                f"source round after {first['rounds']:,} rounds, and the exponent of N that fits the later half of the",
-                "rounds (± over seeds; 1 grows like N). Psi, the least joint error, needs target rewards and is left",
-                "out. A term that is not known, as the divergence without a discriminator, has no number, and then",
-                "there is no sum.",
-            ),
-            "",
-            "<!-- terms -->",
-            "",
-            *table(head, rows),
-            "",
-            "<!-- end of terms -->",
-            "",
-            paragraph(
-                f"Released MNIST-M, {len(next(iter(runs.values())))} seeds, on an {first['device']}, commits",
-                f"{commits(measured)}.{_age(runs['DABand'])}",
-            ),
-            "",
-            "```",
-            "python benchmarks/attribution.py --out records/ --studies 'baselines;prior'",
-            "```",
-            "",
-        ]
-    )
+    return fill(
+        "bound", first=measured[0], seeds=len(next(iter(runs.values()))), commits=commits(measured),
+        age=_age(runs["DABand"]),
+        head=["term", *(f"{name}, {what}" for name in runs for what in ("a round", "exponent"))],
+        rows=[[text, *(cell for own in runs.values() for cell in _cells(own, term))] for term, text in TERMS.items()],
+    )  # fmt: skip
 
 
 def _age(records: Sequence[Record]) -> str:

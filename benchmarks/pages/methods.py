@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from daband.evaluation import Paired, compare_paired
-from pages.text import NAMES, commits, count, number, paragraph, table, written_from
+from pages.runs import fill
+from pages.text import NAMES, commits, count, number
 
 __all__ = ["families", "methods", "of_method"]
 
@@ -20,70 +21,20 @@ def methods(records: Sequence[Record]) -> str:
     by_family = families(records)
     first = ["daband", *(method for method in NAMES if method != "daband")]  # seen without scrolling
     shown = [method for method in first if any(of_method(own, method) for own in by_family.values())]
-    rows = []
+    by_family_rows, by_pair = [], []
     for family, own in by_family.items():
-        cells = [number(float(np.mean(found))) if (found := of_method(own, one)) else "" for one in shown]
-        rows.append([family, str(len(_pairs(own))), *cells])
-    lines = [
-        "# Methods by data set",
-        "",
-        written_from("choose"),
-        "",
-        paragraph(
-            "**Does it work on data it was not made for?** Every method on every pair at hand, with the defaults of",
-            "the library: one recipe per kind of context and none per data set, budgets of the presets, seeds",
-            f"{_seeds(records)}. No target label in training. The default's alignment, the weight of the LinUCB beside",
-            "a network and [the alpha of LinUCB](front-door.md) were chosen with target accuracy on some of these",
-            "pairs in view: `oracle` choices. The networks' alpha of 1 was chosen by source regret.",
-        ),
-        "",
-        "Target accuracy, mean over pairs and seeds:",
-        "",
-        *table(["data set", "pairs", *(NAMES[method].strip("*") for method in shown)], rows),
-        "",
-        paragraph(
-            "Constant is the arm with the best mean in the source. On vectors the predictions of Neural-LinUCB and",
-            "DABand are averaged with those of a LinUCB beside their network. LinUCB on all pixels was left out where",
-            "it takes hours, and has no mean over a data set that lacks it. Other settings of LinUCB and DABand, and",
-            "what [`choose`](choose.md) takes among all, are on that page. [DIGIT](digit.md) and [signs](signs.md)",
-            f"have pages of their own, with LinUCB's settings chosen by source regret{_form(by_family)}.",
-        ),
-        "",
-        "## DABand against the others",
-        "",
-        *_differences(by_family),
-        "",
-        paragraph(
-            "Differences in target accuracy, with 95% intervals (Student's t), paired by pair and seed. Runs of one",
-            "pair are not independent, so the interval over pairs (each its mean over seeds) is the one to trust for",
-            "pairs that are not here. The last column is DABand's source regret over Neural-LinUCB's.",
-        ),
-        "",
-        "## By pair",
-        "",
-        "Target accuracy, mean and standard deviation over seeds.",
-        "",
-    ]
-    rows = []
+        cells = [number(float(np.mean(values))) if (values := of_method(own, one)) else "" for one in shown]
+        by_family_rows.append([family, str(len(_pairs(own))), *cells])
     for pair, own in _pairs(records).items():
-        cells = [_spread(found) if (found := of_method(own, method)) else "" for method in shown]
-        rows.append([pair, count(own[0]["rounds"]), *cells])
-    head = ["pair", "rounds", *(NAMES[method].strip("*") for method in shown)]
-    devices = dict.fromkeys(device for record in records for device in record["device"].values())
-    lines += [
-        *table(head, rows),
-        "",
-        paragraph(
-            f"Devices: {', '.join(devices)}; commits {commits(records)}. DABand's default for images has a",
-            "discriminator of weight .3 since f4c5d2d; runs of an earlier commit were given that weight as a setting.",
-        ),
-        "",
-        "```",
-        "python benchmarks/results_pages.py  # writes this page; its runs were made by scripts of the commits below",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+        cells = [_spread(values) if (values := of_method(own, method)) else "" for method in shown]
+        by_pair.append([pair, count(own[0]["rounds"]), *cells])
+    seeds = sorted({record["seed"] for record in records})
+    return fill(
+        "methods", seeds=f"{seeds[0]} to {seeds[-1]}", names=[NAMES[method].strip("*") for method in shown],
+        by_family=by_family_rows, by_pair=by_pair, differences=_differences(by_family), commits=commits(records),
+        devices=list(dict.fromkeys(device for record in records for device in record["device"].values())),
+        form=by_family["digit"][0]["data"].rpartition("; ")[2] if "digit" in by_family else "",
+    )  # fmt: skip
 
 
 def families(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -107,7 +58,7 @@ def of_method(records: Sequence[Record], method: str, field: str = "target_accur
     return values
 
 
-def _differences(by_family: Mapping[str, Sequence[Record]]) -> list[str]:
+def _differences(by_family: Mapping[str, Sequence[Record]]) -> list[list[str]]:
     rows = []
     for family, own in by_family.items():
         daband, plain = of_method(own, "daband"), of_method(own, "nlinucb")
@@ -122,8 +73,7 @@ def _differences(by_family: Mapping[str, Sequence[Record]]) -> list[str]:
             family, str(len(daband)), _interval(compare_paired(daband, plain)), over_pairs,
             *(_less(own, name) for name in ("linucb", "constant")), ratio,
         ])  # fmt: skip
-    head = ["data set", "runs", "less Neural-LinUCB", "the same over pairs", "less LinUCB", "less constant"]
-    return table([*head, "source regret"], rows)
+    return rows
 
 
 def _less(records: Sequence[Record], name: str) -> str:
@@ -137,18 +87,6 @@ def _pairs(records: Sequence[Record]) -> dict[str, list[Record]]:
     for record in records:
         found.setdefault(record["pair"], []).append(record)
     return found
-
-
-def _seeds(records: Sequence[Record]) -> str:
-    seeds = sorted({record["seed"] for record in records})
-    return f"{seeds[0]} to {seeds[-1]}"
-
-
-def _form(by_family: Mapping[str, Sequence[Record]]) -> str:
-    """Which form of DIGIT is in the table, where it is there."""
-    if "digit" not in by_family:
-        return ""
-    return f"; DIGIT here is {by_family['digit'][0]['data'].rpartition('; ')[2]}, there the released one"
 
 
 def _interval(paired: Paired) -> str:

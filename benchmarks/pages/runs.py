@@ -137,10 +137,10 @@ def _ablation(rows: Mapping[str, Runs], papers: Mapping[str, float] | None = Non
     return "\n".join(table([*head, "the paper"] if papers else head, lines))
 
 
-def fill(template: str, **content: Any) -> str:
-    """A template of ``templates/`` with its content: a page as Markdown."""
+def fill(template: str, *, filters: Mapping[str, Any] | None = None, **content: Any) -> str:
+    """A template of ``templates/`` with its content: a page as Markdown; ``filters`` are more of the page's own."""
     pages = template_environment(Path(__file__).parent / "templates")
-    pages.filters.update(number=number, count=count, difference=_difference)
+    pages.filters.update(number=number, count=count, difference=_difference, **(filters or {}))
 
     def table_of(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
         return "\n".join(table(head, rows, text_columns=text_columns))

@@ -4,10 +4,12 @@ import hashlib
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 
 import daband
-from daband.domains import from_arrays, restrict_pair
+from daband.domain_names import DomainNames
+from daband.domains import Columns, from_arrays, from_table, restrict_pair
 from daband.errors import InvalidInput
 
 BEFORE = {"linucb": "5ddf970a9676c083", "nlinucb": "591f2af294879f6b", "daband": "9a097db63ddeafb7"}
@@ -106,7 +108,7 @@ class TestMixture:
             ({"sources": {"a": rounds(), "b": ([[0.0]] * 20, [0, 1] * 10)}, "target": rounds()[0]}, "context"),
             (
                 {"source": rounds(), "targets": {"a": rounds()[0], "b": rounds()[0]}, "target_test": rounds()},
-                "mapping with a tuple for each of a, b",
+                "mapping with one for each of a, b",
             ),
         ],
     )
@@ -164,3 +166,73 @@ class TestPolicies:
         trained(3, tmp_path / "run")
         for one, other in zip(whole, trained(6, tmp_path / "run"), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+class TestReaders:
+    def frame(self):
+        rng = np.random.default_rng(0)
+        n = 400
+        country = rng.choice(["de", "fr", "pl", "cz"], n)
+        age, town = rng.uniform(20, 70, n), rng.choice(["small", "large"], n)
+        offer = np.where(age > 45, "card", np.where(town == "large", "loan", "none"))
+        columns = {"country": country, "age": age, "town": town, "offer": offer}
+        return pl.DataFrame({**columns, "arm": rng.choice(["card", "loan", "none"], n)})
+
+    def test_a_column_names_the_domain_of_a_row(self):
+        columns = Columns(context=("age", "town"), categorical=("town",), label="offer")
+        pair = from_table(source=self.frame(), domain="country", targets=["pl", "cz"], columns=columns)
+        assert pair.domains == DomainNames(("de", "fr"), ("pl", "cz"))
+        assert pair.class_names == ("card", "loan", "none")
+        assert pair.table is not None
+        assert len(pair.source) + len(pair.source_test) == self.frame()["country"].is_in(["de", "fr"]).sum()
+        policy = daband.LinUCB.for_pair(pair, seed=0)
+        daband.train(policy, source=pair.source, target=pair.target)
+        assert daband.evaluate(policy, pair.target_test).value > 0.7
+        row = pair.table.contexts({"age": 41, "town": "large"})
+        assert policy.select(row, "cz").arm.shape == (1,)
+
+    def test_a_log_may_have_the_column_too(self):
+        frame = self.frame()
+        frame = frame.with_columns(reward=(frame["arm"] == frame["offer"]).cast(pl.Float64), p=pl.lit(1 / 3))
+        log = Columns(
+            context=("age", "town"), categorical=("town",), arm="arm", reward="reward", propensity="p", label="offer"
+        )
+        pair = from_table(source=frame, domain="country", targets=["pl"], columns=log)
+        assert pair.domains.sources == ("cz", "de", "fr")
+        policy = daband.LinUCB.for_pair(pair, seed=0)
+        daband.train(policy, source=pair.source, target=pair.target, episodes=3)
+        assert policy.rounds_learned == 192
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"domain": "country"}, "go together"),
+            ({"targets": ["pl"]}, "go together"),
+            ({"domain": "country", "targets": ["us"]}, "'us', which column 'country' has not"),
+            ({"domain": "country", "targets": ["pl", "cz", "de", "fr"]}, "at least one must be a source"),
+            ({"domain": "town", "targets": ["small"]}, "no policy may see it"),
+            ({}, "needs a target"),
+        ],
+    )
+    def test_what_splits_nothing_is_refused(self, given, message):
+        columns = Columns(context=("age", "town"), categorical=("town",), label="offer")
+        with pytest.raises(InvalidInput, match=message):
+            from_table(source=self.frame(), columns=columns, **given)
+
+    def test_folders_by_name(self, tmp_path):
+        from PIL import Image
+
+        for domain, shade in {"day": 0, "night": 40, "rain": 80}.items():
+            for number in range(40):
+                folder = tmp_path / domain / ["stop", "go"][number % 2]
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (9, 9), (shade + number, 0, 0)).save(folder / f"{number}.png")
+        pair = daband.domains.from_image_folder(
+            sources={"day": tmp_path / "day", "night": tmp_path / "night"},
+            targets={"rain": tmp_path / "rain"},
+            framing=8,
+            reading=daband.domains.Reading(workers=1, cache=False),
+        )
+        assert pair.domains.names == ("day", "night", "rain")
+        assert [name for name, _ in pair.source.by_domain(0, 16, seed=0)] == ["day", "night"]
+        assert len(pair.target_test) == 20

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.linear import DualRidge, PrimalRidge
 
 DIM = 6
 
@@ -50,26 +51,32 @@ def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
         np.testing.assert_allclose(one.mean, mean, atol=1e-6)
     mixed = sum(share * one.mean for share, one in zip(weights, single, strict=True))
     np.testing.assert_allclose(both.mean, mixed, atol=1e-6)
-    own = beside.alpha
-    scores = sum(w * (one.mean + a * one.width) for w, a, one in zip(weights, alphas, single, strict=True))
-    np.testing.assert_allclose(both.mean + own * both.width, scores, atol=1e-6)
-    np.testing.assert_array_equal(both.arm, scores.argmax(axis=1))
+    # Widths count by shares of their own, which stay: what predicts well need not explore well.
+    exploring = (1 / 3, 2 / 3, 0.0)
+    widths = sum(share * a * one.width for share, a, one in zip(exploring, alphas, single, strict=True))
+    np.testing.assert_allclose(beside.alpha * both.width, widths, atol=1e-6)
+    np.testing.assert_array_equal(both.arm, (mixed + widths).argmax(axis=1))
 
 
-def test_playing_is_deciding_and_learning_round_by_round():
-    played, told = _policy(linear_weight=0.5), _policy(linear_weight=0.5)
-    contexts, _, _ = _rounds(40)
-    every_reward = np.random.default_rng(5).random((40, 2))
+@pytest.mark.parametrize("dim", [DIM, 1100])  # wide contexts begin in the dual form
+def test_playing_is_deciding_and_learning_round_by_round(dim):
+    played, told = _policy(linear_weight=0.5, dim=dim), _policy(linear_weight=0.5, dim=dim)
+    contexts, _, _ = _rounds(100, dim=dim)  # more than are played together
+    contexts[80:] = contexts[:20]
+    draw = np.random.default_rng(5)
+    every_reward, available = draw.random((100, 2)), draw.random((100, 2)) < 0.9
+    available[~available.any(axis=1)] = True
     for policy in (played, told):
         policy.prepare(contexts)
-    decision = played.play(contexts, every_reward)
+    decision = played.play(contexts, every_reward, available=available)
     arms = []
-    for row, rewards in zip(contexts, every_reward, strict=True):
-        arms.append(int(told.select(row[None]).arm[0]))
+    for row, rewards, mask in zip(contexts, every_reward, available, strict=True):
+        arms.append(int(told.select(row[None], available=mask).arm[0]))
         told.update(row[None], arms[-1:], rewards[arms[-1:]])
     assert decision.arm.tolist() == arms
-    np.testing.assert_allclose(played.decide(contexts).mean, told.decide(contexts).mean, atol=1e-9)
-    np.testing.assert_allclose(played.decide(contexts).width, told.decide(contexts).width, atol=1e-9)
+    assert played.expert_shares == pytest.approx(told.expert_shares)
+    np.testing.assert_allclose(played.decide(contexts).mean, told.decide(contexts).mean, atol=1e-7)
+    np.testing.assert_allclose(played.decide(contexts).width, told.decide(contexts).width, atol=1e-7)
 
 
 @pytest.mark.parametrize("explore", ["ucb", "greedy", "thompson"])
@@ -205,3 +212,35 @@ def test_without_a_weight_the_network_acts_alone():
     assert policy.expert_shares == {"network": 1.0}
     with pytest.raises(daband.InvalidInput, match="linear_weight"):
         _policy(linear_weight=1.0)
+
+
+def test_with_many_features_one_ridge_explores_and_a_larger_one_predicts(tmp_path):
+    policy = _policy(daband.DABand, linear_weight=0.5, dim=1100)
+    contexts, arms, rewards = _rounds(80, dim=1100)
+    policy.prepare(contexts)
+    assert policy.expert_shares == pytest.approx(
+        {"network": 0.25, "ridge": 0.0, "components": 0.0, "shrunk": 0.75, "constant": 0.0}
+    )
+    policy.update(contexts, arms, rewards)
+    experts = {expert.name: expert for expert in policy._acting.experts}
+    widths = dict(zip(experts, policy._acting.mixture.width_shares, strict=True))
+    assert widths["shrunk"] == widths["constant"] == 0.0
+    assert min(widths["network"], widths["ridge"], widths["components"]) > 0.0
+    features = experts["shrunk"].features.encode(contexts, 0)
+    prior_variance = (features**2).sum(axis=1).mean() / experts["shrunk"].head.ridge
+    assert prior_variance == pytest.approx(1.0, rel=0.05)  # that of a prediction, in units of a reward's variance
+    frozen = policy.frozen("source")
+    without = [member for member in frozen.members if not member.has_widths]
+    assert [member.share for member in without] == [policy.expert_shares["shrunk"]]
+    path = tmp_path / "p.daband"
+    daband.export(policy, path, domain="source")
+    deployed = daband.load_deployed(path)
+    assert [deployed.decide(row).arm for row in contexts[:20]] == policy.decide(contexts[:20], "source").arm.tolist()
+
+
+def test_coefficients_in_the_dual_form_are_those_in_the_primal_form():
+    contexts, arms, rewards = _rounds(60, dim=12)
+    dual, primal = DualRidge(2, 12, 0.5), PrimalRidge(2, 12, 0.5)
+    for statistics in (dual, primal):
+        statistics.update(contexts, arms, rewards)
+    np.testing.assert_allclose(dual.theta, primal.theta, atol=1e-8)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.trust import Candidate, default_candidates
 
 KINDS = [daband.LinUCB, daband.NeuralLinUCB, daband.DABand]
 
@@ -58,3 +59,14 @@ def test_only_a_difference_of_style_is_aligned():
     assert "adversarial" in aligned.alignment
     for kind in (daband.Constant, daband.Random):
         assert kind(context_shape=(3,), n_arms=2, shift="style").shift.aligns
+
+
+def test_a_candidate_of_other_units_is_another_policy():
+    pair = market(None)
+    built = {one.name: one.build(pair, seed=0, device="cpu") for one in default_candidates(pair)}
+    for name in ("linucb", "daband"):
+        assert not built[name].transform.by_domain
+        assert list(built[f"{name}, other units"].transform.by_domain) == [0, 1, 2]
+    components = Candidate("p", "linucb-p", {"shift": "units"}, components=2).build(pair, seed=0)
+    assert components.transform.components == 2
+    assert list(components.transform.by_domain) == [0, 1, 2]

@@ -25,7 +25,8 @@ from daband.domains.contract import (
 )
 from daband.errors import InvalidInput
 
-__all__ = ["MixedContexts", "MixedEvaluation", "MixedLog", "MixedRewards", "join_pairs", "mixed", "restrict_pair"]
+__all__ = ["MixedContexts", "MixedEvaluation", "MixedLog", "MixedRewards", "join_pairs", "mixed",
+           "read_several", "restrict_pair"]  # fmt: skip
 
 D = TypeVar("D", bound=Contexts)
 _OF_SOURCES = ("source", "source_test")
@@ -210,6 +211,66 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
         reward_range=joined,  # type: ignore[arg-type]
         domains=DomainNames(tuple(sources), tuple(targets)),
     )
+
+
+def read_several(
+    read: Callable[..., Pair],
+    given: Mapping[str, Any],
+    *,
+    by_source: Mapping[str, Any],
+    by_target: Mapping[str, Any],
+    name: str,
+    **common: Any,
+) -> Pair:
+    """The pair of several sources and targets: each read by itself, beside the first of the other side.
+
+    Args:
+        read: makes a pair of one source and one target.
+        given: the user's ``source`` or ``sources``, and ``target`` or ``targets``.
+        by_source: further arguments, each one value for all sources, or a mapping by their names.
+        by_target: the same of the targets; one value serves one target alone.
+        name: what reports call the pair.
+        common: arguments of every pair.
+    """
+    named: dict[str, Mapping[str, Any]] = {}
+    for role in ("source", "target"):
+        one, several = given[role], given[f"{role}s"]
+        if (one is None) == (several is None):
+            raise InvalidInput(f"give either {role} or {role}s, a mapping from a name to what {role} would be")
+        named[role] = {role: one} if several is None else several
+        if not isinstance(named[role], Mapping) or not named[role]:
+            raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
+    sources, targets = named["source"], named["target"]
+    for what, value in by_target.items():
+        if value is not None and not isinstance(value, Mapping) and len(targets) > 1:
+            raise InvalidInput(f"{what} must be a mapping with one for each of {', '.join(targets)}")
+
+    def of(arguments: Mapping[str, Any], key: str) -> dict[str, Any]:
+        return {what: part.get(key) if isinstance(part, Mapping) else part for what, part in arguments.items()}
+
+    first_source, first_target = next(iter(sources.values())), next(iter(targets.values()))
+    here = {
+        called: read(
+            source=one,
+            target=first_target,
+            name=name if len(sources) == 1 else f"{name}, {called}",
+            **of(by_source, called),
+            **common,
+        )
+        for called, one in sources.items()
+    }
+    there = {
+        called: read(
+            source=first_source,
+            target=one,
+            name=name if len(targets) == 1 else f"{name}, {called}",
+            **of(by_target, called),
+            **common,
+        )
+        for called, one in targets.items()
+    }
+    _common({**here, **there}, "class_names")
+    return join_pairs(here, there, name=name)
 
 
 def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:

@@ -82,6 +82,8 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(len(domains), channels))
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
         self.register_buffer("gate", torch.ones(()) if statistics == "own" else torch.zeros(()))
+        self.frozen: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+        """In a network that never changes: scale and shift of each domain, once they were asked for."""
         self.by_channel = bool(own_channels)
         own = torch.tensor([float(channel in set(own_channels)) for channel in range(channels if own_channels else 0)])
         self.register_buffer("own", own, persistent=False)
@@ -136,11 +138,16 @@ class DomainNorm(nn.Module):
 
         A layer before it that is linear can take them in, which saves a pass over its output.
         """
+        if self.frozen is not None and domain in self.frozen:
+            return self.frozen[domain]
         mean, variance = self._running(domain)
         scale = torch.rsqrt(variance + self.epsilon)
-        if self.weight is None or self.bias is None:
-            return scale, -mean * scale
-        return scale * self.weight, self.bias - mean * scale * self.weight
+        found = scale, -mean * scale
+        if self.weight is not None and self.bias is not None:
+            found = scale * self.weight, self.bias - mean * scale * self.weight
+        if self.frozen is not None:
+            self.frozen[domain] = found
+        return found
 
     def _fixed(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         mean, variance = self._running(domain)

@@ -4,7 +4,7 @@ from daband.linear.aggregation import ExpertShares
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 from daband.linear.dual import DualRidge
 from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, seeded_draws
-from daband.linear.head import ArmModel, HeadMixture, RidgeHead, check_head_memory
+from daband.linear.head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
 from daband.linear.primal import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
@@ -32,10 +32,10 @@ from daband.linear.transforms import (
 )
 
 __all__ = [
-    "DISCOUNTS", "LARGEST_SQUARE", "PCA", "ArmModel", "Decision", "DualRidge", "ExpertShares", "Exploration",
-    "HeadMixture", "OutlierWarning", "PrimalRidge", "RewardModel", "RidgeHead", "RidgeSums", "Standardise",
-    "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning", "apply_transform",
-    "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
+    "DISCOUNTS", "LARGEST_SQUARE", "PCA", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
+    "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "RewardModel", "RidgeHead", "RidgeSums",
+    "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
+    "apply_transform", "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
     "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "flat_features", "fold_numbers", "fresh_draws",
     "frozen_step", "kernels", "label_shift", "mixed_scores", "needs_components", "ridge_scores", "sampled_places",
     "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",

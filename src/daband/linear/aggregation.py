@@ -6,7 +6,7 @@ shares s of the experts, non-negative with sum one, are those of the least squar
     sum_t (r_t - p_t . s)^2  +  100 |s - s_0|^2
 
 over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007), with p_t the experts'
-predictions of round t, r_t its reward, and s_0 the shares to begin with. The strength of 100 rounds was chosen on the
+predictions of round t, r_t its reward, and s_0 the shares to begin with. The strength, 100, was chosen on the
 development half of the data sets (benchmarks/records/split.json).
 
 **Guarantee.** This is follow-the-regularised-leader on losses f_t(s) = (r_t - p_t . s)^2 over the simplex. With rewards

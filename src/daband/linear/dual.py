@@ -146,7 +146,7 @@ class _InverseFactor:
         v (n, m) is that of their contexts, inner (m, m) their products plus the ridge.
         """
         corner = np.linalg.inv(np.linalg.cholesky(inner - v.T @ v))
-        left = -corner @ self._transposed_apply(v)
+        left = -corner @ self.transposed_apply(v)
         return np.concatenate([left, np.tril(corner)], axis=1), corner @ (rewards - v.T @ self.weights)
 
     def extend(self, rows: FloatArray, weights: FloatArray, members: IntArray) -> None:
@@ -170,7 +170,7 @@ class _InverseFactor:
         if n % _BLOCK:
             self.blocks[-1][n % _BLOCK :] = 0.0
 
-    def _transposed_apply(self, v: FloatArray) -> FloatArray:
+    def transposed_apply(self, v: FloatArray) -> FloatArray:
         """(T' v)' for v (n, m), that is (m, n)."""
         out = np.zeros((v.shape[1], self.n))
         for index, block in enumerate(self.blocks):
@@ -202,6 +202,15 @@ class DualRidge:
     def counts(self) -> IntArray:
         """Rounds of each head, (heads,)."""
         return np.array([factor.n for factor in self._factors], np.int64)
+
+    @property
+    def theta(self) -> FloatArray:
+        """The coefficients of every head, (heads, d)."""
+        contexts = unit_scale(self.store.array())
+        rows = [
+            factor.transposed_apply(factor.weights[:, None])[0] @ contexts[factor.members] for factor in self._factors
+        ]
+        return np.stack(rows)
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""

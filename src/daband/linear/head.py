@@ -20,7 +20,7 @@ from daband.linear.exploration import Decision, Exploration, UniformDraws
 from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
 from daband.linear.primal import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
 
-__all__ = ["ArmModel", "HeadMixture", "RidgeHead", "check_head_memory"]
+__all__ = ["ArmModel", "EpisodeScores", "HeadMixture", "RidgeHead", "check_head_memory"]
 
 ArmModel = Literal["disjoint", "shared"]
 
@@ -339,8 +339,10 @@ class RidgeHead:
             )
         return statistics.to_primal()
 
-    def frozen(self) -> tuple[FloatArray, FloatArray]:
-        """Copies of theta (heads, d) and of the inverse of A (heads, d, d)."""
+    def frozen(self, *, widths: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Copies of theta (heads, d) and of the inverse of A (heads, d, d): (heads, 0, 0) without ``widths``."""
+        if not widths:
+            return self.statistics.theta.copy(), np.zeros((self.statistics.n_heads, 0, 0))
         statistics = self.primal("the policy cannot be exported")
         return statistics.theta.copy(), statistics.inverse.copy()
 
@@ -396,6 +398,30 @@ def _weighted(features: AnyArray, rewards: FloatArray, weights: FloatArray | Non
 # Several ridge heads on different features of the same contexts, whose predicted rewards and widths are averaged.
 
 
+class EpisodeScores:
+    """Predicted rewards and squared widths, (B, K) each, of rounds under a head, while the rounds before are learned.
+
+    The features of all rounds are known beforehand. So their covariances under each regression are a few matrix
+    products, and every round that is learned corrects those to come by a rank-one update; the head itself learns all of
+    them at the end. For heads of disjoint arms without prior trust.
+    """
+
+    def __init__(self, head: RidgeHead, features: AnyArray) -> None:
+        products, contexts, direct = head.statistics.products(features)
+        self.mean, self.variance = head.statistics.score_products(products, contexts, direct)
+        self._covariance = products if direct else np.matmul(products, contexts.T)
+
+    def learn(self, row: int, arm: int, reward: float, weight: float = 1.0) -> None:
+        """Correct the rows behind ``row``, in which this arm was played, and which counts ``weight`` times."""
+        rest = slice(row + 1, None)
+        covariance = self._covariance[arm]
+        column = covariance[row, rest].copy()
+        gain = weight * column / (1.0 + weight * covariance[row, row])
+        self.mean[rest, arm] += gain * (reward - self.mean[row, arm])
+        covariance[rest, rest] -= gain[:, None] * column
+        self.variance[rest, arm] = np.maximum(covariance.diagonal()[rest], 0.0)
+
+
 @dataclass(frozen=True)
 class HeadMixture:
     """Decides by the weighted mean of what several heads predict.
@@ -407,6 +433,8 @@ class HeadMixture:
 
     heads: tuple[RidgeHead, ...]
     shares: tuple[float, ...]
+    exploring: tuple[float, ...] = ()
+    """What each head counts in the width; as in the mean, unless given."""
 
     @property
     def n_arms(self) -> int:
@@ -436,7 +464,10 @@ class HeadMixture:
 
     def score(self, features: Sequence[AnyArray]) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths, (B, K) each."""
-        scores = [head.score(part) for head, part in zip(self.heads, features, strict=True)]
+        return self.mix([head.score(part) for head, part in zip(self.heads, features, strict=True)])
+
+    def mix(self, scores: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and squared widths from those of each head."""
         if len(scores) == 1:
             return scores[0]
         both = [(mean, np.sqrt(variance)) for mean, variance in scores]
@@ -448,10 +479,12 @@ class HeadMixture:
         """What each head's width counts, in units of the first one's alpha."""
         alpha = self.heads[0].exploration.alpha
         ratios = [head.exploration.alpha / alpha if alpha > 0 else 1.0 for head in self.heads]
-        return tuple(share * ratio for share, ratio in zip(self.shares, ratios, strict=True))
+        return tuple(share * ratio for share, ratio in zip(self.exploring or self.shares, ratios, strict=True))
 
     def with_arms(self, n_arms: int) -> HeadMixture:
         """The same heads for another number of shared arms."""
         return HeadMixture(
-            tuple(head.with_arms(n_arms) if head.arms == "shared" else head for head in self.heads), self.shares
+            tuple(head.with_arms(n_arms) if head.arms == "shared" else head for head in self.heads),
+            self.shares,
+            self.exploring,
         )

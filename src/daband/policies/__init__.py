@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from daband.policies.for_pair import default_transform, setting_defaults
+from daband.policies.pacing import Paced
 from daband.policies.policy import (
     Policy,
     RewardedDecision,
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
-    "Constant", "DABand", "LinUCB", "NeuralLinUCB", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
+    "Constant", "DABand", "LinUCB", "NeuralLinUCB",
+    "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
     "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
     "check_rewards", "default_transform", "device_named", "join_decisions", "load_policy", "policies",
     "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",

@@ -6,10 +6,16 @@ objective adds the terms of the target-regret bound to the source regret; with a
 Neural-LinUCB, to the bit.
 
 On vectors the network does not act alone. It is one of several *experts*, each of which predicts every arm's reward:
-the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, one on
-their 64 leading principal components, and every arm's mean. A network overfits a small table, and extrapolates badly
-where contexts are far from those it was trained on; ridge regression does neither, but misses what is not linear. What
-an expert counts is decided by how well it predicted rounds before it learned them (``linear/aggregation.py``).
+the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, and
+every arm's mean. A network overfits a small table, and extrapolates badly where contexts are far from those it was
+trained on; ridge regression does neither, but misses what is not linear. What an expert counts is decided by how well
+it predicted rounds before it learned them (``linear/aggregation.py``).
+
+Of more than 64 numbers there are three ridge regressions, since predicting and exploring need different ones. A small
+ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
+again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
+variance of a prediction is that of a reward, whatever the number of features. It has the prior share; the two small
+ones, on all numbers and on their 64 leading principal components, have the widths.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ from daband.learning import ContextBuffer, EncoderSettings, Learner, Recipe, Rep
 from daband.linear import (
     ArmModel,
     Decision,
+    EpisodeScores,
     ExpertShares,
     Exploration,
     HeadMixture,
@@ -64,6 +71,8 @@ _LARGEST_PIXEL = 2.0
 _LARGEST_INPUT = 4096
 """Numbers of a context beyond which the network acts alone: the other expert would take longer than it."""
 _STREAK_THAT_STOPS = 3
+_PLAYED_TOGETHER = 64
+"""Rounds whose covariances are computed at once; they grow with its square."""
 _MOST_CONTEXTS = 2048
 """Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
 _MOST_DISTINCT = 1 << 16
@@ -154,7 +163,9 @@ class Expert:
     features: InferenceEncoder | ContextFeatures
     head: RidgeHead
     prior: float
-    """Its share before the first round."""
+    """Its share in predictions before the first round."""
+    exploring: float
+    """Its share in widths, which stays."""
 
     @property
     def ready(self) -> bool:
@@ -172,11 +183,13 @@ class Acting:
     """The network first."""
     shares: tuple[float, ...]
     """What each counts in predictions."""
+    exploring: tuple[float, ...]
+    """What each counts in widths."""
 
     @property
     def mixture(self) -> HeadMixture:
         """The heads, mixed by the shares."""
-        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares)
+        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares, self.exploring)
 
 
 @policies.register("nlinucb")
@@ -319,7 +332,7 @@ class NeuralLinUCB(Policy):
             )
 
         latent = self._learner.encoder.dimension
-        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0)
+        network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0, 1.0)
         if not (self.recipe.learning.linear_weight > 0 and math.prod(self.feature_shape) <= _LARGEST_INPUT):
             return (network,)
         shape, dim = self._encoded_shape, math.prod(self._encoded_shape)
@@ -327,23 +340,24 @@ class NeuralLinUCB(Policy):
         shift = self.shift if self.transform is None else Shift(("covariate",))
         standardise = shift_transform(Standardise(), shift, dim)
         every = ContextFeatures(shape, None if isinstance(self.transform, Standardise) else standardise)
-        features = {"ridge": every}
+        # By name: features, the ridge, the share in predictions before the first round, and that in widths.
+        usual = ridge * standardised_ridge(every.dimension)
+        parts = {"ridge": (every, usual, 0.75, 2 / 3)}
         if dim > _COMPONENTS:
-            features["components"] = ContextFeatures(
-                shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim)
-            )
+            components = ContextFeatures(shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim))
+            parts = {
+                "ridge": (every, usual, 0.0, 1 / 3),
+                "components": (components, usual, 0.0, 1 / 3),
+                "shrunk": (copy.deepcopy(every), usual * every.dimension / 16, 0.75, 0.0),
+            }
         if arms == "disjoint":
-            features["constant"] = ContextFeatures(shape, constant=True)
+            parts["constant"] = (ContextFeatures(shape, constant=True), ridge, 0.0, 0.0)
         narrower = replace(exploration, alpha=min(exploration.alpha, standardised_alpha(every.dimension)))
-        own_ridge = ridge * standardised_ridge(every.dimension)
-        priors = {"ridge": 1 / 3 if dim > _COMPONENTS else 2 / 3, "components": 1 / 3, "constant": 0.0}
         others = [
-            Expert(
-                name, part, head(part.dimension, narrower, "auto", ridge if part.constant else own_ridge), priors[name]
-            )
-            for name, part in features.items()
+            Expert(name, part, head(part.dimension, narrower, "auto", penalty), prior, exploring)
+            for name, (part, penalty, prior, exploring) in parts.items()
         ]
-        return replace(network, prior=1 / 3), *others
+        return replace(network, prior=0.25, exploring=1 / 3), *others
 
     # What a policy offers.
 
@@ -385,8 +399,9 @@ class NeuralLinUCB(Policy):
         }
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
-        parts = {"_take_steps": "step", "_encode": "features", "_decide_by_heads": "head", "_learn_by_heads": "head"}
-        return [(part, self, method) for method, part in {**parts, "_fit_head": "head"}.items()]
+        heads = ("_decide_by_heads", "_learn_by_heads", "_play_block", "_fit_head")
+        parts = {"_take_steps": "step", "_encode": "features", **dict.fromkeys(heads, "head")}
+        return [(part, self, method) for method, part in parts.items()]
 
     @property
     def learner(self) -> Learner:
@@ -426,7 +441,7 @@ class NeuralLinUCB(Policy):
 
     @property
     def expert_shares(self) -> dict[str, float]:
-        """What each expert counts in predictions, by name: network, ridge, components, constant; some may be absent."""
+        """What each expert counts in predictions, by name: network, ridge, constant; with many features also others."""
         acting = self._acting
         return {expert.name: share for expert, share in zip(acting.experts, acting.shares, strict=True)}
 
@@ -453,9 +468,9 @@ class NeuralLinUCB(Policy):
         shares = np.where(ready, self._shares.shares, 0.0)
         if not shares[0] and not all(ready):  # until all are ready nothing is known of them: the network is never out
             shares[0] = self._experts[0].prior
-        shares = shares / shares.sum()
-        experts = tuple(expert for expert in self._experts if expert.ready)
-        self._acting = Acting(experts, tuple(shares[ready].tolist()))
+        exploring = np.where(ready, [expert.exploring for expert in self._experts], 0.0)
+        both = [tuple((part / part.sum())[ready].tolist()) for part in (shares, exploring)]
+        self._acting = Acting(tuple(expert for expert in self._experts if expert.ready), *both)
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
         transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
@@ -499,9 +514,9 @@ class NeuralLinUCB(Policy):
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
         for expert, share, width in zip(acting.experts, acting.shares, acting.mixture.width_shares, strict=True):
-            if share == 0.0:
+            if share == 0.0 and width == 0.0:
                 continue
-            theta, inverse = expert.head.frozen()
+            theta, inverse = expert.head.frozen(widths=width > 0)
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
@@ -581,19 +596,64 @@ class NeuralLinUCB(Policy):
                 decision = experts[0].head.play(features[0], rewards, first_round=first_round, available=available)
         else:
             new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
+            blocked = self.arms == "disjoint" and all(expert.head.trust is None for expert in experts)
+            play, length = (self._play_block, _PLAYED_TOGETHER) if blocked else (self._play_round, 1)
             parts = []
-            for row in range(len(contexts)):
-                one = slice(row, row + 1)
-                own = [part[one] for part in features]
-                mask = None if available is None else available[one]
-                parts.append(self._decide_by_heads(self._acting, own, mask, first_round + row, None))
-                arm = parts[-1].arm
-                is_new = None if new is None else new[one]
-                self._learn_by_heads(experts, own, arm, rewards[one, arm[0]], weights, is_new)
+            for start in range(0, len(contexts), length):
+                part = slice(start, start + length)
+                own, mask = [column[part] for column in features], None if available is None else available[part]
+                is_new = None if new is None else new[part]
+                parts += play(own, rewards[part], mask, is_new, first_round + start, weights)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
         self._remember(contexts, decision.arm, played, domain, self._domain_weights(domain, len(played)), decision.mean)
         return decision
+
+    def _play_round(
+        self,
+        features: Sequence[FloatArray],
+        rewards: FloatArray,
+        available: BoolArray | None,
+        new: BoolArray | None,
+        first_round: int,
+        weight: FloatArray | None,
+    ) -> list[Decision]:
+        decision = self._decide_by_heads(self._acting, features, available, first_round, None)
+        self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
+        return [decision]
+
+    def _play_block(
+        self,
+        features: Sequence[FloatArray],
+        rewards: FloatArray,
+        available: BoolArray | None,
+        new: BoolArray | None,
+        first_round: int,
+        weight: FloatArray | None,
+    ) -> list[Decision]:
+        """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
+        experts = self._acting.experts
+        with self._locks.state:
+            scores = [EpisodeScores(expert.head, part) for expert, part in zip(experts, features, strict=True)]
+        decisions = []
+        for row in range(len(rewards)):
+            one = slice(row, row + 1)
+            mixed = self._acting.mixture.mix([(own.mean[one], own.variance[one]) for own in scores])
+            mask = None if available is None else available[one]
+            decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
+            arm = int(decisions[-1].arm[0])
+            if new is not None and new[row]:
+                predicted = np.array([[own.mean[row, arm] for own in scores]])
+                if self._shares.add(predicted, rewards[one, arm]):
+                    self._publish()
+            for own in scores:
+                own.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
+        arms = np.concatenate([decision.arm for decision in decisions])
+        weights = None if weight is None else np.repeat(weight, len(arms))
+        with self._locks.state:
+            for expert, part in zip(experts, features, strict=True):
+                expert.head.learn(part, arms, rewards[np.arange(len(arms)), arms], weights)
+        return decisions
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:

@@ -39,8 +39,8 @@ class Member:
     """One predictor of a policy: features, ridge regressions on them, and its share in the policy's predictions.
 
     theta is (heads, d), inverse (heads, d, d) that of A: a regression per arm, or one for all with a context per arm.
-    ``width_share`` is what its width counts, in units of the policy's alpha. Features are the latent of ``network``,
-    flat contexts behind ``transform``, or a single 1 where ``constant``.
+    ``width_share`` is what its width counts, in units of the policy's alpha; at 0 inverse may be (heads, 0, 0).
+    Features are the latent of ``network``, flat contexts behind ``transform``, or a single 1 where ``constant``.
     """
 
     theta: FloatArray
@@ -52,7 +52,8 @@ class Member:
     constant: bool = False
 
     def __post_init__(self) -> None:
-        if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != (*self.theta.shape, self.dimension):
+        shape = (*self.theta.shape, self.dimension) if self.has_widths else (len(self.theta), 0, 0)
+        if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != shape:
             raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
         if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
             raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
@@ -66,6 +67,11 @@ class Member:
     def dimension(self) -> int:
         """How many features there are."""
         return int(self.theta.shape[1])
+
+    @property
+    def has_widths(self) -> bool:
+        """Whether the inverse is there: without one the member predicts rewards alone."""
+        return self.inverse.size > 0 or self.width_share > 0.0
 
     def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
         """Raise where contexts of this shape do not fit, or where there are not so many regressions."""
@@ -93,6 +99,9 @@ class Member:
 
     def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
+        if not self.has_widths:
+            mean = self.features(rows) @ self.theta.T
+            return mean, np.zeros_like(mean)
         mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows), kernels_numpy)
         return mean, np.sqrt(variance)
 

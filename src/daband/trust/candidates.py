@@ -36,7 +36,9 @@ class Candidate:
         kind = policies.get(self.method.removesuffix(_PCA_SUFFIX))
         settings: dict[str, Any] = {"device": device, **self.settings}
         if self.method.endswith(_PCA_SUFFIX):
-            settings["transform"] = default_transform(kind, pair, components=self.components)
+            settings["transform"] = default_transform(
+                kind, pair, components=self.components, shift=self.settings.get("shift")
+            )
         policy: Policy = kind.for_pair(pair, seed=seed, **settings)
         return policy
 

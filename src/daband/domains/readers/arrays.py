@@ -11,7 +11,7 @@ import numpy as np
 from daband.arguments import RewardRange, checked_class_names, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
-from daband.domains.mixtures import join_pairs
+from daband.domains.mixtures import read_several
 from daband.domains.splits import hold_out_rewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
@@ -168,9 +168,24 @@ def from_arrays(
     (2, 36, 4, 30, None)
     """
     if sources is not None or targets is not None:
-        given = locals()
-        rest = {name: given[name] for name in given if name not in ("source", "target", "sources", "targets")}
-        return _from_several(source, target, sources, targets, **rest)
+        rest: dict[str, Any] = {
+            "class_names": class_names,
+            "arms": arms,
+            "reward_range": reward_range,
+            "passes": passes,
+        }
+        rest |= {"target_passes": target_passes, "shift": shift, "units": units}
+        if n_arms is None and isinstance(sources, Mapping) and sources:
+            n_arms = _arms_of_all(sources, rest)
+        return read_several(
+            from_arrays,
+            {"source": source, "target": target, "sources": sources, "targets": targets},
+            by_source={"source_test": source_test},
+            by_target={"target_test": target_test, "target_labelled": target_labelled},
+            name=name,
+            n_arms=n_arms,
+            **rest,
+        )
     if source is None or target is None:
         raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
     if arms not in ("disjoint", "shared"):
@@ -222,62 +237,10 @@ def from_arrays(
     )
 
 
-def _from_several(
-    source: Any,
-    target: Any,
-    sources: Mapping[str, Any] | None,
-    targets: Mapping[str, Any] | None,
-    *,
-    source_test: Any,
-    target_test: Any,
-    target_labelled: Any,
-    n_arms: int | None,
-    name: str,
-    **rest: Any,
-) -> Pair:
-    """The pair of several sources and targets: each read by itself, beside the first of the other side."""
-    given = {}
-    for role, one, several in (("source", source, sources), ("target", target, targets)):
-        if (one is None) == (several is None):
-            raise InvalidInput(f"give either {role} or {role}s, a mapping from a name to what {role} would be")
-        given[role] = {role: one} if several is None else several
-        if not isinstance(given[role], Mapping) or not given[role]:
-            raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
-    sources, targets = given["source"], given["target"]
-    for what, value in (("target_test", target_test), ("target_labelled", target_labelled)):
-        if value is not None and not isinstance(value, Mapping) and len(targets) > 1:
-            raise InvalidInput(f"{what} must be a mapping with a tuple for each of {', '.join(targets)}")
-
-    def of(part: Any, key: str) -> Any:
-        return part.get(key) if isinstance(part, Mapping) else part
-
-    if n_arms is None:  # labels of one source may lack the last arms
-        widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
-        n_arms = max(widths)
-    first_source, first_target = next(iter(sources.values())), next(iter(targets.values()))
-    common = {**rest, "n_arms": n_arms}
-    read = {
-        called: from_arrays(
-            source=one,
-            target=first_target,
-            source_test=of(source_test, called),
-            name=name if len(sources) == 1 else f"{name}, {called}",
-            **common,
-        )
-        for called, one in sources.items()
-    }
-    there = {
-        called: from_arrays(
-            source=first_source,
-            target=one,
-            target_test=of(target_test, called),
-            target_labelled=of(target_labelled, called),
-            name=name,
-            **common,
-        )
-        for called, one in targets.items()
-    }
-    return join_pairs(read, there, name=name)
+def _arms_of_all(sources: Any, rest: Mapping[str, Any]) -> int:
+    """The number of arms over several sources: labels of one may lack the last arms."""
+    widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
+    return max(widths)
 
 
 def payable(table: FloatArray | None) -> FloatArray:

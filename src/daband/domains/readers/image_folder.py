@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains.mixtures import read_several
 from daband.domains.readers.images import Framing, ImageStore, imagenet_normalise
 from daband.domains.splits import hold_out_rewards, require_classes, split_half
-from daband.errors import DataError
+from daband.errors import DataError, InvalidInput
 from daband.files import checked_path
 from daband.shift import ShiftLike, as_shift
 
@@ -52,10 +54,12 @@ class Reading:
 
 def from_image_folder(
     *,
-    source: str | Path,
-    target: str | Path,
-    target_test: str | Path | None = None,
-    source_test: str | Path | float | None = 0.1,
+    source: str | Path | None = None,
+    target: str | Path | None = None,
+    sources: Mapping[str, str | Path] | None = None,
+    targets: Mapping[str, str | Path] | None = None,
+    target_test: Any = None,
+    source_test: Any = 0.1,
     framing: Framing | int = 224,
     reading: Reading | None = None,
     passes: int = 1,
@@ -70,6 +74,8 @@ def from_image_folder(
         target: a folder of the target's images. A flat folder of photographs is an unlabelled target: the pair then has
             no ``target_test``. Without ``target_test`` and with the source's sub-folders, one half of it, the same in
             every run, is kept for the evaluator. With ``target_test``, training sees every image below it.
+        sources: several sources by name, in the place of ``source``; all have the same sub-folders.
+        targets: several targets by name, in the place of ``target``; ``target_test`` is then a folder for each by name.
         target_test: a folder with the same sub-folders as the source, for the evaluator.
         source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
             out (a fixed split by class), or None.
@@ -95,6 +101,21 @@ def from_image_folder(
     >>> pair.context_shape, pair.class_names, pair.target_test
     ((3, 8, 8), ('day', 'night'), None)
     """
+    if sources is not None or targets is not None:
+        return read_several(
+            from_image_folder,
+            {"source": source, "target": target, "sources": sources, "targets": targets},
+            by_source={"source_test": source_test},
+            by_target={"target_test": target_test},
+            name=name,
+            framing=framing,
+            reading=reading,
+            passes=passes,
+            target_passes=target_passes,
+            shift=shift,
+        )
+    if source is None or target is None:
+        raise InvalidInput("from_image_folder needs a source and a target folder")
     source, target = checked_path(source, "source"), checked_path(target, "target")
     classes = _class_folders(source)
     here = scan_classes(source, classes)

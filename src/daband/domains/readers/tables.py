@@ -14,6 +14,7 @@ import numpy as np
 from daband.arguments import RewardRange, share
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair
+from daband.domains.mixtures import read_several
 from daband.domains.readers.arrays import from_arrays, payable, resolve_reward_range
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.logs import (
@@ -38,7 +39,9 @@ _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 def from_table(
     *,
     source: Any,
-    target: Any,
+    target: Any = None,
+    domain: str | None = None,
+    targets: Sequence[str] = (),
     target_test: Any = None,
     source_test: Any = 0.1,
     columns: Columns,
@@ -58,6 +61,8 @@ def from_table(
         target: the same, of the target; training sees its context columns only. A target without the label or reward
             columns is unlabelled: the pair then has no ``target_test``. One with them, where ``target_test`` is not
             given, is split, and one half, the same in every run, is kept for the evaluator.
+        domain: the column that names the domain of a row, where ``source`` has the rows of several domains.
+        targets: the values of ``domain`` that are targets; all others are sources. Without ``target``.
         target_test: a table with the label or reward columns, for the evaluator.
         source_test: a table of source rounds that training does not use, or the share of ``source`` to hold out (a
             fixed split), or None.
@@ -87,6 +92,15 @@ def from_table(
     """
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
+    if domain is not None or targets:
+        options: dict[str, Any] = {"columns": columns, "transform": transform, "reward_range": reward_range}
+        options |= {"passes": passes, "target_passes": target_passes, "class_names": class_names}
+        options |= {"shift": shift, "units": units, "source_test": source_test, "name": name}
+        if target is not None or target_test is not None:
+            raise InvalidInput("domain splits one table, source: leave target and target_test out")
+        return _from_domains(read_table(source), domain, tuple(targets), **options)
+    if target is None:
+        raise InvalidInput("from_table needs a target, or domain= and targets= to split one table")
     source_frame, target_frame = read_table(source), read_table(target)
     for what, frame in (("source", source_frame), ("target", target_frame)):
         _refuse_renamed(frame, columns, what)
@@ -154,6 +168,45 @@ def from_table(
     about = About(summary="tables given by the user", licence="the user's own")
     assumed = as_shift(shift, context_shape=pair.context_shape, units=units, feature_names=transform.feature_names)
     return replace(pair, about=about, feature_names=transform.feature_names, table=transform, shift=assumed)
+
+
+def _from_domains(
+    frame: pl.DataFrame, domain: str | None, targets: tuple[str, ...], *, name: str, columns: Columns, **rest: Any
+) -> Pair:
+    """The pair of a table whose column ``domain`` names the domain of each row."""
+    if domain is None or not targets or isinstance(targets, str):
+        raise InvalidInput('domain and targets go together: domain="country", targets=["pl"]')
+    if domain in columns.context:
+        raise InvalidInput(f"columns.context has {domain!r}, which names the domain: no policy may see it")
+    values = np.array([str(value) for value in _values(frame, domain)])
+    present = _sorted_values(values.tolist())
+    unknown = next((str(one) for one in targets if str(one) not in present), None)
+    if unknown is not None:
+        raise InvalidInput(f"targets has {unknown!r}, which column {domain!r} has not ({', '.join(present)})")
+    wanted = [str(one) for one in targets]
+    sources = [one for one in present if one not in wanted]
+    if not sources:
+        raise InvalidInput(f"every value of {domain!r} is a target; at least one must be a source")
+    every = frame.filter(~np.isin(values, wanted)), frame.filter(np.isin(values, wanted))
+    pooled = from_table(source=every[0], target=every[1], columns=columns, name=name, **rest)
+    if columns.rewards == ():
+        rest["class_names"] = pooled.class_names
+    source_test = rest.pop("source_test")
+    pair = read_several(
+        from_table,
+        {
+            "source": None,
+            "target": None,
+            "sources": {one: frame.filter(values == one) for one in sources},
+            "targets": {one: frame.filter(values == one) for one in wanted},
+        },
+        by_source={"source_test": source_test},
+        by_target={},
+        name=name,
+        columns=columns,
+        **{**rest, "transform": pooled.table},
+    )
+    return replace(pair, reward_range=pooled.reward_range)
 
 
 def read_table(table: Any) -> pl.DataFrame:
