@@ -24,6 +24,7 @@ from pages.linear_readings import linear_readings
 from pages.methods import methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
+from pages.performance import performance
 from pages.prior_trust import prior_trust_page
 from pages.runs import fill
 from pages.service import service_page
@@ -48,6 +49,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "methods": (methods, ("choose",)),
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
+    "performance": (performance, ("step-variants", "adaptation-peers")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),

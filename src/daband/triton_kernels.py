@@ -53,7 +53,7 @@ def _moments(x, partial, n_rows, channels, per_piece, pieces: tl.constexpr, rows
 
 @triton.jit
 def _pool(
-    x, partial, weight, bias, out, place_of_largest, moments, running_mean, running_variance, row_stride,
+    x, partial, weight, bias, out, place_of_largest, largest, moments, running_mean, running_variance, row_stride,
     n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
@@ -88,22 +88,26 @@ def _pool(
     image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
     corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
     start = x + corner[:, None] * channels + column[None, :]
-    best = tl.load(start, mask=mask, other=0.0).to(tl.float32) * scale + shift
+    raw = tl.load(start, mask=mask, other=0.0)
+    best = raw.to(tl.float32) * scale + shift
     which = tl.zeros([rows, wide], tl.int32)
     for other in tl.static_range(1, 4):
         step = ((other // 2) * width + other % 2) * channels
-        value = tl.load(start + step, mask=mask, other=0.0).to(tl.float32) * scale + shift
+        given = tl.load(start + step, mask=mask, other=0.0)
+        value = given.to(tl.float32) * scale + shift
         which = tl.where(value > best, other, which)
+        raw = tl.where(value > best, given, raw)
         best = tl.maximum(value, best)
     which = tl.where(best > 0, which, 4)
     place = whole.to(tl.int64)[:, None] * channels + column[None, :]
     tl.store(out + place, tl.maximum(best, 0.0).to(out.dtype.element_ty), mask=mask)
     tl.store(place_of_largest + place, which.to(tl.int8), mask=mask)
+    tl.store(largest + place, raw, mask=mask)
 
 
 @triton.jit
 def _sums(
-    x, gradient, place_of_largest, moments, partial, channels, per_piece, pooled_rows, height, width,
+    largest, gradient, place_of_largest, moments, partial, channels, per_piece, pooled_rows,
     pieces: tl.constexpr, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
     """Sums of the gradient, and of the gradient times the normalised value: partial (domains, pieces, 2, C)."""
@@ -112,7 +116,6 @@ def _sums(
     inside = column < channels
     mean = tl.load(moments + (domain * 2) * channels + column, mask=inside, other=0.0)
     inverse = tl.load(moments + (domain * 2 + 1) * channels + column, mask=inside, other=0.0)
-    half = width // 2
     first = piece * per_piece
     last = tl.minimum(first + per_piece, pooled_rows)
     total = tl.zeros([wide], tl.float32)
@@ -124,10 +127,7 @@ def _sums(
         place = whole.to(tl.int64)[:, None] * channels + column[None, :]
         which = tl.load(place_of_largest + place, mask=mask, other=4).to(tl.int32)
         mask = mask & (which < 4)
-        image, rest = whole // (half * (height // 2)), whole % (half * (height // 2))
-        corner = ((image * height + 2 * (rest // half)) * width + 2 * (rest % half)).to(tl.int64)
-        step = ((which // 2) * width + which % 2) * channels
-        value = tl.load(x + corner[:, None] * channels + column[None, :] + step, mask=mask, other=0.0)
+        value = tl.load(largest + place, mask=mask, other=0.0)
         own = tl.load(gradient + place, mask=mask, other=0.0).to(tl.float32)
         total += tl.sum(own, axis=0)
         product += tl.sum(own * (value.to(tl.float32) - mean) * inverse, axis=0)
@@ -198,16 +198,16 @@ def _patches(
     images, out, of_image, of_run, of_channel, of_row, of_column, n_rows, n_images, channels, height, width, out_height,
     out_width, columns, rows: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
-    """Rows (runs, B, H', W') of patches (h, w, C), and ones behind them up to ``columns``."""
+    """Rows (runs, B, H', W') of patches (C, h, w), and ones behind them up to ``columns``."""
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.arange(0, wide)
     x, rest = row % out_width, row // out_width
     y, rest = rest % out_height, rest // out_height
     image, run = rest % n_images, rest // n_images
-    channel, place = column % channels, column // channels
+    channel, place = column // (height * width), column % (height * width)  # neighbours lie side by side in memory
     start = run.to(tl.int64) * of_run + image.to(tl.int64) * of_image + y * of_row + x * of_column
     offset = channel * of_channel + (place // width) * of_row + (place % width) * of_column
-    used = (row < n_rows)[:, None] & (place < height * width)[None, :]
+    used = (row < n_rows)[:, None] & (channel < channels)[None, :]
     value = tl.load(images + start[:, None] + offset[None, :], mask=used, other=1.0)
     there = (row < n_rows)[:, None] & (column < columns)[None, :]
     to = row.to(tl.int64)[:, None] * columns + column[None, :]
@@ -252,22 +252,23 @@ class _NormPoolReLU(torch.autograd.Function):
         partial = x.new_empty(domains, 2, _PARTIALS, channels, dtype=torch.float32)
         moments = x.new_empty(domains, 2, channels, dtype=torch.float32)
         out = x.new_empty(images, height // 2, width // 2, channels)
-        which = torch.empty(out.shape, dtype=torch.int8, device=x.device)
+        which, largest = torch.empty(out.shape, dtype=torch.int8, device=x.device), torch.empty_like(out)
         per_piece = -(-n_rows // _PARTIALS)
         common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
         of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
         _moments[(_PARTIALS, across, domains)](x, partial, n_rows, channels, per_piece, **of_sums)
         _pool[(tiles, across, domains)](
-            x, partial, weight, bias, out, which, moments, running_mean, running_variance, running_mean.stride(0),
-            n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon, **common,
+            x, partial, weight, bias, out, which, largest, moments, running_mean, running_variance,
+            running_mean.stride(0), n_rows, channels, per_piece, pooled_rows, height, width, momentum, epsilon,
+            **common,
         )  # fmt: skip
-        ctx.save_for_backward(x, which, moments, weight)
+        ctx.save_for_backward(x, which, largest, moments, weight)
         ctx.domains = domains
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, which, moments, weight = ctx.saved_tensors
+        x, which, largest, moments, weight = ctx.saved_tensors
         images, height, width, channels = x.shape
         domains = ctx.domains
         gradient = gradients[0].permute(0, 2, 3, 1).contiguous()
@@ -279,7 +280,7 @@ class _NormPoolReLU(torch.autograd.Function):
         common = {"pieces": _PARTIALS, "rows": _ROWS, "wide": _CHANNELS}
         of_sums = {**common, "rows": _ROWS_OF_SUMS, "num_warps": 8}
         _sums[(_PARTIALS, across, domains)](
-            x, gradient, which, moments, partial, channels, -(-pooled_rows // _PARTIALS), *sizes, **of_sums
+            largest, gradient, which, moments, partial, channels, -(-pooled_rows // _PARTIALS), pooled_rows, **of_sums
         )
         _back[(-(-pooled_rows // _ROWS), across, domains)](
             x, gradient, which, moments, partial, weight, out, n_rows, channels, *sizes, **common

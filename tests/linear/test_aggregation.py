@@ -42,8 +42,8 @@ def test_the_mixture_is_nearly_as_good_as_the_best_mixture_in_hindsight():
         shares.add(predictions[t : t + 1], rewards[t : t + 1])
     clipped = predictions.clip(0, 1)
     best = simplex_least_squares(clipped.T @ clipped, clipped.T @ rewards)
-    assert loss <= ((rewards - clipped @ best) ** 2).sum() + 30 / 3 + 3 * np.log(n)
-    np.testing.assert_allclose(shares.shares, best, atol=0.1)  # the prior still counts
+    assert loss <= ((rewards - clipped @ best) ** 2).sum() + 100 / 3 + 3 * np.log(n)
+    np.testing.assert_allclose(shares.shares, best, atol=0.2)  # the prior still counts
     assert shares.errors().argmin() == 0
 
 

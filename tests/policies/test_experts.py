@@ -51,10 +51,11 @@ def test_predictions_are_the_mean_of_the_experts_weighted_by_their_shares():
         np.testing.assert_allclose(one.mean, mean, atol=1e-6)
     mixed = sum(share * one.mean for share, one in zip(weights, single, strict=True))
     np.testing.assert_allclose(both.mean, mixed, atol=1e-6)
-    own = beside.alpha
-    scores = sum(w * (one.mean + a * one.width) for w, a, one in zip(weights, alphas, single, strict=True))
-    np.testing.assert_allclose(both.mean + own * both.width, scores, atol=1e-6)
-    np.testing.assert_array_equal(both.arm, scores.argmax(axis=1))
+    # Widths count by shares of their own, which stay: what predicts well need not explore well.
+    exploring = (1 / 3, 2 / 3, 0.0)
+    widths = sum(share * a * one.width for share, a, one in zip(exploring, alphas, single, strict=True))
+    np.testing.assert_allclose(beside.alpha * both.width, widths, atol=1e-6)
+    np.testing.assert_array_equal(both.arm, (mixed + widths).argmax(axis=1))
 
 
 @pytest.mark.parametrize("dim", [DIM, 1100])  # wide contexts begin in the dual form
@@ -218,7 +219,7 @@ def test_with_many_features_one_ridge_explores_and_a_larger_one_predicts(tmp_pat
     contexts, arms, rewards = _rounds(80, dim=1100)
     policy.prepare(contexts)
     assert policy.expert_shares == pytest.approx(
-        {"network": 1 / 3, "ridge": 0.0, "components": 0.0, "shrunk": 2 / 3, "constant": 0.0}
+        {"network": 0.25, "ridge": 0.0, "components": 0.0, "shrunk": 0.75, "constant": 0.0}
     )
     policy.update(contexts, arms, rewards)
     experts = {expert.name: expert for expert in policy._acting.experts}

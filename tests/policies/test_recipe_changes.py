@@ -204,3 +204,13 @@ def test_the_papers_recipe_has_its_two_readings_and_its_pixels():
     }
     assert set(other.weights) - set(paper.weights) == {"predicted_reward_target_choice"}
     assert replace(other, weights=paper.weights) == paper
+
+
+def test_with_nothing_to_align_a_table_gets_fewer_steps():
+    steps = {
+        shift: daband.DABand(context_shape=(5,), n_arms=2, shift=shift, device="cpu").recipe.learning.steps
+        for shift in ("covariate", "units", "style")
+    }
+    assert steps == {"covariate": 8, "units": 8, "style": 32}
+    stated = daband.DABand(context_shape=(5,), n_arms=2, recipe={"learning": {"steps": 40}}, device="cpu")
+    assert stated.recipe.learning.steps == 40

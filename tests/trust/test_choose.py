@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import daband
 from daband.cli.main import app
 from daband.trust import Candidate, default_candidates
+from daband.trust.choose import training_budget
 
 
 def answers_of(pair):
@@ -245,3 +246,10 @@ def test_too_few_target_contexts_are_said_before_training():
     with pytest.raises(daband.InvalidInput, match="target has 1 context"):
         daband.choose(pair, progress=lambda *told: seen.append(told))
     assert not seen
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(2000, (62, 64)), (50_000, (125, 400))])
+def test_a_large_table_is_shown_in_longer_episodes_so_that_steps_stay_as_many(rows, expected):
+    contexts, labels = np.zeros((rows, 2)), np.arange(rows) % 3
+    pair = daband.domains.from_arrays(source=(contexts, labels), source_test=None, target=contexts[:5])
+    assert training_budget(pair, None, 64)[1:] == expected

@@ -204,6 +204,9 @@ class InferenceEncoder:
 
     def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:
         self.network = network.requires_grad_(False).eval()
+        for module in network.modules():
+            if isinstance(module, DomainNorm):
+                module.frozen = {}
         self.shared = shared
         self.device = device
 

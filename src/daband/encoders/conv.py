@@ -11,9 +11,8 @@ from torch.nn import functional
 
 from daband.domain_names import DomainNames
 from daband.encoders.contract import Features, encoders
-from daband.encoders.normalisation import DomainNorm, pool_relu
+from daband.encoders.normalisation import DomainNorm, pool_relu, triton_kernels
 from daband.errors import InvalidInput
-from daband.gpu import triton_kernels
 
 __all__ = ["PIXELS", "ConvFeatures", "fits_patches", "im2col_conv2d", "im2col_is_faster", "normalised_pixels"]
 
@@ -220,7 +219,7 @@ def fits_patches(images: torch.Tensor, weight: torch.Tensor) -> bool:
 def im2col_conv2d(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Images (B, runs, C, H, W), each run's with its own of weights (runs * K, C, h, w): (B, runs * K, H', W')."""
     runs, (height, width) = images.shape[1], weight.shape[2:]
-    flat = weight.permute(0, 2, 3, 1).reshape(len(weight), -1)  # as they lie in memory
+    flat = weight.flatten(1)
     kind = images.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
     fill = -(flat.shape[1] + (bias is not None)) % (_ROW_BYTES // dtype.itemsize)
@@ -240,7 +239,7 @@ def _patches(images: torch.Tensor, height: int, width: int, *, columns: int, dty
     if kernels is not None:
         cut_out: torch.Tensor = kernels.patches(images, height, width, columns=columns, dtype=dtype)
         return cut_out
-    cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 5, 6, 2)
+    cut = images.unfold(3, height, 1).unfold(4, width, 1).permute(1, 0, 3, 4, 2, 5, 6)
     patch = cut.shape[4:]
     rows = torch.empty(*cut.shape[:4], columns, dtype=dtype, device=images.device)
     rows[..., : patch.numel()].view(cut.shape).copy_(cut)

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -17,9 +21,19 @@ from torch.nn import functional
 
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
-from daband.gpu import triton_kernels
 
-__all__ = ["DomainNorm", "pool_relu"]
+__all__ = ["DomainNorm", "pool_relu", "triton_kernels"]
+
+
+def triton_kernels(device: torch.device) -> ModuleType | None:
+    """``daband.triton_kernels`` for a GPU where Triton is installed, as it is beside a torch for NVIDIA GPUs."""
+    return _module() if device.type == "cuda" else None
+
+
+@cache
+def _module() -> ModuleType | None:
+    return import_module("daband.triton_kernels") if find_spec("triton") else None
+
 
 STATISTICS = ("own", "source", "gated")
 
@@ -82,6 +96,8 @@ class DomainNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(len(domains), channels))
         self.register_buffer("batches_seen", torch.zeros(len(domains)))
         self.register_buffer("gate", torch.ones(()) if statistics == "own" else torch.zeros(()))
+        self.frozen: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+        """In a network that never changes: scale and shift of each domain, once they were asked for."""
         self.by_channel = bool(own_channels)
         own = torch.tensor([float(channel in set(own_channels)) for channel in range(channels if own_channels else 0)])
         self.register_buffer("own", own, persistent=False)
@@ -136,11 +152,16 @@ class DomainNorm(nn.Module):
 
         A layer before it that is linear can take them in, which saves a pass over its output.
         """
+        if self.frozen is not None and domain in self.frozen:
+            return self.frozen[domain]
         mean, variance = self._running(domain)
         scale = torch.rsqrt(variance + self.epsilon)
-        if self.weight is None or self.bias is None:
-            return scale, -mean * scale
-        return scale * self.weight, self.bias - mean * scale * self.weight
+        found = scale, -mean * scale
+        if self.weight is not None and self.bias is not None:
+            found = scale * self.weight, self.bias - mean * scale * self.weight
+        if self.frozen is not None:
+            self.frozen[domain] = found
+        return found
 
     def _fixed(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         mean, variance = self._running(domain)

@@ -3,10 +3,10 @@
 Every round is predicted by every expert before any of them learns it: the errors are honest and cost nothing. The
 shares s of the experts, non-negative with sum one, are those of the least squares
 
-    sum_t (r_t - p_t . s)^2  +  30 |s - s_0|^2
+    sum_t (r_t - p_t . s)^2  +  100 |s - s_0|^2
 
 over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007), with p_t the experts'
-predictions of round t, r_t its reward, and s_0 the shares to begin with. The strength, 30, was chosen on the
+predictions of round t, r_t its reward, and s_0 the shares to begin with. The strength, 100, was chosen on the
 development half of the data sets (benchmarks/records/split.json).
 
 **Guarantee.** This is follow-the-regularised-leader on losses f_t(s) = (r_t - p_t . s)^2 over the simplex. With rewards
@@ -30,7 +30,7 @@ from daband.arrays import AnyArray, FloatArray, restored_array
 
 __all__ = ["ExpertShares", "simplex_least_squares"]
 
-_PRIOR_ROUNDS = 30.0
+_PRIOR_ROUNDS = 100.0
 _REVISED_EVERY = 16
 """Shares are computed anew after a sixteenth more rounds."""
 

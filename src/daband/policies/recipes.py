@@ -33,6 +33,7 @@ __all__ = ["recipe_for", "recipe_names", "resolve_recipe", "with_encoder"]
 _FOLLOW_SHIFT = ("default", "small")
 _RAMP = 0.3125
 """The share of a run in which the target's terms grow: 6,000 of the 19,200 steps of 300 episodes."""
+_UNALIGNED_STEPS = 8
 
 
 def resolve_recipe(
@@ -146,9 +147,14 @@ def _default_vector() -> Recipe:
 
 
 def _unaligned(recipe: Recipe, *, standardised: bool) -> Recipe:
-    """The same for vectors of which a number means the same in every domain: no batch norm in hidden layers."""
+    """The same for vectors of which a number means the same in every domain: no batch norm in hidden layers.
+
+    And fewer steps: with nothing to align, 32 an episode overfit a table (development half, 44 pairs: with 8 the mean
+    over the best simple method is higher by .002, on amazon by .014, and a run takes a third of the time).
+    """
     options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
-    return replace(recipe, encoder=replace(recipe.encoder, options=options))
+    learning = replace(recipe.learning, steps=min(recipe.learning.steps, _UNALIGNED_STEPS))
+    return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 
 def _small_image() -> Recipe:

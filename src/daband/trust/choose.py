@@ -30,7 +30,7 @@ from daband.trust.selection import Proposals, Selection
 __all__ = ["Choice", "choose", "training_budget"]
 
 _CONTEXTS = 2000
-_ROUNDS, _MOST_PASSES = 4000, 5
+_ROUNDS, _MOST_PASSES, _MOST_EPISODES = 4000, 5, 125
 _FEWEST_CONTEXTS = 2
 _AT_A_TIME = 25
 """So many questions are written to a file before their answers are looked at: the next ones depend on them."""
@@ -205,8 +205,8 @@ def choose(
 def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:
     """The pair with its passes over the source, episodes and their length for every candidate.
 
-    Vectors: some 4,000 rounds, a smaller source being shown up to five times and a larger one, or a log, once. Images
-    take longer to learn: as ``train`` has it.
+    Vectors: some 4,000 rounds, a smaller source being shown up to five times and a larger one, or a log, once, in
+    longer episodes: as many gradient steps are enough. Images take longer to learn: as ``train`` has it.
     """
     if episodes is not None:
         return pair, whole("episodes", episodes, least=1), episode_length
@@ -216,7 +216,7 @@ def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tu
     if not isinstance(source, LoggedDomain):
         source.passes = max(source.passes, min(_MOST_PASSES, math.ceil(_ROUNDS / len(source))))
     rounds = max(len(source), min(source.rounds_available, _ROUNDS))
-    length = min(episode_length, rounds)
+    length = min(max(episode_length, math.ceil(rounds / _MOST_EPISODES)), rounds)
     return replace(pair, source=source), max(1, rounds // length), length
 
 

@@ -1,0 +1,72 @@
+"""What ``daband.choose`` takes on a table: wall and processor seconds, candidate by candidate.
+
+    python benchmarks/choose_cost.py --rows 2000,50000 --json choose-cost.json
+
+Contexts are 20 normal numbers, the best of five arms is the largest of five noisy linear functions, the target is moved
+by .3. Candidates are the default ones; every other setting is ``choose``'s own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peaks
+
+import daband
+
+COLUMNS, ARMS = 20, 5
+
+
+def table(rows: int) -> daband.domains.Pair:
+    draw = np.random.default_rng(0)
+    by_arm = draw.normal(size=(COLUMNS, ARMS))
+    contexts = draw.normal(size=(2, rows, COLUMNS))
+    labels = (contexts[0] @ by_arm + 0.5 * draw.normal(size=(rows, ARMS))).argmax(axis=1)
+    return daband.domains.from_arrays(source=(contexts[0], labels), source_test=0.1, target=contexts[1] + 0.3)
+
+
+def cost(rows: int) -> dict[str, Any]:
+    """Seconds of one choice, and of each candidate's training."""
+    pair = table(rows)
+    by_candidate: dict[str, float] = {}
+    last = [time.process_time()]
+
+    def progress(now: daband.training.CandidateProgress) -> None:
+        spent = time.process_time() - last[0]
+        last[0] += spent
+        by_candidate[now.candidate] = by_candidate.get(now.candidate, 0.0) + spent
+
+    wall, processor = time.perf_counter(), time.process_time()
+    choice = daband.choose(pair, progress=progress)
+    return {
+        "rows": rows,
+        "columns": COLUMNS,
+        "seconds": time.perf_counter() - wall,
+        "cpu_seconds": time.process_time() - processor,
+        "training_cpu_seconds": by_candidate,
+        "chosen": choice.candidate,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="2000,50000")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
+    record: dict[str, Any] = {**peaks.machine(), "commit": commit, "runs": []}
+    for rows in map(int, given.rows.split(",")):
+        record["runs"].append({**cost(rows), "commit": commit, "load_average": peaks.machine()["load_average"]})
+        print(json.dumps(record["runs"][-1], indent=1), flush=True)
+        if given.json is not None:
+            given.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

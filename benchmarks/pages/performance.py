@@ -1,0 +1,64 @@
+"""The page of how fast training is, from the records of the scripts that measure it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pages.runs import fill
+from pages.text import number, recipe_hash
+
+__all__ = ["performance"]
+
+Record = dict[str, Any]
+
+
+def performance(steps: Record, peers: Sequence[Record], choose: Record | None = None) -> str:
+    """The page as Markdown."""
+    digit = steps["digit"]
+    ran = {run["recipe_hash"] for run in digit}
+    ways = [row["variant"] for row in steps["rows"] if row["runs"] == steps["rows"][0]["runs"]]
+    by_way = {(row["variant"], row["runs"]): row for row in steps["rows"]}
+    stacks = sorted({row["runs"] for row in steps["rows"]})
+    again = [run for run in digit if run["runs"] == 1 and run["variant"].startswith("as it is")]
+    return fill(
+        "performance",
+        steps=steps,
+        digit=[
+            [run["variant"], str(run["runs"]), f"{run['seconds']:.1f}", _mean(run["target_accuracy"])] for run in digit
+        ],
+        which=f"recipe `{digit[0]['recipe_hash']}`, " + ("today's" if ran == {recipe_hash()} else "**an older one**"),
+        repeated=len({str(run["target_accuracy"]) + str(run["source_regret"]) for run in again}) == 1,
+        ways=[
+            [
+                way,
+                *(
+                    cell
+                    for runs in stacks
+                    for cell in (f"{by_way[way, runs]['milliseconds']:.2f}", f"{by_way[way, runs]['kernels']:.0f}")
+                ),
+            ]
+            for way in ways
+            if all((way, runs) in by_way for runs in stacks)
+        ],
+        ways_head=["step", *(f"{what}, {runs} run{'s' * (runs > 1)}" for runs in stacks for what in ("ms", "kernels"))],
+        peers=[
+            {
+                **record,
+                "table": [
+                    [row["player"], row["version"], f"{row['steps_per_second']:,.1f}", f"{row['ratio']:.2f}"]
+                    for row in record["rows"]
+                ],
+            }
+            for record in peers
+        ],
+        choose=choose,
+        choices=[
+            [f"{run['rows']:,} x {run['columns']}", f"{run['seconds']:.0f}", f"{run['cpu_seconds']:.0f}"]
+            for run in (choose or {}).get("runs", [])
+        ],
+    )
+
+
+def _mean(values: Sequence[float]) -> str:
+    return number(sum(values) / len(values)) + (f" ({', '.join(map(number, values))})" if len(values) > 1 else "")
