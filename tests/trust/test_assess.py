@@ -303,3 +303,16 @@ def test_several_policies_are_kept_in_folders_of_their_own(pair, tmp_path):
         daband.train([policies[0], policies[0]], source=pair.source, episodes=2)
     with pytest.raises(InvalidInput, match="empty list"):
         daband.train([], source=pair.source, episodes=2)
+
+
+def test_numbers_in_other_units_are_in_support_where_the_user_says_so():
+    """A linear policy saw 89% of a market outside the source's support: its prices were compared as raw numbers."""
+    draw = np.random.default_rng(0)
+    x, target = draw.gamma(2.0, 20.0, (900, 2)), 11.0 * draw.gamma(2.0, 20.0, (600, 2))
+    rewards = np.stack([x[:, 0], x[:, 1]], axis=1) / x.max()
+    for units, outside in ((None, 0.5), ([0, 1], 0.1)):
+        pair = daband.domains.from_arrays(source=(x, rewards), target=target, shift="units" if units else "covariate")
+        policy = daband.LinUCB.for_pair(pair, seed=0)
+        daband.train(policy, source=pair.source, target=pair.target, episodes=10)
+        found = daband.assess([policy], source=pair.source_test, target=pair.target)
+        assert (found.outside_support < outside) == (units is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -252,7 +253,11 @@ def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)
     if latent is None:
-        return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in raw))
+        seen = raw
+        if policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape))):
+            # The user said that these numbers are in other units: what counts is where the policy sees them.
+            seen = projected(policy.transformed(here, "source")), projected(policy.transformed(there, "target"))
+        return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in seen))
     latents = [
         np.asarray(latent(rows[:_LATENTS], domain), np.float64).reshape(min(_LATENTS, len(rows)), -1)
         for rows, domain in ((here, "source"), (there, "target"))
