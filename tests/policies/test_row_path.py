@@ -1,6 +1,7 @@
 """How often one row changes file on its way through a policy: the number that says whether its code can be followed."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -44,4 +45,4 @@ def test_a_row_that_is_learned_changes_file_seldom(method, most):
     policy.adapt()
     policy.update(contexts[:1], [0], [1.0])  # the first single row loads compiled loops
     files = path_of(lambda: policy.update(contexts[:1], [0], [1.0]))
-    assert sum(before != after for before, after in zip(files, files[1:], strict=False)) <= most
+    assert sum(before != after for before, after in pairwise(files)) <= most
