@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from daband.arrays import BoolArray, FloatArray, IntArray
-from daband.trust.confidence_sequence import WeightedDraws, confidence_sequence
-from daband.trust.score_interval import Interval
+from daband.trust.confidence import Interval, WeightedDraws, confidence_sequence
 
 __all__ = ["Proposals", "Selection"]
 
