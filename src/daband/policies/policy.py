@@ -1054,6 +1054,11 @@ class Policy(ABC, metaclass=_PolicyType):
         mean, width = self._scale.predictions(decision.mean, decision.width)
         return Decision(decision.arm, decision.propensity, mean, width)
 
+    def transformed(self, contexts: ArrayLike, domain: str | None = None) -> AnyArray:
+        """Contexts (B, *context_shape) of a domain as the policy sees them: behind its transform."""
+        checked, where, _ = self._check_request(contexts, domain, None)
+        return self._transform_contexts(checked, where)
+
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
         if self.transform is None:
             return contexts

@@ -107,8 +107,8 @@ def choose(
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
     **Without target rewards** nothing can tell which assumption about the target is right, so the choice is the
-    ``preferred`` candidate (DABand with the pair's ``shift``), or the constant arm where contexts have not shown in the
-    source that they help. **With a few** (``budget``) these decide: contexts are asked for where candidates disagree,
+    ``preferred`` candidate (DABand with the pair's ``shift``), or the constant arm where that was better on held-out
+    source rounds. **With a few** (``budget``) these decide: contexts are asked for where the best candidates disagree,
     candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then learns from
     the same rewards.
 
