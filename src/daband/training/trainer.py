@@ -440,8 +440,8 @@ class Trainer:
 
     def result(self) -> Run:
         """What happened."""
-        columns = (self.history.column(name) for name in _COLUMNS)
-        return Run(*columns, self.history.episodes, self.history.seconds, self.phase.note)
+        arm, reward, regret, propensity = (self.history.column(name) for name in _COLUMNS)
+        return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
 
 
 def _bound_so_far(
