@@ -26,7 +26,7 @@ import torch
 from attribution import Variant, run_variant
 
 import daband
-from daband import gpu
+from daband.encoders import normalisation
 from daband.learning import batches
 from daband.learning.gradient_step import GradientStep
 from daband.learning.stepper import take_steps
@@ -65,7 +65,7 @@ def no_autocast() -> contextlib.AbstractContextManager[None]:
 
 
 def no_kernels() -> contextlib.AbstractContextManager[None]:
-    return changed(gpu, _module=lambda: None)
+    return changed(normalisation, _module=lambda: None)
 
 
 def no_stream() -> contextlib.AbstractContextManager[None]:

@@ -198,10 +198,10 @@ def against_plain(repeats: int, steps: int) -> list[dict[str, float]]:
     policy.adapt(2)
     buffers = policy.buffers
     rival = PlainStep(
-        buffers.source.contexts[:2048],
-        buffers.source.arms[:2048],
-        buffers.source.rewards[:2048],
-        buffers.target.contexts[:2048],
+        buffers.rounds[0].contexts[:2048],
+        buffers.rounds[0].arms[:2048],
+        buffers.rounds[0].rewards[:2048],
+        buffers.unlabelled[0].contexts[:2048],
     )
     flops = peaks.demand_of(lambda: one_step(policy))["flops"]
     factor = torch.rand(1024, 1024)

@@ -14,8 +14,8 @@ from daband.checks.pairs import (
     check_pair,
     check_reward_values,
     check_shapes,
+    reachable,
 )
-from daband.checks.reach import reachable
 from daband.domains import ArrayContexts, ArrayEvaluation, ArraySource, load
 
 N = 40

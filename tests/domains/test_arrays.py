@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from daband.checks.pairs import check_pair
-from daband.checks.reach import reachable
+from daband.checks.pairs import check_pair, reachable
 from daband.domains import ArrayContexts, from_arrays
 from daband.errors import InvalidInput
 

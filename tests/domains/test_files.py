@@ -8,7 +8,7 @@ from PIL import Image
 import daband
 from daband.checks.pairs import check_pair
 from daband.domains import Columns, TableTransform, from_table, load
-from daband.domains.readers.column_types import infer_columns
+from daband.domains.readers.columns import infer_columns
 from daband.domains.registry import pairs
 
 N = 120

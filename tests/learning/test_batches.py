@@ -57,8 +57,8 @@ def test_prefetched_steps_are_the_steps_of_resident_contexts(device, replay, mon
         assert measured["skipped_steps"] == 0
     assert isinstance(prefetched.learner.stepper.step.batches, PrefetchedBatches)
     assert isinstance(resident.learner.stepper.step.batches, ResidentBatches)
-    assert prefetched._buffers.source.contexts.device.type == "cpu"
-    assert prefetched._buffers.source.arms.device.type == device
+    assert prefetched._buffers.rounds[0].contexts.device.type == "cpu"
+    assert prefetched._buffers.rounds[0].arms.device.type == device
     if device == "cpu":
         assert_alike(resident, prefetched)
     else:  # which adds up in no fixed order
@@ -75,7 +75,7 @@ def test_a_policy_with_prefetched_batches_resumes_from_its_file_to_the_last_bit(
     for some in (one, other):
         episode(some, 1)
         some.adapt(4)
-    assert other._buffers.source.on_host
+    assert other._buffers.rounds[0].on_host
     assert_alike(one, other)
 
 
@@ -109,9 +109,9 @@ def numbered_buffers(n_source, n_target=0, *, capacity=40, latest=False, place="
     buffers = ReplayBuffers.empty((1,), settings, seed=0, device=torch.device("cpu"))
     for start in range(0, n_source, 21):
         numbers = np.arange(start, min(start + 21, n_source))
-        buffers.source.add_rounds(numbers[:, None].astype(np.float32), numbers % 3, numbers / 1000)
+        buffers.rounds[0].add_rounds(numbers[:, None].astype(np.float32), numbers % 3, numbers / 1000)
     if n_target:
-        buffers.target.add(np.arange(100, 100 + n_target)[:, None].astype(dtype))
+        buffers.unlabelled[0].add(np.arange(100, 100 + n_target)[:, None].astype(dtype))
     return buffers
 
 

@@ -177,7 +177,7 @@ def test_a_skipped_step_leaves_buffers_of_a_users_network_alone(registered, ema_
     policy = trained(make(recipe=recipe))
     before = {name: array.copy() for name, array in policy.learner.state().items()}
     assert before["encoder.features.module.batches"] == 12
-    policy.buffers.source.contexts.fill_(math.nan)
+    policy.buffers.rounds[0].contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
     for name, array in policy.learner.state().items():
         if name not in ("generator", "step_number", "streak"):
@@ -201,7 +201,7 @@ def test_a_discriminators_gradient_must_be_finite_as_well(monkeypatch):
 
 def test_skipped_steps_count_in_no_mean():
     policy = trained(make(), episodes=1)
-    contexts = policy.buffers.source.contexts
+    contexts = policy.buffers.rounds[0].contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
     assert set(policy.adapt(steps=1)) <= {"skipped_steps", "refitted", "recent_reward", "gate"}

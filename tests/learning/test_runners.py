@@ -129,7 +129,7 @@ def test_a_buffer_that_moved_or_begins_to_hold_something_is_recorded_anew():
     before = len(recorder.calls)
     some.adapt(5)
     assert recorder.calls[before : before + 3] == ["warm up"] * 3
-    source = some.buffers.source
+    source = some.buffers.rounds[0]
     source.contexts = source.contexts.clone()
     before = len(recorder.calls)
     some.adapt(5)

@@ -121,7 +121,7 @@ def test_what_a_term_holds_besides_parameters_is_each_runs_own(registered):
         assert measured["counting"] == pytest.approx(other.adapt()["counting"], rel=1e-3)
         assert_same_step(one, other)
     broken = together[1]
-    broken.buffers.source.contexts.fill_(torch.nan)
+    broken.buffers.rounds[0].contexts.fill_(torch.nan)
     before = [policy.learner.state()["objective.terms.counting.steps"].item() for policy in together]
     adapt_stacked(together)
     after = [policy.learner.state()["objective.terms.counting.steps"].item() for policy in together]

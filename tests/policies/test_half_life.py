@@ -112,7 +112,7 @@ def test_a_network_draws_old_rounds_less_often():
     for start in range(0, 256, 64):
         part = slice(start, start + 64)
         policy.update(contexts[part], arms[part], rewards[part])
-    weights = policy.buffers.source.weights[:256].numpy()
+    weights = policy.buffers.rounds[0].weights[:256].numpy()
     np.testing.assert_allclose(weights, 0.5 ** (np.arange(255, -1, -1) / 32))
     measured = policy.adapt(steps=2)
     assert "loss" in measured

@@ -109,7 +109,7 @@ def test_a_refit_equals_a_head_built_from_the_present_features():
     policy = trained(make(recipe=small(replay=ReplaySettings(refit_after=1))), episodes=3)
     rows = [problem(32, seed=episode) for episode in range(3)]
     latent = np.concatenate([policy.latent(contexts) for contexts, _ in rows])
-    arms, rewards = policy._buffers.source.arms[:96].numpy(), policy._buffers.source.rewards[:96].numpy()
+    arms, rewards = policy._buffers.rounds[0].arms[:96].numpy(), policy._buffers.rounds[0].rewards[:96].numpy()
     for arm in range(ARMS):
         z = latent[arms == arm]
         gram = np.eye(64) + z.T @ z
@@ -174,7 +174,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_stop_training()
     learner = policy._learner
     before = {name: tensor.clone() for name, tensor in learner.encoder.state_dict().items()}
     average = {name: tensor.clone() for name, tensor in learner.ema.state_dict().items()}
-    contexts = policy._buffers.source.contexts
+    contexts = policy._buffers.rounds[0].contexts
     kept = contexts.clone()
     contexts.fill_(math.nan)
     assert policy.adapt(steps=2)["skipped_steps"] == 2
@@ -234,7 +234,7 @@ def test_images_of_bytes_train_and_images_of_floats_may_follow():
     policy = DABand(context_shape=(1, 16, 16), n_arms=2, recipe=recipe, device="cpu")
     images = rng.integers(0, 256, (20, 1, 16, 16), dtype=np.uint8)
     policy.play(images, rng.integers(0, 2, (20, 2)).astype(float))
-    assert policy._buffers.source.contexts.dtype == torch.uint8
+    assert policy._buffers.rounds[0].contexts.dtype == torch.uint8
     policy.observe_target(images)
     assert math.isfinite(policy.adapt()["loss"])
     np.testing.assert_allclose(
@@ -269,4 +269,4 @@ def test_a_warning_that_is_an_error_leaves_no_half_learned_round():
     policy = NeuralLinUCB(context_shape=(3, 20, 20), n_arms=2, recipe="small", device="cpu")
     with pytest.raises(UserWarning, match="uint8"):  # the tests turn warnings into errors
         policy.update(np.full((2, 3, 20, 20), 200.0), [0, 1], [1.0, 0.0])
-    assert policy.counts.sum() == len(policy.buffers.source) == policy.rounds_learned == 0
+    assert policy.counts.sum() == len(policy.buffers.rounds[0]) == policy.rounds_learned == 0

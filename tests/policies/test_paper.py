@@ -104,7 +104,7 @@ def test_every_loss_and_the_encoder_after_one_adam_step(walked):
 def test_statistics_stay_stale_and_the_last_rounds_alone_are_trained_on(walked):
     policy, head = walked[0], walked[2]
     np.testing.assert_array_equal(policy._head.statistics.gram(0), head.gram(0))
-    assert len(policy.buffers.source) == H
+    assert len(policy.buffers.rounds[0]) == H
     assert (policy.recipe.replay.sampling, policy.recipe.learning.batch) == ("last", H)
     assert policy.recipe.alpha == 0.05
     weights = {name: weight.value for name, weight in policy.recipe.weights.items()}

@@ -202,7 +202,7 @@ class TestNeural:
         for one in (policy, loaded):
             assert one.adapt(steps=2)["refitted"] == 1.0
         np.testing.assert_array_equal(policy.decide(x).mean, loaded.decide(x).mean)
-        source = loaded.buffers.source
+        source = loaded.buffers.rounds[0]
         wanted = np.concatenate([np.ones(200), round_weights(p[200:], K, weighting="importance")])
         np.testing.assert_allclose(source.weights[: len(source)].numpy(), wanted)
 

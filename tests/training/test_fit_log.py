@@ -200,7 +200,7 @@ def test_a_policy_that_learns_by_gradients_draws_from_the_stream(log, whole, tmp
     options = {"target": target, "adapt_every": 100}
     policy = daband.fit_log(daband.DABand(**arguments), log, **options)
     assert policy.rounds_learned == len(whole[0])
-    assert len(policy.buffers.source) == 300
+    assert len(policy.buffers.rounds[0]) == 300
     assert policy.learner.step_number == 2 * sum(-(-len(frame(200 + n)) // 100) for n in range(5))
 
     started = daband.DABand(**arguments)

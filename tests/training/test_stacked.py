@@ -280,7 +280,7 @@ def test_after_training_together_each_goes_on_in_the_target(steps):
     for one, other in zip(together, alone, strict=True):
         ours, theirs = daband.continue_on_target(one, **paying), daband.continue_on_target(other, **paying)
         assert (ours.arm == theirs.arm).mean() > 0.8
-        assert len(one.buffers.target_rounds) == 64
+        assert len(one.buffers.rounds[1]) == 64
         assert one.adapt(steps)["loss"] == pytest.approx(other.adapt(steps)["loss"], rel=0.3)
 
 

@@ -16,8 +16,7 @@ from daband.domains.download import check_data, data_of, get_data, list_data
 from daband.domains.mixtures import join_pairs, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
-from daband.domains.readers.column_types import column_differences
-from daband.domains.readers.columns import Columns
+from daband.domains.readers.columns import Columns, column_differences
 from daband.domains.readers.image_folder import Reading, from_image_folder
 from daband.domains.readers.images import Framing, imagenet_normalise
 from daband.domains.readers.logs import ArrayLog, from_log

@@ -2,12 +2,14 @@
 
 A mixture has the positions of its first part, then those of its second, and so on. Its order is one permutation of all
 of them, so that domains are shown in proportion to their sizes, and two halves of a domain are shown as the whole is.
+Sources that follow one another in time are shown one after the other (``chronological``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,6 +57,20 @@ def _gathered(parts: Mapping[str, D], indices: IntArray, read: Callable[[D, IntA
     return out
 
 
+def _in_turn(whole: Any, start: int, stop: int, seed: int) -> IntArray:
+    """Positions of rounds ``start`` to ``stop - 1``, each part's in an order of its own, part after part."""
+    n = len(whole)
+    found = []
+    for number in range(start // n, -(-stop // n)):
+        first, pieces = 0, []
+        for place, part in enumerate(whole.named.values()):
+            draw = np.random.default_rng([seed, number, n, place, whole._order_key])
+            pieces.append(first + draw.permutation(len(part)))
+            first += len(part)
+        found.append(np.concatenate(pieces)[max(0, start - number * n) : stop - number * n])
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
 def _common(parts: Mapping[str, Any], what: str) -> Any:
     values = {name: getattr(part, what) for name, part in parts.items()}
     if len(set(values.values())) > 1:
@@ -90,8 +106,9 @@ class MixedContexts(Contexts):
 class MixedRewards(RewardDomain):
     """The rounds of several reward domains."""
 
-    def __init__(self, parts: Mapping[str, RewardDomain]) -> None:
+    def __init__(self, parts: Mapping[str, RewardDomain], *, chronological: bool = False) -> None:
         self.named = dict(parts)
+        self.chronological = chronological
         self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
         self.prefetches = any(part.prefetches for part in parts.values())
@@ -102,6 +119,10 @@ class MixedRewards(RewardDomain):
     @property
     def by_name(self) -> Mapping[str | None, Contexts]:
         return dict(self.named.items())
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        every = super().order(start, stop, seed=seed)
+        return _in_turn(self, start, stop, seed) if self.chronological else every
 
     def read(self, indices: IntArray) -> AnyArray:
         return _gathered(self.named, indices, lambda part, own: part.read(own))
@@ -121,8 +142,9 @@ class MixedRewards(RewardDomain):
 class MixedLog(LoggedDomain):
     """The rounds of several logs."""
 
-    def __init__(self, parts: Mapping[str, LoggedDomain]) -> None:
+    def __init__(self, parts: Mapping[str, LoggedDomain], *, chronological: bool = False) -> None:
         self.named = dict(parts)
+        self.chronological = chronological
         self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
         self.prefetches = any(part.prefetches for part in parts.values())
@@ -133,6 +155,10 @@ class MixedLog(LoggedDomain):
     @property
     def by_name(self) -> Mapping[str | None, Contexts]:
         return dict(self.named.items())
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        every = super().order(start, stop, seed=seed)
+        return _in_turn(self, start, stop, seed) if self.chronological else every
 
     def read(self, indices: IntArray) -> AnyArray:
         return _gathered(self.named, indices, lambda part, own: part.read(own))
@@ -177,19 +203,29 @@ class MixedEvaluation(EvaluationDomain):
         return found if len(found) == 1 else [one for one in found if one[1][0] < one[1][1]]
 
 
-def mixed(parts: Mapping[str, Any]) -> Any:
+def mixed(parts: Mapping[str, Any], *, chronological: bool = False) -> Any:
     """These domains as one; a single one as it is."""
     if len(parts) == 1:
         return next(iter(parts.values()))
-    kinds = ((RewardDomain, MixedRewards), (LoggedDomain, MixedLog), (EvaluationDomain, MixedEvaluation))
-    for kind, joined in (*kinds, (Contexts, MixedContexts)):
+    kinds: dict[type, Callable[[Mapping[str, Any]], Any]] = {
+        RewardDomain: partial(MixedRewards, chronological=chronological),
+        LoggedDomain: partial(MixedLog, chronological=chronological),
+        EvaluationDomain: MixedEvaluation,
+        Contexts: MixedContexts,
+    }
+    for kind, joined in kinds.items():
         if all(isinstance(part, kind) for part in parts.values()):
             return joined(parts)
     raise InvalidInput("domains must be of one kind: all with rewards, all logs, or all contexts alone")
 
 
-def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str) -> Pair:
-    """One pair with the sources of some pairs and the targets of others, each under its name here."""
+def join_pairs(
+    sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name: str, chronological: bool = False
+) -> Pair:
+    """One pair with the sources of some pairs and the targets of others, each under its name here.
+
+    With ``chronological`` the sources are shown in this order, as time went by, and not all mixed.
+    """
     pairs = [*sources.values(), *targets.values()]
     first = pairs[0]
     for what in ("context_shape", "n_arms", "arms"):
@@ -197,7 +233,9 @@ def join_pairs(sources: Mapping[str, Pair], targets: Mapping[str, Pair], *, name
 
     def of_all(members: Mapping[str, Pair], part: str) -> Any:
         found = {called: getattr(pair, part) for called, pair in members.items()}
-        return None if any(one is None for one in found.values()) else mixed(found)
+        if any(one is None for one in found.values()):
+            return None
+        return mixed(found, chronological=chronological and part == "source")
 
     ranges = {pair.reward_range for pair in pairs}
     known = [bounds for bounds in ranges if bounds != "auto"]
@@ -220,6 +258,7 @@ def read_several(
     by_source: Mapping[str, Any],
     by_target: Mapping[str, Any],
     name: str,
+    chronological: bool = False,
     **common: Any,
 ) -> Pair:
     """The pair of several sources and targets: each read by itself, beside the first of the other side.
@@ -230,6 +269,7 @@ def read_several(
         by_source: further arguments, each one value for all sources, or a mapping by their names.
         by_target: the same of the targets; one value serves one target alone.
         name: what reports call the pair.
+        chronological: as of ``join_pairs``.
         common: arguments of every pair.
     """
     named: dict[str, Mapping[str, Any]] = {}
@@ -270,7 +310,7 @@ def read_several(
         for called, one in targets.items()
     }
     _common({**here, **there}, "class_names")
-    return join_pairs(here, there, name=name)
+    return join_pairs(here, there, name=name, chronological=chronological)
 
 
 def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:
@@ -293,7 +333,10 @@ def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: 
             )
 
     def some(whole: Any, names: tuple[str, ...], every: tuple[str, ...]) -> Any:
-        return whole if whole is None or names == every else mixed({name: whole.by_name[name] for name in names})
+        if whole is None or names == every:
+            return whole
+        chronological = getattr(whole, "chronological", False)
+        return mixed({name: whole.by_name[name] for name in names}, chronological=chronological)
 
     parts = {part: some(getattr(pair, part), chosen.sources, before.sources) for part in _OF_SOURCES}
     parts |= {part: some(getattr(pair, part), chosen.targets, before.targets) for part in _OF_TARGETS}

@@ -1,23 +1,24 @@
 """Encoders: one network per file, each ending in a unit-norm latent."""
 
 from daband.encoders.augmentation import Augmentation, augment
-from daband.encoders.build import CustomFeatures, build_encoder
 from daband.encoders.contract import (
+    CustomFeatures,
     Encoded,
     Encoder,
     Features,
     InferenceEncoder,
     LatentSettings,
+    build_encoder,
     domain_rows,
     encoders,
     unit_range,
 )
 from daband.encoders.frozen import freeze_encoder
-from daband.encoders.normalisation import DomainNorm
+from daband.encoders.normalisation import DomainNorm, triton_kernels
 from daband.image_layout import image_layout
 
 __all__ = [
     "Augmentation", "CustomFeatures", "DomainNorm", "Encoded", "Encoder", "Features", "InferenceEncoder",
     "LatentSettings", "augment", "build_encoder", "domain_rows", "encoders", "freeze_encoder", "image_layout",
-    "unit_range",
+    "triton_kernels", "unit_range",
 ]  # fmt: skip

@@ -11,9 +11,8 @@ from torch.nn import functional
 
 from daband.domain_names import DomainNames
 from daband.encoders.contract import Features, encoders
-from daband.encoders.normalisation import DomainNorm, pool_relu
+from daband.encoders.normalisation import DomainNorm, pool_relu, triton_kernels
 from daband.errors import InvalidInput
-from daband.gpu import triton_kernels
 
 __all__ = ["PIXELS", "ConvFeatures", "fits_patches", "im2col_conv2d", "im2col_is_faster", "normalised_pixels"]
 

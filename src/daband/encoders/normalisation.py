@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -17,9 +21,19 @@ from torch.nn import functional
 
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
-from daband.gpu import triton_kernels
 
-__all__ = ["DomainNorm", "pool_relu"]
+__all__ = ["DomainNorm", "pool_relu", "triton_kernels"]
+
+
+def triton_kernels(device: torch.device) -> ModuleType | None:
+    """``daband.triton_kernels`` for a GPU where Triton is installed, as it is beside a torch for NVIDIA GPUs."""
+    return _module() if device.type == "cuda" else None
+
+
+@cache
+def _module() -> ModuleType | None:
+    return import_module("daband.triton_kernels") if find_spec("triton") else None
+
 
 STATISTICS = ("own", "source", "gated")
 

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from torch.optim.adam import adam
 
-from daband.encoders import DomainNorm
-from daband.gpu import triton_kernels
+from daband.encoders import DomainNorm, triton_kernels
 
 __all__ = ["FlatParameters", "FlatStatistics", "RowAdam", "fresh_moments"]
 

@@ -260,21 +260,6 @@ class ReplayBuffers:
         return cls(domains, tuple(rounds), tuple(unlabelled))
 
     @property
-    def source(self) -> RoundBuffer:
-        """The rounds of the first source."""
-        return self.rounds[0]
-
-    @property
-    def target(self) -> ContextBuffer:
-        """The unlabelled contexts of the first target."""
-        return self.unlabelled[0]
-
-    @property
-    def target_rounds(self) -> RoundBuffer:
-        """The rounds of the first target."""
-        return self.rounds[self.domains.first_target]
-
-    @property
     def rounds_seen(self) -> int:
         """How many rounds were ever added, of all domains."""
         return sum(part.n_seen for part in self.rounds)

@@ -412,12 +412,13 @@ class NeuralLinUCB(Policy):
     def buffers(self) -> ReplayBuffers:
         """The replay buffers that steps draw from: those of the target alone where the source counts for nothing."""
         trust = self._head.trust
-        if trust is None or trust.discount > 0.0 or not len(self._buffers.target_rounds):
+        first = self.domains.first_target
+        of_targets = self._buffers.rounds[first:]
+        if trust is None or trust.discount > 0.0 or not any(map(len, of_targets)):
             return self._buffers if self._source_weights.all() else self._counted_buffers()
-        if self._target_alone is None or self._target_alone.target_rounds is not self._buffers.target_rounds:
+        if self._target_alone is None or self._target_alone.rounds[first:] != of_targets:
             empty = self._make_buffers(self.n_arms)
-            first = self.domains.first_target
-            self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *self._buffers.rounds[first:]))
+            self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *of_targets))
         return self._target_alone
 
     def _counted_buffers(self) -> ReplayBuffers:
@@ -558,7 +559,7 @@ class NeuralLinUCB(Policy):
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         predicted = None
-        in_source = domain < len(self.domains.sources)
+        in_source = domain < len(self._source_weights)
         if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
@@ -731,7 +732,7 @@ class NeuralLinUCB(Policy):
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
-        if domain < len(self.domains.sources):
+        if domain < len(self._source_weights):
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)
@@ -766,7 +767,11 @@ class NeuralLinUCB(Policy):
         buffers = self._buffers
         if steps == 0 or not any(len(buffer) for buffer in buffers.rounds):
             return 0
-        if self._learner.objective.needs_target and not len(buffers.target) and not self._warned_no_target:
+        if (
+            self._learner.objective.needs_target
+            and not any(map(len, buffers.unlabelled))
+            and not self._warned_no_target
+        ):
             self._warned_no_target = True
             warnings.warn(
                 f"{self.name} has seen no target context, so it learns from the source alone, as Neural-LinUCB does; "
@@ -867,8 +872,8 @@ class NeuralLinUCB(Policy):
 
         Predictions are calibrated on source rounds, and EM does the rest.
         """
-        target = self._buffers.target
-        contexts, arms, rewards = self._buffers.source.columns(_MOST_CONTEXTS)
+        target = self._buffers.unlabelled[0]
+        contexts, arms, rewards = self._buffers.rounds[0].columns(_MOST_CONTEXTS)
         if not len(contexts) or not len(target):
             return None
         in_source = self._predict(network, contexts, 0)

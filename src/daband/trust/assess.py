@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,7 +16,14 @@ from daband.evaluation import Scores, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
 from daband.trust.assessment import ArmAssessment, Assessment, verdict_of
-from daband.trust.diagnostics import DomainShift, classifier_two_sample, collapse_signs, outside_support, projected
+from daband.trust.diagnostics import (
+    DomainShift,
+    classifier_two_sample,
+    collapse_signs,
+    doubts_of,
+    outside_support,
+    projected,
+)
 from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import Explanation, explanations_of
 
@@ -36,7 +44,6 @@ _FEWEST_FOR_AN_ARM = 5
 _LATENTS = 400
 _SUPPORT = 300
 """Contexts of each domain that the share outside the source's support is found from."""
-_FAR_OUTSIDE = 0.5
 
 
 def assess(
@@ -168,15 +175,12 @@ def _write(
     span = highest - lowest if highest > lowest else 1.0
     needed = estimate.constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
-    doubts = list(signs)
-    if outside > _FAR_OUTSIDE:
-        doubts.append(f"{outside:.0%} of target contexts lie outside the source's support")
     verdict = verdict_of(
         value=estimate.value,
         low=estimate.low,
         required=needed,
         disagreement=estimate.disagreement,
-        doubts=doubts,
+        doubts=doubts_of(signs, outside, gap),
     )
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
@@ -208,6 +212,7 @@ def _write(
         agreement=None if alone else estimate.agreement,
         source_agreement=None if alone else estimate.source_agreement,
         source_value=float(scores.source_value()[0]) * span + lowest,
+        source_error=estimate.source_error * span,
         source_rounds=scores.source_arm.shape[1],
         target_contexts=scores.target_arm.shape[1],
         reward_range=(float(lowest), float(highest)),
@@ -248,7 +253,11 @@ def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)
     if latent is None:
-        return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in raw))
+        seen = raw
+        if policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape))):
+            # The user said that these numbers are in other units: what counts is where the policy sees them.
+            seen = projected(policy.transformed(here, "source")), projected(policy.transformed(there, "target"))
+        return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in seen))
     latents = [
         np.asarray(latent(rows[:_LATENTS], domain), np.float64).reshape(min(_LATENTS, len(rows)), -1)
         for rows, domain in ((here, "source"), (there, "target"))

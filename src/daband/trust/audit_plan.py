@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
-from daband.trust.confidence_sequence import WeightedDraws, confidence_sequence
-from daband.trust.score_interval import Interval, counted, score_interval
+from daband.trust.confidence import Interval, WeightedDraws, confidence_sequence, counted, score_interval
 
 __all__ = ["Plan", "plan_draws", "plan_strata"]
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from daband.arguments import RewardRange
 from daband.domains.contract import About, Pair
-from daband.domains.readers.column_types import ColumnType, infer_columns
-from daband.domains.readers.columns import Columns
+from daband.domains.readers.columns import Columns, ColumnType, infer_columns
 from daband.domains.readers.image_folder import from_image_folder
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import register_pair

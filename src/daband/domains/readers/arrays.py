@@ -129,6 +129,7 @@ def from_arrays(
     target_passes: int | None = None,
     shift: ShiftLike = None,
     units: Sequence[int] | None = None,
+    chronological: bool = False,
     name: str = "arrays",
 ) -> Pair:
     """A pair made of arrays: ``from_arrays(source=(x, y), target=x_t)``.
@@ -158,6 +159,8 @@ def from_arrays(
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
             ``daband.shift``); by default "style" for images and "covariate" for vectors.
         units: the numbers of a context in other units in the target, by position; implies ``shift="units"``.
+        chronological: whether ``sources`` are given from the oldest to the newest and shown in that order, so that a
+            policy's ``half_life`` counts the latest most; else they are mixed.
         name: what reports call the pair; it also fixes which source rounds are held out.
 
     Contexts are not copied, for they may be large: whoever changes such an array afterwards changes the pair, past the
@@ -183,6 +186,7 @@ def from_arrays(
             by_source={"source_test": source_test},
             by_target={"target_test": target_test, "target_labelled": target_labelled},
             name=name,
+            chronological=chronological,
             n_arms=n_arms,
             **rest,
         )
