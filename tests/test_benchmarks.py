@@ -153,13 +153,13 @@ def test_studies_of_logs(tmp_path: Path) -> None:
 
 
 def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    from daband.trust.estimate import FALL
+    from daband.trust.estimate import ALONE, MISSED
 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("trust_report")
     record = json.loads((BENCHMARKS / "records" / "trust-development.json").read_text())
     assert record["half"] == "development"
-    assert study.fitted_fall(record["runs"]) == FALL
+    assert study.fitted(record["runs"]) == (ALONE, MISSED)
 
 
 def test_the_report_is_of_the_other_half(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ other units (a price in another currency): the two need opposite treatment. So t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -24,6 +25,8 @@ from daband.errors import InvalidInput, did_you_mean
 __all__ = ["KINDS", "Shift", "ShiftLike", "as_shift", "default_shift"]
 
 KINDS = ("covariate", "units", "style", "labels")
+_FEATURES = 512
+"""Numbers from which a vector counts as features of an image or a text."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,15 @@ class Shift:
 ShiftLike: TypeAlias = Shift | str | Sequence[str] | Mapping[str, Any] | None
 
 
-def default_shift(context_shape: Sequence[int]) -> Shift:
-    """What is assumed where nobody says: "style" for images, "covariate" for vectors."""
-    return Shift(("style",) if len(context_shape) > 1 else ("covariate",))
+def default_shift(context_shape: Sequence[int], *, table: bool = False) -> Shift:
+    """What is assumed where nobody says: "style" for images and for their like, "covariate" for other vectors.
+
+    A vector of 512 numbers or more that is no ``table`` is what a network or a bag of words made of a picture or a
+    text, and those differ in style. On the nine pairs of such features in the development half alignment is worth .04
+    on average; on tables it costs more than it gains.
+    """
+    features = not table and math.prod(context_shape) >= _FEATURES
+    return Shift(("style",) if len(context_shape) > 1 or features else ("covariate",))
 
 
 def as_shift(
@@ -118,7 +127,8 @@ def as_shift(
         value = Shift(tuple(value["kinds"]), None if given is None else tuple(given), bool(value.get("stated", True)))
     if not isinstance(value, Shift):
         if value is None:
-            value = default_shift(context_shape) if units is None else Shift.of("units")
+            table = bool(feature_names)
+            value = default_shift(context_shape, table=table) if units is None else Shift.of("units")
         elif isinstance(value, str):
             value = Shift.of(*(part.strip() for part in value.replace("+", ",").split(",")))
         elif isinstance(value, Sequence) and all(isinstance(kind, str) for kind in value):

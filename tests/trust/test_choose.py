@@ -239,6 +239,32 @@ def test_the_command_writes_the_policy_and_the_choice(tmp_path):
     assert "does not name its pair" in str(refused.exception)
 
 
+def test_the_command_asks_by_a_file_until_it_knows(tmp_path):
+    settings = tmp_path / "mine.toml"
+    settings.write_text('pair = "synthetic"\nepisodes = 2\nepisode_length = 16\npair_options = { tiny = true }\n')
+    pair = daband.domains.load("synthetic", tiny=True)
+    rewards, _ = pair.target_labelled.read_rewards(np.arange(len(pair.target)))
+    out = tmp_path / "out"
+    path = out / "questions.csv"
+    for number in range(4):
+        command = ["choose", str(settings), "--out", str(out), "--device", "cpu", "--budget", "40"]
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        spent = json.loads((out / "choice.json").read_text())["rewards"]
+        if "Fill in the last column" not in done.output:
+            break
+        head, *lines = path.read_text().splitlines()
+        assert spent < len(lines) <= 25 * (number + 1)
+        rows = [line.split(",") for line in lines]
+        place, arm = (head.split(",").index(name) for name in ("context", "arm"))
+        filled = [",".join([*row[:-1], str(rewards[int(row[place]), int(row[arm])])]) for row in rows]
+        path.write_text("\n".join([head, *filled]) + "\n")
+    assert number > 0
+    assert 0 < spent <= 40
+    assert f"Decided by {spent} target rewards" in done.output
+    assert daband.load(out / "policy.safetensors").rounds_learned == 32 + spent
+
+
 def test_too_few_target_contexts_are_said_before_training():
     rows = np.random.default_rng(0).normal(size=(200, 3))
     pair = daband.domains.from_arrays(source=(rows, (rows[:, 0] > 0).astype(int)), target=rows[:1], n_arms=2)

@@ -7,7 +7,14 @@ import pytest
 
 from daband.linear.arm_frequencies import calibrated_scale
 from daband.trust.assessment import rewards_to_ask, verdict_of
-from daband.trust.diagnostics import classifier_two_sample, collapse_signs, outside_support, projected
+from daband.trust.diagnostics import (
+    DomainShift,
+    classifier_two_sample,
+    collapse_signs,
+    doubts_of,
+    outside_support,
+    projected,
+)
 from tests.trust.conftest import made_up_scores
 
 
@@ -57,6 +64,22 @@ def test_a_policy_that_uses_one_arm_in_the_target_shows_signs_of_collapse():
     told = " ".join(collapse_signs(fallen))
     assert "100% of target contexts go to arm 1" in told
     assert "hardly differ" in told
+
+
+def test_arms_that_vanish_in_the_target_are_a_sign():
+    scores = made_up_scores(members=1, right=0.9, seed=9)
+    kept = np.unique(scores.source_arm)[: scores.n_arms // 2]
+    fewer = replace(scores, target_arm=kept[scores.target_arm % len(kept)])
+    assert any("are not used in the target" in sign for sign in collapse_signs(fewer))
+
+
+def test_each_doubt_forbids_a_hand_over():
+    near = DomainShift(before=1.0, before_p_value=0.0, after=0.6, after_p_value=0.2)
+    assert doubts_of([], 0.1, near) == []
+    assert doubts_of(["all go to arm 1"], 0.1, near) == ["all go to arm 1"]
+    assert "60% of target contexts lie outside" in doubts_of([], 0.6, near)[0]
+    for apart in (replace(near, after=1.0), replace(near, after=None)):  # by latents, by contexts where there are none
+        assert "tells the domains apart" in doubts_of([], 0.1, apart)[0]
 
 
 def test_predictions_far_outside_the_range_of_rewards_are_a_sign():

@@ -1,11 +1,13 @@
 """The estimate and its bound from readings of the target: on cases whose answer is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import daband
 from daband.shift import Shift, default_shift
-from daband.trust.estimate import estimate_target
+from daband.trust.estimate import ALONE, MISSED, estimate_target
 from daband.trust.explanations import Explanation, explanations_of, in_source_units
 from tests.trust.conftest import made_up_scores
 
@@ -17,10 +19,13 @@ def readings(scores, policies=None):
     return [Explanation(m, "as trained", *(getattr(scores, name)[m] for name in fields)) for m in chosen]
 
 
-def test_errors_may_double_and_no_reading_lies_below_the_bound():
+def test_more_may_be_missed_and_no_reading_lies_below_the_bound():
     scores = made_up_scores(members=3, right=0.9, seed=0)
     found = estimate_target(scores, readings(scores))
-    assert found.low <= 2.0 * found.value - 1.0 + 1e-9
+    assert found.low <= found.value - MISSED * (1.0 - found.value)
+    assert found.low == pytest.approx(
+        min(found.value - MISSED * (1.0 - found.value), *found.by_explanation.values()) - 1.645 * found.source_error
+    )
     assert found.low <= min(found.by_explanation.values())
     assert 0.0 <= found.low <= found.value <= 1.0
     assert found.by_context.mean() == pytest.approx(found.value, abs=1e-3)
@@ -38,10 +43,22 @@ def test_a_reading_that_disagrees_lowers_estimate_and_bound():
     assert "other units" in doubted.apart[1]
 
 
+def test_readings_of_one_method_share_its_errors():
+    """The fall from the source counts for more than where another method reads the target."""
+    scores = made_up_scores(members=2, right=0.9, seed=0)
+    alone = readings(scores)
+    others = [alone[0], replace(alone[1], method="another")]
+    in_source = float(scores.source_value()[0])
+    one, both = estimate_target(scores, alone), estimate_target(scores, others)
+    assert in_source - one.value == pytest.approx(ALONE * (in_source - both.value))
+    assert both.value < in_source
+
+
 def test_contexts_outside_the_support_and_few_rounds_widen():
     scores = made_up_scores(members=2, right=0.9, seed=0)
     inside, outside = (estimate_target(scores, readings(scores), outside=share) for share in (0.0, 0.6))
-    assert outside.low < inside.low
+    assert outside.low < 0.5 * inside.low
+    assert outside.value == inside.value
     few = scores.rows(source=np.arange(20))
     assert estimate_target(few, readings(few)).low < inside.low
 

@@ -25,7 +25,7 @@ def select(seed, budget, *, one_hot=False, tolerance=0.01, **problem):
     return selection, truth
 
 
-def test_questions_tell_two_candidates_apart_and_one_in_five_is_for_the_leader():
+def test_questions_tell_two_candidates_apart_and_one_in_three_is_for_the_leader():
     arms, rewards = made_up(0)
     proposals = Proposals(arms, np.full(rewards.shape, 0.5))
     differ = (arms != arms[0]).any(axis=0)
@@ -35,7 +35,7 @@ def test_questions_tell_two_candidates_apart_and_one_in_five_is_for_the_leader()
     for number in range(1, 41):
         leader = selection.leader
         ((context, arm),) = selection.draw()
-        if number % 5:
+        if number % 3:
             assert 0 < (arms[:, context] == arm).sum() < 3
             asked.append((context, arm))
         else:
@@ -54,7 +54,7 @@ def test_a_candidate_out_of_the_running_is_not_asked_about():
     late = []
     for number in range(1, 101):
         ((context, arm),) = selection.draw()
-        if number > 50 and number % 5:
+        if number > 50 and number % 3:
             late.append(good[0, context] != good[1, context])
         selection.answer(float(best[context] == arm))
     assert np.mean(good[0] != good[1]) < 0.25
@@ -66,7 +66,7 @@ def test_a_one_answers_the_other_questions_of_its_context():
     selection = Selection(Proposals(arms, np.full(rewards.shape, 0.5)), one_hot=True, tolerance=-1.0)
     known = set()
     while (questions := selection.draw()) and selection.asked < 150:
-        if (selection.asked + 1) % 5:
+        if (selection.asked + 1) % 3:
             assert questions[0][0] not in known
         if rewards[questions[0]] == 1.0:
             known.add(questions[0][0])

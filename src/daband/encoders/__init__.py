@@ -1,13 +1,14 @@
 """Encoders: one network per file, each ending in a unit-norm latent."""
 
 from daband.encoders.augmentation import Augmentation, augment
-from daband.encoders.build import CustomFeatures, build_encoder
 from daband.encoders.contract import (
+    CustomFeatures,
     Encoded,
     Encoder,
     Features,
     InferenceEncoder,
     LatentSettings,
+    build_encoder,
     domain_rows,
     encoders,
     unit_range,

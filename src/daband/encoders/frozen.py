@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, FloatArray
-from daband.encoders.build import build_encoder
-from daband.encoders.contract import Encoder, LatentSettings, domain_rows
+from daband.encoders.contract import Encoder, LatentSettings, build_encoder, domain_rows
 from daband.encoders.conv import ConvFeatures, normalised_pixels
 from daband.encoders.mlp import MlpFeatures
 from daband.encoders.normalisation import DomainNorm

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from daband.encoders.build import CustomFeatures
-from daband.encoders.contract import Features, encoders
+from daband.encoders.contract import CustomFeatures, Features, encoders
 from daband.errors import InvalidInput
 
 __all__ = ["PretrainedFeatures"]

@@ -27,7 +27,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
-from daband.evaluation.scores import spread_rows
+from daband.evaluation.scores import rewarded_rounds
 from daband.policies import Policy
 
 __all__ = [
@@ -190,33 +190,14 @@ def _held_out(
 
     None where there are fewer than 100.
     """
-    if source_test is not None and len(source_test) >= _FEWEST:
-        n = min(most, len(source_test))
-        if isinstance(source_test, LoggedDomain):
-            return _logged(policy, source_test, 0, n, history.seed)
-        contexts, expected = spread_rows(source_test, n)
-        rows = np.arange(len(contexts))
-        return contexts, expected[rows, _chosen(policy, contexts)], np.ones(len(contexts))
+    domain: EvaluationDomain | RewardDomain | LoggedDomain = source
     start, stop = len(history.rewards), min(len(history.rewards) + most, len(source))
-    if stop - start < _FEWEST:
+    if source_test is not None and len(source_test) >= _FEWEST:
+        domain, start, stop = source_test, 0, min(most, len(source_test))
+    elif stop - start < _FEWEST:
         return None
-    if isinstance(source, LoggedDomain):
-        return _logged(policy, source, start, stop, history.seed)
-    rounds = source.rounds(start, stop, seed=history.seed)
-    return rounds.contexts, rounds.pay(_chosen(policy, rounds.contexts)), np.ones(stop - start)
-
-
-def _logged(
-    policy: Policy, log: LoggedDomain, start: int, stop: int, seed: int
-) -> tuple[AnyArray, FloatArray, FloatArray]:
-    """Only rounds whose logged arm the policy would choose count, weighted by one over their propensity."""
-    rounds = log.rounds(start, stop, seed=seed)
-    agrees = _chosen(policy, rounds.contexts) == rounds.arms
-    return rounds.contexts, rounds.rewards, np.where(agrees, 1.0 / rounds.propensities, 0.0)
-
-
-def _chosen(policy: Policy, contexts: AnyArray) -> Any:
-    return _in_batches(lambda part: policy.decide(part, "source", rule="greedy").arm, contexts)
+    contexts, pay = rewarded_rounds(domain, start, stop, seed=history.seed)
+    return (contexts, *pay(_in_batches(lambda part: policy.decide(part, "source", rule="greedy").arm, contexts)))
 
 
 def _predicted(policy: Policy, contexts: AnyArray) -> FloatArray:

@@ -68,14 +68,14 @@ def read_log(log: Log, n_arms: int | None) -> CheckedLog:
     _check_finite(checked, "log's contexts have")
     n = len(checked)
     try:
-        paid = check_rewards(rewards, (n,))
-        pulled = check_arms(arms, n, np.iinfo(np.int64).max if n_arms is None else n_arms)
-        chances = None if propensities is None else check_propensities(propensities, n)
+        given = check_rewards(rewards, (n,))
+        played = check_arms(arms, n, np.iinfo(np.int64).max if n_arms is None else n_arms)
+        shares = None if propensities is None else check_propensities(propensities, n)
     except InvalidInput as error:
         raise InvalidInput(f"log: {error}") from None
-    if not np.isfinite(paid).all():
-        raise InvalidInput(f"log: reward in row {int(np.argmin(np.isfinite(paid)))} is not a finite number")
-    return CheckedLog(checked, pulled, paid, chances)
+    if not np.isfinite(given).all():
+        raise InvalidInput(f"log: reward in row {int(np.argmin(np.isfinite(given)))} is not a finite number")
+    return CheckedLog(checked, played, given, shares)
 
 
 def read_target(target: ArrayLike | Contexts, logged: AnyArray) -> AnyArray:

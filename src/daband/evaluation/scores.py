@@ -16,7 +16,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.policies import Policy
 
-__all__ = ["Scores", "scores_of", "spread_rows"]
+__all__ = ["Pay", "Scores", "rewarded_rounds", "scores_of", "spread_rows"]
 
 _BATCH = 1024
 _BLOCK = 50
@@ -99,14 +99,14 @@ def scores_of(
     seed: int = 0,
 ) -> tuple[Scores, AnyArray, AnyArray]:
     """The scores of policies on at most so many contexts of each domain, and these contexts; no policy is changed."""
-    rows, paid = _source_rounds(source, contexts, seed)
+    rows, pay = rewarded_rounds(source, 0, min(contexts, len(source)), seed=seed)
     unlabelled = target.batch(0, min(contexts, len(target)), seed=seed)
     low, high = policies[0].reward_range
     span = high - low if high > low else 1.0
     columns: dict[str, list[AnyArray]] = {name: [] for name in _PER_POLICY}
     for policy in policies:
         mean, arm = _decided(policy, rows, "source", rule)
-        reward, weight = paid(arm)
+        reward, weight = pay(arm)
         columns["source_mean"].append((mean - low) / span)
         columns["source_arm"].append(arm)
         columns["reward"].append((reward - low) / span)
@@ -115,35 +115,37 @@ def scores_of(
         columns["target_mean"].append((mean - low) / span)
         columns["target_arm"].append(arm)
     scored = {name: np.stack(parts) for name, parts in columns.items()}
-    arm_value = (_arm_values(paid, len(rows), policies[0].n_arms) - low) / span
+    arm_value = (_arm_values(pay, len(rows), policies[0].n_arms) - low) / span
     return Scores(**scored, arm_value=arm_value), rows, unlabelled
 
 
-_Paid = Callable[[IntArray], tuple[FloatArray, FloatArray]]
+Pay = Callable[[IntArray], tuple[FloatArray, FloatArray]]
 
 
-def _arm_values(paid: _Paid, n: int, n_arms: int) -> FloatArray:
+def _arm_values(pay: Pay, n: int, n_arms: int) -> FloatArray:
     """What every arm pays on average over ``n`` rounds, (K,)."""
-    found = np.full(n_arms, np.nan)
+    values = np.full(n_arms, np.nan)
     for arm in range(n_arms):
-        reward, weight = paid(np.full(n, arm))
+        reward, weight = pay(np.full(n, arm))
         if weight.sum() > 0:
-            found[arm] = float((weight * reward).sum() / weight.sum())
-    return found
+            values[arm] = float((weight * reward).sum() / weight.sum())
+    return values
 
 
-def _source_rounds(
-    source: EvaluationDomain | RewardDomain | LoggedDomain, most: int, seed: int
-) -> tuple[AnyArray, _Paid]:
-    """Contexts, and what choices (N,) on them are paid: rewards (N,) and weights (N,)."""
-    n = min(most, len(source))
-    if isinstance(source, LoggedDomain):
-        log = source.rounds(0, n, seed=seed)
+def rewarded_rounds(
+    domain: EvaluationDomain | RewardDomain | LoggedDomain, start: int, stop: int, *, seed: int
+) -> tuple[AnyArray, Pay]:
+    """Contexts of these rounds, and what choices (N,) on them earn: rewards (N,) and weights (N,).
+
+    Of a log only rounds whose arm was chosen count, weighted by one over their propensity.
+    """
+    if isinstance(domain, LoggedDomain):
+        log = domain.rounds(start, stop, seed=seed)
         return log.contexts, lambda arms: (log.rewards, np.where(arms == log.arms, 1.0 / log.propensities, 0.0))
-    if isinstance(source, RewardDomain):
-        rounds = source.rounds(0, n, seed=seed)
-        return rounds.contexts, lambda arms: (rounds.pay(arms), np.ones(n))
-    contexts, table = spread_rows(source, n)
+    if isinstance(domain, RewardDomain):
+        rounds = domain.rounds(start, stop, seed=seed)
+        return rounds.contexts, lambda arms: (rounds.pay(arms), np.ones(stop - start))
+    contexts, table = spread_rows(domain, stop - start)
     order = np.random.default_rng(seed).permutation(len(contexts))  # what looks at the first rows must see all classes
     contexts, table = contexts[order], table[order]
     return contexts, lambda arms: (table[np.arange(len(table)), arms], np.ones(len(table)))

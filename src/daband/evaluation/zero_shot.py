@@ -154,12 +154,12 @@ def evaluate(
         if observe is not None:
             observe(contexts, expected, decision)
     value, best_value = np.concatenate(chosen), np.concatenate(best)
-    paid, of_class, right_of_class = per_arm
+    totals, of_class, right_of_class = per_arm
     per_class = [float(hits / n) if n else None for hits, n in zip(right_of_class, of_class, strict=True)]
     return Evaluation(
         value=float(value.mean()),
         best_value=float(best_value.mean()),
-        constant_value=float(paid.max() / len(value)),
+        constant_value=float(totals.max() / len(value)),
         regret=float((best_value - value).sum()),
         accuracy=float(np.concatenate(right).mean()),
         accuracy_macro=float(np.mean([share for share in per_class if share is not None])),

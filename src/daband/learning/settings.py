@@ -61,9 +61,8 @@ class LearningSettings:
     """How often arms are expected to be the best ones in the target, for the term ``target_diversity``: "uniform", or
     "estimated" from the policy's predictions there and the rewards in the source (label shift, by EM)."""
     linear_weight: float = 0.0
-    """The weight of a LinUCB, learned beside the network, in predicted rewards and widths once there were many source
-    contexts; the fewer there were, the nearer it is to 1. The network's head has the rest. With 0 there is no LinUCB
-    beside it."""
+    """Above 0, ridge regressions and a constant predict beside the network; shares follow from how well each predicted
+    rounds before they were learned (``linear/aggregation.py``), whatever the number here. With 0 it acts alone."""
     target_statistics: bool = True
     """Whether batch norms learn the target's statistics also where no term of the objective needs target contexts, as
     in Neural-LinUCB; without it such a policy normalises the target by the source's."""

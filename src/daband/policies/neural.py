@@ -559,7 +559,7 @@ class NeuralLinUCB(Policy):
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
         features = [self._encode(expert, contexts, domain) for expert in experts]
         predicted = None
-        in_source = domain < len(self.domains.sources)
+        in_source = domain < len(self._source_weights)
         if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
@@ -732,7 +732,7 @@ class NeuralLinUCB(Policy):
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
-        if domain < len(self.domains.sources):
+        if domain < len(self._source_weights):
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
             fading = _RATE_DECAY ** np.arange(len(rewards) - 1, -1, -1)

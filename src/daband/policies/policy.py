@@ -481,7 +481,7 @@ class Policy(ABC, metaclass=_PolicyType):
         with self._locks.write:
             checked = self._check_contexts(contexts)
             n = len(checked)
-            where = self._index(domain)
+            where = self._domain if domain is None else self._index(domain)
             arms, rewards = check_played(arm, reward, n, self.n_arms)
             self._scale.check(rewards)
             weighting, propensities = "none", None
@@ -936,12 +936,12 @@ class Policy(ABC, metaclass=_PolicyType):
         times: FloatArray | None = None,
     ) -> None:
         unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
+        of_domain = self._domain_weights(domain, len(arms))
+        if of_domain is not None:
+            weights = of_domain if weights is None else of_domain * weights
         self._check_unit_rewards(unit)
         with self._locks.state if self.locks_state else _NO_LOCK:
             features = self._transform_contexts(contexts, domain)
-            own = self._domain_weights(domain, len(arms))
-            if own is not None:
-                weights = own if weights is None else own * weights
             if self.half_life is not None:
                 weights = self._age(len(arms), weights, times)
             self._learn(features, arms, unit, domain, weights)
@@ -1078,7 +1078,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self, contexts: ArrayLike, domain: str | None, available: ArrayLike | None
     ) -> tuple[AnyArray, int, BoolArray | None]:
         checked = self._check_contexts(contexts)
-        where = self._index(domain)
+        where = self._domain if domain is None else self._index(domain)
         mask = None if available is None else check_available(available, len(checked), self.n_arms)
         return checked, where, mask
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband.report.reference import PaperAccuracy, paper_ablation, paper_accuracy, paper_tables
 from daband.report.runs import read_records
-from daband.report.summary import Mean, MethodSummary, summarise
+from daband.report.summary import (
+    Mean,
+    MethodSummary,
+    PaperAccuracy,
+    paper_ablation,
+    paper_accuracy,
+    paper_tables,
+    summarise,
+)
 
 if TYPE_CHECKING:
     from daband.report.frames import compare, episodes, frame

@@ -30,7 +30,6 @@ from daband.experiments import (
 )
 from daband.files import read_json, write_bytes, write_text
 from daband.report.document import Block, Document, Drawing, Folded, Section, Table, Text, Tile
-from daband.report.reference import paper_accuracy
 from daband.report.rendering import caption, render
 from daband.report.runs import RunFiles, load_runs
 from daband.report.sections_results import (
@@ -58,6 +57,7 @@ from daband.report.summary import (
     MethodSummary,
     labelled,
     pair_family,
+    paper_accuracy,
     role_of,
     summarise,
     verdict,

@@ -14,7 +14,6 @@ from daband.evaluation import Paired
 from daband.experiments import TARGET_ACCURACY, TARGET_VALUE, Metric, Record, ablation_rows, decimals, metric_of
 from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
 from daband.report.figures import Group, ablation_figure, gain_figure, pairs_figure, score_figure, sweep_figure
-from daband.report.reference import paper_ablation, paper_accuracy
 from daband.report.rendering import caption
 from daband.report.runs import RunFiles
 from daband.report.style import label
@@ -27,6 +26,8 @@ from daband.report.summary import (
     key_of,
     labelled,
     paired_difference,
+    paper_ablation,
+    paper_accuracy,
     role_of,
     score_by_seed,
     scores,

@@ -38,21 +38,10 @@ TERMS = {
 
 # What a dark page shows instead: the same hues, light enough to be read on it.
 _DARK = {
-    INK: "#e8eaed",
-    MUTED: "#a3abb6",
-    GRID: "#343a42",
-    PAPER: "#15181c",
-    "#0072b2": "#4fa8e0",
-    "#e69f00": "#f2b632",
-    "#009e73": "#2fc79a",
-    "#d55e00": "#ff8648",
-    "#cc79a7": "#e59cc4",
-    "#56b4e9": "#93d3f7",
-    "#b3a100": "#e8db55",
-    "#7b5cc4": "#b39bf0",
-    "#8c510a": "#cf9a58",
-    "#7a7f87": "#a4aab3",
-}
+    INK: "#e8eaed", MUTED: "#a3abb6", GRID: "#343a42", PAPER: "#15181c", "#0072b2": "#4fa8e0", "#e69f00": "#f2b632",
+    "#009e73": "#2fc79a", "#d55e00": "#ff8648", "#cc79a7": "#e59cc4", "#56b4e9": "#93d3f7", "#b3a100": "#e8db55",
+    "#7b5cc4": "#b39bf0", "#8c510a": "#cf9a58", "#7a7f87": "#a4aab3",
+}  # fmt: skip
 _NAMES = {colour: f"--c{number}" for number, colour in enumerate(_DARK)}
 _NAMES.update({INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"})
 _HEX = re.compile("|".join(_NAMES), re.IGNORECASE)
@@ -116,35 +105,17 @@ def written(text: str, length: int) -> str:
 def figure_settings() -> dict[str, Any]:
     """Matplotlib's settings for every figure of a report."""
     return {
-        "font.family": "sans-serif",
+        "font.family": "sans-serif", "font.size": 9.5,
         "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: figures are the same on every machine
-        "font.size": 9.5,
-        "axes.titlesize": 10,
-        "axes.titleweight": "bold",
-        "axes.labelsize": 9.5,
-        "xtick.labelsize": 8.5,
-        "ytick.labelsize": 8.5,
-        "legend.fontsize": 8.5,
-        "legend.frameon": False,
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "axes.edgecolor": MUTED,
-        "axes.titlecolor": INK,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "xtick.labelcolor": INK,
-        "ytick.labelcolor": INK,
-        "grid.color": GRID,
-        "grid.linewidth": 0.7,
-        "axes.linewidth": 0.8,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "lines.linewidth": 1.7,
-        "svg.fonttype": "path",
-        "svg.hashsalt": "daband",
+        "axes.titlesize": 10, "axes.titleweight": "bold", "axes.labelsize": 9.5, "axes.linewidth": 0.8,
+        "axes.labelcolor": INK, "axes.edgecolor": MUTED, "axes.titlecolor": INK, "text.color": INK,
+        "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.7,
+        "xtick.labelsize": 8.5, "xtick.color": MUTED, "xtick.labelcolor": INK,
+        "ytick.labelsize": 8.5, "ytick.color": MUTED, "ytick.labelcolor": INK,
+        "legend.fontsize": 8.5, "legend.frameon": False, "grid.color": GRID, "grid.linewidth": 0.7,
+        "svg.fonttype": "path", "svg.hashsalt": "daband",
         "pdf.fonttype": 42,  # text stays text for those who print it
-    }
+    }  # fmt: skip
 
 
 def themed(svg: str) -> str:

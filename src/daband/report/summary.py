@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -14,23 +17,9 @@ from daband.evaluation import Paired, compare_paired
 from daband.experiments import BASES, COMBINATIONS, Metric, Record, group_by, metric_of
 
 __all__ = [
-    "BASELINE",
-    "UNKNOWN",
-    "Key",
-    "Mean",
-    "MethodComparison",
-    "MethodSummary",
-    "growth_exponent",
-    "key_of",
-    "labelled",
-    "mixing",
-    "pair_family",
-    "paired_difference",
-    "role_of",
-    "score_by_seed",
-    "scores",
-    "summarise",
-    "verdict",
+    "BASELINE", "UNKNOWN", "Key", "Mean", "MethodComparison", "MethodSummary", "PaperAccuracy", "growth_exponent",
+    "key_of", "labelled", "mixing", "pair_family", "paired_difference", "paper_ablation", "paper_accuracy",
+    "paper_tables", "role_of", "score_by_seed", "scores", "summarise", "verdict",
 ]  # fmt: skip
 
 UNKNOWN = "unknown"
@@ -240,3 +229,44 @@ def mixing(latents: FloatArray, domain: AnyArray, *, neighbours: int = 10) -> fl
             return math.nan
         ratios.append(float((domain[nearest[inside]] != side).mean()) / expected)
     return float(np.mean(ratios))
+
+
+# The paper's own numbers, shipped with the package so that every report can stand beside them.
+
+
+@dataclass(frozen=True)
+class PaperAccuracy:
+    """One method in one of the paper's accuracy tables: by class name, and its average as printed."""
+
+    average: float
+    average_spread: float
+    per_class: dict[str, float]
+    spread: dict[str, float]
+
+
+@lru_cache(maxsize=1)
+def paper_tables() -> dict[str, Any]:
+    """All tables of the paper as they stand in ``reference/paper.toml``."""
+    return tomllib.loads((resources.files("daband.report") / "reference" / "paper.toml").read_text())
+
+
+def paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
+    """The paper's accuracy table for a pair, by method; empty for pairs that the paper does not have."""
+    table = paper_tables()["accuracy"].get(pair, {})
+    return {
+        method: PaperAccuracy(
+            average=row["average"],
+            average_spread=row["average_spread"],
+            per_class=dict(zip(table["classes"], row["per_class"], strict=True)),
+            spread=dict(zip(table["classes"], row["spread"], strict=True)),
+        )
+        for method, row in table.get("methods", {}).items()
+    }
+
+
+def paper_ablation(pair: str) -> dict[str, tuple[float, float]]:
+    """The paper's full ablation for a pair: accuracy and spread by the letters of the terms that are kept."""
+    table = paper_tables()["full_ablation"].get(pair)
+    if table is None:
+        return {}
+    return {letters: (accuracy, table["spread"][letters]) for letters, accuracy in table["accuracy"].items()}

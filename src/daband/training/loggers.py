@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,33 @@ from daband.evaluation import Evaluation
 __all__ = ["MLflowLogger", "TensorBoardLogger"]
 
 
-class TensorBoardLogger:
+class _EpisodeLogger(ABC):
+    """What loggers share: an episode's record and the result are numbers with a step; leaving the context closes."""
+
+    def __call__(self, record: Mapping[str, float | None]) -> None:
+        """Write one episode's record."""
+        self._log(_numbers(record), int(record["episode"] or 0))
+
+    def result(self, evaluation: Evaluation) -> None:
+        """Write how the policy did in the target."""
+        self._log(_result(evaluation), 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.close("FINISHED" if kind is None else "KILLED" if interrupted else "FAILED")
+
+    @abstractmethod
+    def close(self, status: str = "FINISHED") -> None:
+        """End the run with a status of MLflow's: "FINISHED", "FAILED" or "KILLED"."""
+
+    @abstractmethod
+    def _log(self, numbers: Mapping[str, float], step: int) -> None: ...
+
+
+class TensorBoardLogger(_EpisodeLogger):
     """Writes a scalar per measured number and episode, for ``tensorboard --logdir``.
 
     Args:
@@ -42,28 +69,16 @@ class TensorBoardLogger:
         self._prefix = prefix
         self._writer: Any = SummaryWriter(str(directory))
 
-    def __call__(self, record: Mapping[str, float | None]) -> None:
-        """Write one episode's record."""
-        for name, value in _numbers(record).items():
-            self._writer.add_scalar(f"{self._prefix}{name}", value, int(record["episode"] or 0))
-
-    def result(self, evaluation: Evaluation) -> None:
-        """Write how the policy did in the target."""
-        for name, value in _result(evaluation).items():
-            self._writer.add_scalar(f"{self._prefix}{name}", value, 0)
-
-    def close(self) -> None:
+    def close(self, status: str = "FINISHED") -> None:  # noqa: ARG002 - TensorBoard keeps no status
         """Write what is still in memory, and end."""
         self._writer.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+    def _log(self, numbers: Mapping[str, float], step: int) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(f"{self._prefix}{name}", value, step)
 
 
-class MLflowLogger:
+class MLflowLogger(_EpisodeLogger):
     """Writes a run of MLflow: parameters once, metrics with every episode. It leaves MLflow's global state alone.
 
     Args:
@@ -86,30 +101,14 @@ class MLflowLogger:
         except ImportError as error:
             raise InvalidInput(f"MLflowLogger needs the package mlflow ({error}); pip install daband[mlflow]") from None
         self._client = MlflowClient(tracking_uri=tracking_uri)
-        known = self._client.get_experiment_by_name(experiment)
-        number = self._client.create_experiment(experiment) if known is None else known.experiment_id
+        present = self._client.get_experiment_by_name(experiment)
+        number = self._client.create_experiment(experiment) if present is None else present.experiment_id
         self.run_id: str = self._client.create_run(number, run_name=run_name).info.run_id
-        for name, value in _flat(parameters or {}).items():
+        for name, value in _flatten(parameters or {}).items():
             self._client.log_param(self.run_id, name, value)
 
-    def __call__(self, record: Mapping[str, float | None]) -> None:
-        """Write one episode's record."""
-        self._log(_numbers(record), int(record["episode"] or 0))
-
-    def result(self, evaluation: Evaluation) -> None:
-        """Write how the policy did in the target."""
-        self._log(_result(evaluation), 0)
-
     def close(self, status: str = "FINISHED") -> None:
-        """End the run with a status of MLflow's: "FINISHED", "FAILED" or "KILLED"."""
         self._client.set_terminated(self.run_id, status=status)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        self.close("FINISHED" if kind is None else "KILLED" if interrupted else "FAILED")
 
     def _log(self, numbers: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
@@ -120,31 +119,19 @@ class MLflowLogger:
 
 def _numbers(record: Mapping[str, float | None]) -> dict[str, float]:
     """The finite numbers of a record, but for the episode, which is the step."""
-    return {
-        name: float(value)
-        for name, value in record.items()
-        if name != "episode" and value is not None and math.isfinite(value)
-    }
+    numbers = {name: value for name, value in record.items() if name != "episode" and value is not None}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 
 def _result(evaluation: Evaluation) -> dict[str, float]:
-    numbers = {
-        "target_accuracy": evaluation.accuracy,
-        "target_accuracy_macro": evaluation.accuracy_macro,
-        "target_value": evaluation.value,
-        "target_best_value": evaluation.best_value,
-        "target_constant_value": evaluation.constant_value,
-        "target_regret": evaluation.regret,
-    }
+    names = ("accuracy", "accuracy_macro", "value", "best_value", "constant_value", "regret")
+    numbers = {f"target_{name}": getattr(evaluation, name) for name in names}
     classes = {f"target_accuracy_class_{arm}": share for arm, share in enumerate(evaluation.per_class)}
     return {**numbers, **{name: share for name, share in classes.items() if share is not None}}
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found.update(_flat(value, f"{prefix}{name}."))
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
+        flat.update(_flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
+    return flat

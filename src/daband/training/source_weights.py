@@ -30,8 +30,8 @@ from daband.policies import LinUCB, Policy
 __all__ = ["SourceWeights", "measured_source_weights"]
 
 _COMPONENTS = 48
-_MOST = 2000
-"""Rounds of each source that are played at most."""
+_MOST, _MOST_BYTES = 2000, 1 << 28
+"""Rounds of each source that are played at most, and what the contexts of all may take as double numbers."""
 _HELD = 0.25
 """The share of a source's rounds on which a policy of the source itself is judged."""
 _NONE, _FULL = 0.15, 0.4
@@ -70,11 +70,13 @@ def measured_source_weights(
     parts = {str(name): part for name, part in source.by_name.items()}
     if len(parts) < 2:
         raise InvalidInput("source must be the rounds of several sources, e.g. of from_arrays(sources={...})")
+    each = 8 * math.prod(like.context_shape) * (like.n_arms if like.arms == "shared" else 1)
+    most = max(_COMPONENTS, min(_MOST, _MOST_BYTES // (each * (len(parts) + 1))))
     rounds: dict[str, Any] = {
-        name: part.rounds(0, min(_MOST, len(part)), seed=seed)  # type: ignore[attr-defined]
+        name: part.rounds(0, min(most, len(part)), seed=seed)  # type: ignore[attr-defined]
         for name, part in parts.items()
     }
-    there = None if target is None else target.batch(0, min(_MOST, len(target)), seed=seed)
+    there = None if target is None else target.batch(0, min(most, len(target)), seed=seed)
     blank = _blank(like, [own.contexts for own in rounds.values()], there)
     kept = {name: len(own) - math.ceil(_HELD * len(own)) for name, own in rounds.items()}
     policies = {name: copy.deepcopy(blank) for name in rounds}

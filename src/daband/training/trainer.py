@@ -440,16 +440,8 @@ class Trainer:
 
     def result(self) -> Run:
         """What happened."""
-        history = self.history
-        return Run(
-            history.column("arm"),
-            history.column("reward"),
-            history.column("regret"),
-            history.column("propensity"),
-            history.episodes,
-            history.seconds,
-            self.phase.note,
-        )
+        arm, reward, regret, propensity = (self.history.column(name) for name in _COLUMNS)
+        return Run(arm, reward, regret, propensity, self.history.episodes, self.history.seconds, self.phase.note)
 
 
 def _bound_so_far(

@@ -3,8 +3,7 @@
 from daband.trust.assess import assess, assess_each
 from daband.trust.assessment import ArmAssessment, Assessment, read_assessment
 from daband.trust.audit import Audit, answer_audit, audit, read_audit
-from daband.trust.candidates import Candidate, default_candidates
-from daband.trust.choose import Choice, choose
+from daband.trust.choose import Candidate, Choice, choose, default_candidates
 from daband.trust.leave_one_source_out import SourceCalibration, leave_one_source_out
 
 __all__ = [

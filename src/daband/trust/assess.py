@@ -16,7 +16,14 @@ from daband.evaluation import Scores, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
 from daband.trust.assessment import ArmAssessment, Assessment, verdict_of
-from daband.trust.diagnostics import DomainShift, classifier_two_sample, collapse_signs, outside_support, projected
+from daband.trust.diagnostics import (
+    DomainShift,
+    classifier_two_sample,
+    collapse_signs,
+    doubts_of,
+    outside_support,
+    projected,
+)
 from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import Explanation, explanations_of
 
@@ -37,7 +44,6 @@ _FEWEST_FOR_AN_ARM = 5
 _LATENTS = 400
 _SUPPORT = 300
 """Contexts of each domain that the share outside the source's support is found from."""
-_FAR_OUTSIDE = 0.5
 
 
 def assess(
@@ -169,15 +175,12 @@ def _write(
     span = highest - lowest if highest > lowest else 1.0
     needed = estimate.constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
-    doubts = list(signs)
-    if outside > _FAR_OUTSIDE:
-        doubts.append(f"{outside:.0%} of target contexts lie outside the source's support")
     verdict = verdict_of(
         value=estimate.value,
         low=estimate.low,
         required=needed,
         disagreement=estimate.disagreement,
-        doubts=doubts,
+        doubts=doubts_of(signs, outside, gap),
     )
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
@@ -209,6 +212,7 @@ def _write(
         agreement=None if alone else estimate.agreement,
         source_agreement=None if alone else estimate.source_agreement,
         source_value=float(scores.source_value()[0]) * span + lowest,
+        source_error=estimate.source_error * span,
         source_rounds=scores.source_arm.shape[1],
         target_contexts=scores.target_arm.shape[1],
         reward_range=(float(lowest), float(highest)),

@@ -13,6 +13,7 @@ from typing import Any
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json, write_text
 from daband.trust.diagnostics import DomainShift
+from daband.trust.estimate import MISSED
 
 __all__ = ["ASSUMPTIONS", "ArmAssessment", "Assessment", "Verdict", "read_assessment", "rewards_to_ask", "verdict_of"]
 
@@ -21,8 +22,9 @@ ASSUMPTIONS = (
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
-    "The bound lets the policy miss twice as much as estimated. That held for the data sets of docs/results/trust.md, "
-    "half of which nobody looked at before; it is no theorem.",
+    f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, and everything outside the source's "
+    "support. How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no "
+    "theorem.",
 )
 _WIDTH = 100
 
@@ -99,6 +101,8 @@ class Assessment:
     source_rounds: int
     target_contexts: int
     reward_range: tuple[float, float]
+    source_error: float = 0.0
+    """The standard error of ``source_value``; files of before have none."""
     arm_names: list[str] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=lambda: list(ASSUMPTIONS))
 

@@ -7,6 +7,7 @@ but where one of these signs is there, an estimate rests on less than it seems t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray
 from daband.evaluation import Scores
 
-__all__ = ["DomainShift", "classifier_two_sample", "collapse_signs", "outside_support", "projected"]
+__all__ = ["DomainShift", "classifier_two_sample", "collapse_signs", "doubts_of", "outside_support", "projected"]
 
 _NEIGHBOUR = 5
 _QUANTILE = 0.99
@@ -23,6 +24,7 @@ _LOST_SPREAD = 0.1
 _UNUSED = 0.5
 _BEYOND, _MOST_BEYOND = 0.5, 0.1
 """Half of the range beyond it; and the share of contexts for which that is no accident."""
+_FAR_OUTSIDE, _TOLD_APART = 0.5, 0.99
 _DIMENSION = 48
 _MOST = 500
 """Contexts of each domain."""
@@ -99,6 +101,22 @@ def _distance(rows: FloatArray, reference: FloatArray) -> FloatArray:
     squared = np.square(rows).sum(1)[:, None] - 2.0 * rows @ reference.T + np.square(reference).sum(1)[None, :]
     nearest: FloatArray = np.partition(squared, _NEIGHBOUR - 1, axis=1)[:, _NEIGHBOUR - 1]
     return np.maximum(nearest, 0.0)
+
+
+def doubts_of(signs: Sequence[str], outside: float, shift: DomainShift) -> list[str]:
+    """A phrase for everything that forbids a hand-over without rewards, whatever the estimate is.
+
+    Args:
+        signs: of a collapse.
+        outside: the share of target contexts outside the source's support.
+        shift: how far the domains can be told apart; by latents, where there are any.
+    """
+    doubts = list(signs)
+    if outside > _FAR_OUTSIDE:
+        doubts.append(f"{outside:.0%} of target contexts lie outside the source's support")
+    if (told := shift.before if shift.after is None else shift.after) >= _TOLD_APART:
+        doubts.append(f"a classifier tells the domains apart on {told:.0%} of contexts: nothing was aligned")
+    return doubts
 
 
 def collapse_signs(scores: Scores, member: int = 0) -> list[str]:

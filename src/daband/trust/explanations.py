@@ -47,6 +47,8 @@ class Explanation:
     """Its choices, (N,) and (L,)."""
     target_arm: IntArray
     expert: str = ""
+    method: str = ""
+    """The kind of policy and what it assumes: the same for two seeds."""
 
     @property
     def name(self) -> str:
@@ -89,7 +91,10 @@ def explanations_of(
         for reading, (contexts, domain) in readings.items():
             for name, mean, arm in _predict(policy, contexts, domain, rule):
                 here = before[name]
-                one = Explanation(index, reading, here[0], _scaled(mean, reward_range), here[1], arm, name)
+                target_mean = _scaled(mean, reward_range)
+                one = Explanation(
+                    index, reading, here[0], target_mean, here[1], arm, name, f"{policy.name} {policy.shift}"
+                )
                 if not any(_same(one, other) for other in found):
                     found.append(one)
     return found

@@ -3,7 +3,7 @@
 A question is a context together with an arm that a candidate proposes for it. Where two candidates choose the same arm
 no reward can tell them apart, and most candidates are soon out of the running. So each question is about two that may
 both be the best (top-two Thompson sampling: Russo, 2020): two draws from the posterior of all values, then a question
-drawn evenly among those whose arm is proposed by exactly one of the two. One question in five has an evenly drawn
+drawn evenly among those whose arm is proposed by exactly one of the two. One question in three has an evenly drawn
 context and the leader's arm: for the leader's interval.
 
 The posterior is that of a linear regression. What a question pays differs from what the candidates predict for it by an
@@ -28,7 +28,7 @@ from daband.trust.confidence import Interval, WeightedDraws, confidence_sequence
 
 __all__ = ["Proposals", "Selection"]
 
-_VALUE_EVERY = 5
+_VALUE_EVERY = 3
 """One question in so many is for the leader's interval."""
 _CAUTION = 0.5
 """The largest share of its wealth that a gambler may lose by one answer."""
