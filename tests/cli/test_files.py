@@ -117,6 +117,10 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("choose", *FILES, "--propensity", "p", "--set", "episodes=3", "--out", "loop", cwd=market)
     assert "spent: its median is" in told
     assert "Another unit? Say so: --units spent" in told
+    before = (market / "loop/daband.toml").read_text()
+    told = daband("choose", *FILES, "--units", "spent", "--out", "loop", cwd=market, code=2)
+    assert "loop holds results of other settings, which daband.toml there says; choose another --out" in told
+    assert (market / "loop/daband.toml").read_text() == before
     told = daband("export", "loop", "v0.daband", "--epsilon", "0.3", cwd=market)
     assert "daband decide v0.daband ROWS.csv --out log.csv" in told
     told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)

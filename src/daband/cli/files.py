@@ -138,7 +138,13 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         _show(console, read, files)
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
-    write_text(place, _toml(options))
+    text = _toml(options)
+    if place.is_file() and place.read_text() != text and any(path != place for path in place.parent.iterdir()):
+        raise InvalidInput(
+            f"{place.parent} holds results of other settings, which {place.name} there says; choose another --out, or "
+            "remove the folder"
+        )
+    write_text(place, text)
     quoted = shlex.quote(str(place))
     say(console, f"These settings: {place} (edit it, and go on with `daband {command} {quoted}`, or any other command)")
     return Path(place)

@@ -276,8 +276,10 @@ def choose_command(
             say(console, f"Fill in the last column of {choice.questions}, and call this again: the rewards decide.")
         elif not choice.rewards:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
-            say(console, f"A few rewards confirm it: daband audit {folder_name} --budget {wanted} --out questions.csv")
-        say(console, f"For production: daband export {folder_name} FILE")
+            tell = "could change that" if choice.assessment.verdict == "do not" else "confirm it"
+            say(console, f"A few rewards {tell}: daband audit {folder_name} --budget {wanted} --out questions.csv")
+        say(console, f"Why: daband assess {folder_name}")
+        say(console, f"For production: daband export {folder_name} FILE --epsilon 0.1")
 
 
 @contextmanager

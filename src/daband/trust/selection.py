@@ -36,8 +36,8 @@ _EFFECT, _NOISE = 0.3, 0.2
 """The deviation of a candidate's effect, and the variance of a reward: nearly the largest that a 0 or 1 can have."""
 _DRAWS = 40
 """Draws from the posterior among which another best candidate than the first is looked for."""
-_FEWEST_ANSWERS = 20
-"""Before these the posterior does not end the asking."""
+_FEWEST_ANSWERS, _UNLIKELY = 20, 0.02
+"""Before so many answers the posterior does not end the asking; then, where another is better with this probability."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Selection:
         ahead = values[leader] - values[rivals] + self.tolerance
         deviation = np.sqrt(_variance_of_difference(covariance, leader)[rivals])
         better = sum(0.5 * math.erfc(z / math.sqrt(2.0)) for z in ahead / deviation)
-        return self.asked >= _FEWEST_ANSWERS and better <= 1.0 - self.confidence
+        return self.asked >= _FEWEST_ANSWERS and better <= _UNLIKELY
 
     @property
     def leader(self) -> int:
