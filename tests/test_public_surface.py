@@ -37,6 +37,7 @@ Run
 Shift
 Standardise
 TrainingDiverged
+Trees
 audit
 assess
 choose
