@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profiles", type=Path, help="a file to which the longest kernels are appended")
+    parser.add_argument("--ways", default="", help="of taking the step, by semicolons; all by default")
     parser.add_argument("--parts", action="store_true", help="also what each part of the recipe costs")
     parser.add_argument("--commit", default="")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -196,7 +197,7 @@ def main() -> None:
 
     for runs in map(int, given.runs.split(",")):
         work: list[tuple[str, Mapping[str, Any], tuple[Way, ...]]] = [
-            (name, {}, managers) for name, managers in WAYS.items()
+            (name, {}, managers) for name, managers in WAYS.items() if not given.ways or name in given.ways.split(";")
         ]
         work += [(name, changes, ()) for name, changes in WITHOUT.items() if given.parts and changes]
         for name, changes, managers in work:

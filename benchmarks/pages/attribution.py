@@ -96,6 +96,7 @@ def attribution(records: Sequence[Record]) -> str:
             *(plain("ceilings", name, "ceiling: ") for name, _ in digit.where(study="ceilings").by("variant")),
         ],
         terms={pair: _combinations(every.on(pair), commits) for pair in ("digit", "signs")},
+        rpd_changed=now.where(study="default-rpd").by("variant"),
         rpd=now.where(study="ablation", variant="RPD", recipe_hash=recipe_hash("default-rpd")),
         label_shift=[
             [title, own.accuracy, own.text("target_accuracy_macro").partition(" ")[0], str(len(own))]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import daband
 from daband.errors import CheckpointError
-from daband.policies import read_notes
+from daband.policies import policies, read_notes
 from daband.policies.policy import CHECKPOINT_VERSION, read_checkpoint, write_checkpoint
 
 
@@ -394,3 +394,25 @@ def test_a_file_of_another_device_loads_on_this_one(tmp_path):
     loaded = daband.load(tmp_path / "p.safetensors", device="cpu")
     contexts = np.random.default_rng(0).normal(size=(5, 4))
     np.testing.assert_array_equal(loaded.decide(contexts).mean, policy.decide(contexts).mean)
+
+
+class OneSetting(daband.LinUCB):
+    """A policy of somebody's own, whose constructor takes neither a transform nor a way to model arms."""
+
+    def __init__(self, *, context_shape, n_arms, seed=0):
+        super().__init__(context_shape=context_shape, n_arms=n_arms, seed=seed)
+
+    def settings(self):
+        return daband.Policy.settings(self)
+
+
+def test_a_policy_that_takes_few_settings_is_saved_and_loaded(tmp_path):
+    with policies.temporarily("one-setting", OneSetting):
+        OneSetting.name = "one-setting"
+        policy = OneSetting(context_shape=(2,), n_arms=2)
+        policy.update([[1.0, 2.0]], [0], [1.0])
+        policy.save(tmp_path / "p.safetensors")
+        loaded = daband.load(tmp_path / "p.safetensors")
+    assert type(loaded) is OneSetting
+    assert loaded.settings() == {"context_shape": [2], "n_arms": 2, "seed": 0}
+    np.testing.assert_array_equal(loaded.select([[1.0, 2.0]]).mean, policy.select([[1.0, 2.0]]).mean)

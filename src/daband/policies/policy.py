@@ -701,7 +701,7 @@ class Policy(ABC, metaclass=_PolicyType):
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""
-        return {
+        settings = {
             "context_shape": list(self.context_shape),
             "n_arms": self.n_arms,
             "arms": self.arms,
@@ -712,6 +712,8 @@ class Policy(ABC, metaclass=_PolicyType):
             **({} if self.half_life is None else {"half_life": self.half_life}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
         }
+        offered = {*setting_defaults(type(self)), "domains"}  # a class may leave out arms or transform
+        return {name: value for name, value in settings.items() if name in offered}
 
     def plan(self, episodes: int) -> None:
         """Say how many episodes a run has, before the first: schedules of a policy that has any are shares of it."""
@@ -1140,7 +1142,7 @@ def build(settings: dict[str, Any], *, encoder: Any = None, transform: Any = Non
     kind, table = policies.get(arguments.pop("policy")), arguments.pop("table", None)
     arm_names = arguments.pop("arm_names", None)
     arguments["context_shape"] = tuple(arguments["context_shape"])
-    if arguments["reward_range"] != "auto":
+    if isinstance(arguments.get("reward_range"), list):
         arguments["reward_range"] = tuple(arguments["reward_range"])
     if "transform" in arguments:
         arguments["transform"] = build_transform(arguments["transform"], transform)

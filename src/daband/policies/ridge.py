@@ -392,9 +392,7 @@ class Constant(RidgePolicy):
         return ("importance", *[name for name in WEIGHTINGS if name != "importance"])
 
     def settings(self) -> dict[str, Any]:
-        settings = {**super().settings(), "alpha": self._head.exploration.alpha}
-        del settings["transform"]
-        return settings
+        return {**super().settings(), "alpha": self._head.exploration.alpha}
 
     def _features(self, contexts: AnyArray) -> AnyArray:
         return np.ones((len(contexts), 1))
