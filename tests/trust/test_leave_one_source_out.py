@@ -66,13 +66,17 @@ def test_the_bound_is_that_of_student(calibration):
     assert calibration.low(0.8) == pytest.approx(wanted)
 
 
-def test_errors_in_the_sources_lower_the_bound_of_the_target(pair):
+def test_errors_in_the_sources_decide_the_bound_of_the_target(pair):
     policies = train(pair)
     given = {"source": pair.source_test, "target": pair.target}
     before = daband.assess(policies, **given, required=0.4)
     sure = SourceCalibration(("a", "b", "c"), (0.8, 0.8, 0.8), (0.6, 0.6, 0.6), (0.8, 0.81, 0.79))
     unsure = SourceCalibration(("a", "b", "c"), (0.8, 0.8, 0.8), (0.6, 0.6, 0.6), (0.8, 0.5, 0.1))
-    assert daband.assess(policies, **given, required=0.4, calibration=sure).low == before.low
+    surer = daband.assess(policies, **given, required=0.4, calibration=sure)
+    assert surer.low == pytest.approx(sure.low(before.value))
+    assert before.low < surer.low < before.value
+    two = SourceCalibration(("a", "b"), (0.8, 0.8), (0.6, 0.6), (0.8, 0.8))
+    assert daband.assess(policies, **given, required=0.4, calibration=two).low == before.low
     after = daband.assess(policies, **given, required=0.4, calibration=unsure)
     assert after.low < before.low
     assert after.verdict == "ask"

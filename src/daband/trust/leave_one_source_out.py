@@ -6,7 +6,8 @@ problem: where domains are draws of one kind, the next error exceeds
 
     mean - t * deviation * sqrt(1 + 1 / sources)
 
-in 95 of 100 problems, with Student's t for so many sources. Few sources make a wide bound, and two a very wide one.
+in 95 of 100 problems, with Student's t for so many sources. From three sources on this is the bound, in the place of
+the one with a fitted constant; two say too little, and the lower of both bounds counts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ __all__ = ["SourceCalibration", "leave_one_source_out"]
 _T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 """One-sided 95% quantiles of Student's t, for 1, 2, ... degrees of freedom."""
 _NORMAL_95 = 1.645
+_ENOUGH = 3
+"""Sources from which on their errors alone decide the bound."""
 
 
 class _Unrewarded(Contexts):
@@ -74,11 +77,12 @@ class SourceCalibration:
         return value + float(errors.mean()) - quantile * float(errors.std(ddof=1)) * math.sqrt(1.0 + 1.0 / n)
 
     def calibrated(self, assessment: Assessment) -> Assessment:
-        """The assessment with the lower of its bound and that of the sources, and the verdict that follows."""
+        """The assessment with the bound of the sources, and the verdict that follows."""
         lowest, highest = assessment.reward_range
         span = highest - lowest if highest > lowest else 1.0
         by_sources = float(np.clip(self.low(assessment.value), lowest, assessment.value))
-        low = min(assessment.low, by_sources)
+        binary = assessment.accuracy_low == (assessment.low - lowest) / span
+        low = by_sources if len(self.sources) >= _ENOUGH else min(assessment.low, by_sources)
         doubts = list(assessment.collapse)
         if len(doubts) == 0 and assessment.verdict == "ask" and assessment.low >= assessment.required:
             doubts = [assessment.why]
@@ -92,7 +96,7 @@ class SourceCalibration:
         return replace(
             assessment,
             low=low,
-            accuracy_low=min(assessment.accuracy_low, (low - lowest) / span),
+            accuracy_low=(low - lowest) / span if binary else min(assessment.accuracy_low, (low - lowest) / span),
             verdict=verdict.text,
             why=verdict.why,
             audit_rewards=verdict.rewards,
