@@ -40,7 +40,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
     "bound": (bound, ("attribution",)),
-    "choose": (rewards_page, ("trust",)),
+    "choose": (rewards_page, ("trust", "trust-development")),
     "digit": (digit, ("attribution", "linear-readings", "choose", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
@@ -53,7 +53,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
-    "tables": (tables_page, ("trust",)),
+    "tables": (tables_page, ("trust-development",)),
     "trust": (trust_page, ("trust", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
