@@ -179,7 +179,7 @@ def studies() -> dict[str, list[Variant]]:
             Variant("D at 1", {"base": "default-rpd", "weights": {"adversarial": 1.0}}, seeds=THREE),
             Variant("P at 0.3", {"base": "default-rpd", "weights": {"predicted_reward": 0.3}}, seeds=THREE),
         ],
-        "cost": [Variant("default, a single run", seeds=(0,))],
+        "cost": [Variant("default, a single run", seeds=(0,)), Variant("default, five seeds stacked")],
     }
 
 

@@ -41,7 +41,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
     "bound": (bound, ("attribution",)),
-    "choose": (rewards_page, ("trust",)),
+    "choose": (rewards_page, ("trust", "trust-development")),
     "digit": (digit, ("attribution", "linear-readings", "choose", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
@@ -50,12 +50,12 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "methods": (methods, ("choose",)),
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
-    "performance": (performance, ("step-variants", "adaptation-peers")),
+    "performance": (performance, ("step-variants", "adaptation-peers", "choose-cost")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, ("trust",)),
+    "tables": (tables_page, ("trust-development",)),
     "trust": (trust_page, ("trust", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""

@@ -37,6 +37,7 @@ Run
 Shift
 Standardise
 TrainingDiverged
+Trees
 audit
 assess
 choose
@@ -124,7 +125,7 @@ def test_typing_and_running_know_the_same_names():
     typed = {
         (
             ".".join(statement.module.split(".")[:2]),
-            name.name,
+            name.asname or name.name,
         )
         for statement in checked.body
         if isinstance(statement, ast.ImportFrom)

@@ -63,7 +63,7 @@ def attribution(records: Sequence[Record]) -> str:
     today = default.frame["recipe_hash"][0] == recipe_hash()
     which = f"Today's default (hash `{recipe_hash()}`)" if today else "An **older** default"
     shift = [name for name, _ in every.on("imbalanced").where(study="label shift").by("variant")]
-    cost = now.where(study="cost")
+    cost = now.where(study="cost", commit=default.frame["commit"][0])
     by_seed = dict(zip(default.frame["seed"], default.frame["target_accuracy"], strict=True))
     worst = min(by_seed, key=lambda seed: by_seed[seed])
     return fill(
@@ -73,7 +73,7 @@ def attribution(records: Sequence[Record]) -> str:
         previous=digit.where(study="leave-one-out", variant="default", commit=RECIPE_SINCE),
         worst=worst,
         others=float(np.mean([value for seed, value in by_seed.items() if seed != worst])),
-        single=now.where(study="cost", seed=0),
+        single=cost.where(variant="default, a single run"),
         fair=fair,
         alone=runs("leave-one-out", "no discriminator", digit)[1],
         ceiling=digit.where(study="ceilings", variant="target labels"),
@@ -107,7 +107,7 @@ def attribution(records: Sequence[Record]) -> str:
             _continued("daband's default", default),
             _continued("Neural-LinUCB, statistics of the target", fair),
         ],
-        cost=[_seconds(own) for own in (cost, default)] if len(cost) else [],
+        cost=[_seconds(own) for _, own in cost.by("variant")],
         every=every,
     )
 

@@ -13,7 +13,7 @@ __all__ = ["performance"]
 Record = dict[str, Any]
 
 
-def performance(steps: Record, peers: Sequence[Record], choose: Record | None = None) -> str:
+def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
     """The page as Markdown."""
     digit = steps["digit"]
     ran = {run["recipe_hash"] for run in digit}
@@ -54,11 +54,17 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record | None = 
         ],
         choose=choose,
         choices=[
-            [f"{run['rows']:,} x {run['columns']}", f"{run['seconds']:.0f}", f"{run['cpu_seconds']:.0f}"]
-            for run in (choose or {}).get("runs", [])
+            [f"{run['rows']:,} x {run['columns']}", f"{run['seconds']:.0f}", f"{run['cpu_seconds']:.0f}", _longest(run)]
+            for run in choose["runs"]
         ],
     )
 
 
 def _mean(values: Sequence[float]) -> str:
     return number(sum(values) / len(values)) + (f" ({', '.join(map(number, values))})" if len(values) > 1 else "")
+
+
+def _longest(run: Record) -> str:
+    """The two candidates that take the most processor time."""
+    by_time = sorted(run["training_cpu_seconds"].items(), key=lambda one: -one[1])
+    return ", ".join(f"{name} {seconds:.0f}" for name, seconds in by_time[:2])

@@ -152,3 +152,21 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "has a column 'arm' already" in daband(
         "decide", "v0.daband", "log.csv", "--out", "x.csv", cwd=market, code=2
     )
+
+
+def test_decide_takes_a_folder_of_pictures(tmp_path):
+    from PIL import Image
+
+    import daband as library
+
+    policy = library.Constant(context_shape=(3, 16, 16), n_arms=2, alpha=0.0, seed=0)
+    policy.update(np.zeros((4, 3, 16, 16)), [0, 0, 1, 1], [0, 0, 1, 1])
+    library.export(policy, tmp_path / "p.daband", arm_names=["cat", "dog"], images=16)
+    (tmp_path / "photos").mkdir()
+    for name in ("b", "a"):
+        Image.new("RGB", (20, 18), (9, 200, 9)).save(tmp_path / "photos" / f"{name}.png")
+    daband("decide", "p.daband", "photos", "--out", "log.csv", cwd=tmp_path)
+    assert pl.read_csv(tmp_path / "log.csv").select("file", "arm").rows() == [("a.png", "dog"), ("b.png", "dog")]
+    assert "give a folder of pictures" in daband(
+        "decide", "p.daband", "log.csv", "--out", "x.csv", cwd=tmp_path, code=2
+    )

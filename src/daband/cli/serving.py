@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -71,11 +71,17 @@ def export_command(
 
 
 _SHOWN = 5
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
 
 def decide_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported policy, e.g. market.daband.")],
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV or Parquet file with the columns it takes.")],
+    rows: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ROWS", help="A CSV or Parquet file with the columns it takes, or a folder of pictures."
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option(help="Where the rows go with arm, propensity and an empty reward to fill in: .csv or .parquet."),
@@ -98,9 +104,20 @@ def decide_command(
 
     console = Console()
     deployed = load_deployed(file)
-    if deployed.columns is None:
-        raise InvalidInput(f"{file} does not decide on rows of a table; python -m daband.serving takes its contexts")
-    frame = read_table(rows)
+    contexts: Any
+    if rows.is_dir():
+        pictures = sorted(path for path in rows.iterdir() if path.suffix.lower() in _PICTURES)
+        if not pictures:
+            raise InvalidInput(f"{rows} has no picture ({', '.join(_PICTURES)})")
+        frame, contexts = pl.DataFrame({"file": [path.name for path in pictures]}), pictures
+    elif deployed.columns is None:
+        raise InvalidInput(
+            f"{file} does not decide on rows of a table; give a folder of pictures, or pipe arrays into "
+            "python -m daband.serving"
+        )
+    else:
+        frame = read_table(rows)
+        contexts = frame.select([name for name in deployed.columns if name in frame.columns])
     taken = [name for name in ("arm", "propensity", "reward", "version") if name in frame.columns]
     if taken:
         raise InvalidInput(
@@ -108,7 +125,6 @@ def decide_command(
         )
     check_writable(out)
     arms = None if among is None else [name.strip() for name in among.split(",")]
-    contexts = frame.select([name for name in deployed.columns if name in frame.columns])
     watched = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
     decision = (watched or deployed).decide(contexts, among=arms, strict=strict)
     decided = frame.with_columns(
@@ -127,7 +143,8 @@ def decide_command(
     if watched is not None:
         say(console, f"{watched.report()!r}")
     say(console, f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
-    say(console, f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
+    if not rows.is_dir():
+        say(console, f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
 
 
 # ``daband serve``: decisions and rewards over HTTP, with a log that loses nothing.

@@ -45,8 +45,8 @@ class Trees(Policy):
     not depend on their order. Arms number at most 128.
 
     >>> policy = daband.Trees(context_shape=(1,), n_arms=2, epsilon=0.0, seed=0)
-    >>> x, arm = np.linspace(0.0, 1.0, 400)[:, None], np.arange(400) % 2
-    >>> skipped = policy.update(x, arm, ((x[:, 0] > 0.5) == arm).astype(float))
+    >>> x, arm = [[i / 400] for i in range(400)], [0, 1] * 200
+    >>> skipped = policy.update(x, arm, [float((i > 200) == (i % 2 == 1)) for i in range(400)])
     >>> fitted = policy.adapt()
     >>> policy.select([[0.2], [0.8]]).arm.tolist()
     [0, 1]
@@ -217,6 +217,12 @@ def _sample(rounds: FloatArray) -> FloatArray:
     return rounds[np.argsort(mixed, kind="stable")[:_KEPT]]
 
 
+def _coarse(numbers: FloatArray) -> FloatArray:
+    """Numbers to 16 binary digits: a threshold may be a number of training, which no file should hold."""
+    fraction, exponent = np.frexp(numbers)
+    return np.ldexp(np.round(fraction * 65536.0) / 65536.0, exponent)
+
+
 def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
     """Trees for every model with enough rounds, as the arrays of a ``TreeNetwork``; node 0 is a leaf of nothing."""
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -247,7 +253,7 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
             planted["roots"][model, number] = size
             children = np.stack([np.where(leaf, here, nodes[side].astype(np.int64)) for side in ("left", "right")])
             parts["feature"].append(np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64))
-            parts["threshold"].append(np.where(leaf, 0.0, nodes["num_threshold"]))
+            parts["threshold"].append(_coarse(np.where(leaf, 0.0, nodes["num_threshold"])))
             parts["children"].append(children + size)
             parts["value"].append(np.where(leaf, nodes["value"], 0.0))
             size, depth = size + len(nodes), max(depth, int(nodes["depth"].max()))
