@@ -172,8 +172,8 @@ def rewards_page(record: Record, development: Record) -> str:
         before = [row for row in record["rewards"] if row["data"] == "all"]
         history = (
             f"The report half was read once, at commit {record['commit']}, with an earlier way of asking that was no "
-            f"better than an even draw: {_within(before, 50):.1%} with 50 rewards, {_within(before, 200):.1%} with 200. "
-            "It has not been read again."
+            f"better than an even draw: {_within(before, 50):.1%} with 50 rewards, {_within(before, 200):.1%} with "
+            "200. It has not been read again."
         )
         record = development
     lines = [
