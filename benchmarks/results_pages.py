@@ -28,6 +28,7 @@ from pages.performance import performance
 from pages.prior_trust import prior_trust_page
 from pages.runs import fill
 from pages.service import service_page
+from pages.sources import sources_page
 from pages.text import shown_in_front
 from pages.trust import rewards_page, tables_page, trust_page
 
@@ -53,6 +54,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
+    "sources": (sources_page, ("sources",)),
     "tables": (tables_page, ("trust", "trust-development")),
     "trust": (trust_page, ("trust", "trust-development")),
 }

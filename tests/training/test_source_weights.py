@@ -69,6 +69,23 @@ def test_two_halves_of_a_source_are_worth_the_whole():
     assert abs(value(halves)[0] - value(whole)[0]) < 0.03
 
 
+def test_a_source_that_counts_for_nothing_is_not_played():
+    pair = pair_of(de=market(0.0, 0), it=market(-0.3, 2), fr=shuffled(1))
+    policy = daband.DABand.for_pair(pair, seed=0, recipe="small", device="cpu")
+    run = daband.train(policy, source=pair.source, target=pair.target, episodes=25)
+    assert run.rounds == 1600  # more than the two others have: they are shown again
+    assert [part.n_seen > 0 for part in policy._buffers.rounds] == [True, True, False, False]
+
+
+def test_a_source_that_others_do_not_explain_may_explain_them():
+    """A hard source, of which hardly anything can be said, counts where its own policy is good in another."""
+    contexts, labels = market(0.0, 0, 1500)
+    rare = np.flatnonzero((labels == labels[0]) | (np.arange(1500) % 12 == 0))
+    pair = pair_of(hard=(contexts[rare], labels[rare]), easy=market(0.1, 1))
+    assert weights(pair).weights["easy"] == 1.0
+    assert weights(pair).weights["hard"] == 1.0
+
+
 def test_users_may_say():
     pair = pair_of(de=market(0.0, 0), fr=market(0.3, 1))
     _, policy = value(pair, source_weights={"de": 1, "fr": 0.25})
@@ -93,6 +110,8 @@ def test_a_network_draws_nothing_from_a_source_of_weight_nought():
     pair = pair_of(de=market(0.0, 0), fr=shuffled(1))
     policy = daband.DABand.for_pair(pair, seed=0, recipe="small", device="cpu")
     daband.train(policy, source=pair.source, target=pair.target, episodes=3)
+    contexts, labels = shuffled(1, 8)
+    policy.update(contexts, labels, np.ones(8), "fr")  # training plays none
     assert [len(part) > 0 for part in policy.buffers.rounds] == [True, False, False]
     assert policy.buffers is policy.buffers
 

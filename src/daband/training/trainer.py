@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
-from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain
+from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, mixed
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
 from daband.files import read_bytes, read_npz, write_bytes, write_text
@@ -221,6 +221,16 @@ class Phase:
             return before
         return measured_source_weights(self.domain, self.unlabelled, like=policy, seed=self.seed).weights
 
+    def with_sources(self, names: list[str]) -> Phase:
+        """The same with these sources alone, shown as often as the rounds need it."""
+        whole: Any = self.domain
+        if len(names) == len(whole.by_name):
+            return self
+        domain = mixed({name: whole.by_name[name] for name in names}, chronological=whole.chronological)
+        domain = copy.copy(domain)
+        domain.passes = max(whole.passes, -(-self.bounds(self.episodes - 1)[1] // len(domain)))
+        return replace(self, domain=domain, domain_name=names[0] if len(names) == 1 else self.domain_name)
+
     @property
     def prefetches(self) -> bool:
         """Whether the next episode may be read while this one is played."""
@@ -290,8 +300,10 @@ class Trainer:
         else:
             self._trust_prior()
         self._fit_transform()
-        if phase.weighs_sources and not self.history.episodes:
-            policy.source_weights = phase.source_weights(policy)
+        if phase.weighs_sources:
+            if not self.history.episodes:
+                policy.source_weights = phase.source_weights(policy)
+            self.phase = phase = phase.with_sources([name for name, weight in policy.source_weights.items() if weight])
         policy.plan(phase.episodes)
         self._since = time.perf_counter()
         self._beside = 1
