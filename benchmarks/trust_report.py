@@ -355,9 +355,9 @@ def _attempt(what: str, *arguments: Any) -> str:
 
 
 def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, seconds: float, episodes: Any) -> None:
-    """Train every candidate in a job of its own, seed after seed, the slow ones first; judge as soon as one can."""
+    """Train every candidate in a job of its own, seed after seed, data set after data set; judge as soon as one can."""
     until = time.time() + seconds
-    training: list[tuple[float, tuple[Any, ...]]] = []
+    training: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
     untrained: dict[tuple[Path, int], int] = {}
     for path in paths:
         pair = pair_of(path)
@@ -369,8 +369,8 @@ def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, se
             work = np.prod(pair.context_shape) + 500 * (option.method == "daband") + 500 * ("style" in option.name)
             for number, group in enumerate([tuple(seeds)] if image else [(seed,) for seed in seeds]):
                 wide = not image and np.prod(pair.context_shape) > _WIDE  # the slowest: other seeds of these come last
-                rank = 1e6 * (number + len(seeds) * (wide and number > 0))
-                training.append((rank - float(work), ("train", path, group, place, out, episodes)))
+                rank = (number + len(seeds) * (wide and number > 0), not wide, path.stem, -float(work))
+                training.append((rank, ("train", path, group, place, out, episodes)))
                 for seed in group:
                     untrained[path, seed] = untrained.get((path, seed), 0) + 1
     todo = [job for _, job in sorted(training, key=lambda one: one[0])]

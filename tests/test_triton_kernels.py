@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from daband.encoders import DomainNorm
+from daband.encoders import DomainNorm, normalisation
 from daband.encoders.conv import _patches
 from daband.learning.flat_parameters import RowAdam, fresh_moments
 
@@ -101,3 +101,22 @@ def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
     assert not norm._fuses((0, 4))
     assert not norm.eval()._fuses((2, 2))
     assert not DomainNorm(channels=3, statistics="source")._fuses((2, 2))
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "kernels_run", "bfloat16"),
+    [
+        ("cuda:0", 9, True, True),
+        ("cuda", 8, True, True),
+        ("cuda:0", 7, False, False),
+        ("cuda:1", 9, False, True),  # Triton starts kernels on the current device alone
+        ("cpu", 9, False, False),
+    ],
+)
+def test_kernels_and_bfloat16_are_for_gpus_that_have_them(monkeypatch, device, capability, kernels_run, bfloat16):
+    found = object()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(normalisation, "_capability", lambda _: capability)
+    monkeypatch.setattr(normalisation, "_module", lambda: found)
+    assert (normalisation.triton_kernels(torch.device(device)) is found) == kernels_run
+    assert normalisation.has_bfloat16(torch.device(device)) == bfloat16

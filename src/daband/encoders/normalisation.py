@@ -22,12 +22,31 @@ from torch.nn import functional
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 
-__all__ = ["DomainNorm", "pool_relu", "triton_kernels"]
+__all__ = ["DomainNorm", "has_bfloat16", "pool_relu", "triton_kernels"]
+
+
+_FIRST_WITH_BFLOAT16 = 8
+"""NVIDIA's compute capability (Ampere)."""
 
 
 def triton_kernels(device: torch.device) -> ModuleType | None:
-    """``daband.triton_kernels`` for a GPU where Triton is installed, as it is beside a torch for NVIDIA GPUs."""
-    return _module() if device.type == "cuda" else None
+    """``daband.triton_kernels`` for the current GPU where Triton is installed, as beside a torch for NVIDIA GPUs.
+
+    Triton starts kernels on the current device alone: another one uses torch's operations.
+    """
+    if not has_bfloat16(device) or device.index not in (None, torch.cuda.current_device()):
+        return None
+    return _module()
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether it is a GPU that calculates with bfloat16, and for which Triton compiles what we write."""
+    return device.type == "cuda" and _capability(device.index) >= _FIRST_WITH_BFLOAT16
+
+
+@cache
+def _capability(index: int | None) -> int:
+    return torch.cuda.get_device_capability(index)[0]
 
 
 @cache

@@ -21,7 +21,7 @@ __all__ = ["BLOCK", "BatchShape", "Batches", "DrawnBatch", "PrefetchedBatches", 
 
 BLOCK = 64
 """The most steps that are drawn for at once."""
-_MOST_AHEAD = 1 << 28
+_MOST_AHEAD = 1 << 27
 """Numbers of contexts that are prepared before the steps that use them."""
 _SLOTS = 3
 """Steps whose contexts are on the device or on their way: one in use, one that has arrived, one being sent."""

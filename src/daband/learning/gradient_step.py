@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.func import functional_call
 
+from daband.encoders import has_bfloat16
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, Batches
 from daband.learning.flat_parameters import RowAdam
@@ -109,7 +110,7 @@ class GradientStep:
 
     def _maps_type(self) -> AbstractContextManager[object]:
         """On a GPU maps are bfloat16 where torch may use TF32, which has as many digits; parameters are not."""
-        allowed = self.stack.device.type == "cuda" and torch.backends.cudnn.allow_tf32
+        allowed = has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
         return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
 
     def _beside(self) -> AbstractContextManager[object]:

@@ -131,7 +131,7 @@ class Objective(nn.Module):
         values: dict[str, torch.Tensor] = {}
         weighed, factors, as_they_are = [], [], []
         if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream())
+            self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
         for (name, term), now in zip(self.terms.items(), weights.to(batch.predicted.dtype).unbind(), strict=True):
             assert isinstance(term, Term)
             if term.needs_target and len(batch.target_predicted) == 0:
@@ -144,7 +144,7 @@ class Objective(nn.Module):
                 weighed.append(value)
                 factors.append(now)
         if self.stream is not None:
-            torch.cuda.current_stream().wait_stream(self.stream)
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
         if not values:  # 0 all the same, and something to take the gradient of
             return batch.predicted.sum() * 0.0, {}
         parts = list(as_they_are)
