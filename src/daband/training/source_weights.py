@@ -1,11 +1,11 @@
 """Which of several sources to trust: how much a round of each counts, measured before a run.
 
 Each source in turn is a target whose rewards are known. A LinUCB on few features learns the rounds of another source
-and then chooses in this one; what it is paid here above the best constant arm is its gain. The *gain* of a source is
-the largest that its own policy has in another source, or another's policy has in it. A source that says nothing of any
-other, and of which no other says anything (shuffled labels, another data set), has none, and counts for nothing. One
-with at least ``_FULL`` of the largest gain counts fully, so that sources that merely differ are pooled. Gains are given
-the benefit of the doubt: their upper 95% bound counts.
+and then chooses in this one; the *gain* of this source is what the best of these policies is paid here above the best
+constant arm. A source of which no other says anything (shuffled labels, another data set) has no gain, and counts for
+nothing, unless its own policy is clearly good in the others. One with at least ``_FULL`` of the largest gain counts
+fully, so that sources that merely differ are pooled. Gains are given the benefit of the doubt: their upper 95% bound
+counts.
 
 Sources that say nothing of one another are told apart otherwise: by their *similarity* to the target, the share of its
 contexts that a classifier of the sources puts into each, and among those that are alike by whether a policy learns
@@ -47,7 +47,7 @@ class SourceWeights:
     weights: dict[str, float]
     """How much one of its rounds counts, 1 at most."""
     gain: dict[str, float]
-    """What its policy is paid in another source, or another's in this one, above the best constant arm: the largest."""
+    """What the best policy of another source is paid here above the best constant arm, in the user's units."""
     own_gain: dict[str, float]
     """The same of a policy of this source, on rounds that it did not learn."""
     similarity: dict[str, float]
@@ -83,19 +83,25 @@ def measured_source_weights(
     policies = {name: copy.deepcopy(blank) for name in rounds}
     for name, policy in policies.items():
         _teach(policy, rounds[name], kept[name], name)
-    between: dict[str, list[tuple[float, float]]] = {name: [] for name in rounds}
+    here: dict[str, list[tuple[float, float]]] = {name: [] for name in rounds}
+    elsewhere: dict[str, list[float]] = {name: [] for name in rounds}
     own_gains, own_errors = {}, {}
     for name, own in rounds.items():
         constant = _best_constant(own, like.n_arms)
         for other, policy in policies.items():
             if other != name:
                 found = _gain(policy, own, 0, constant, name)
-                between[name].append(found)
-                between[other].append(found)
+                here[name].append(found)
+                elsewhere[other].append(found[0])
         own_gains[name], own_errors[name] = _gain(policies[name], own, kept[name], constant, name)
-    gains, errors = ({name: max(found)[at] for name, found in between.items()} for at in (0, 1))
+    gains, errors = ({name: max(found)[at] for name, found in here.items()} for at in (0, 1))
     shares = _similarity(blank, rounds, there)
     weights = _by_gain(gains, errors)
+    if (
+        weights is not None
+    ):  # what shuffled labels teach is good elsewhere by luck, at times by half of the largest gain
+        best = {name: np.mean(found) / max(gains.values()) for name, found in elsewhere.items()}
+        weights = {name: max(weight, _ramp(float(best[name]) - _FULL)) for name, weight in weights.items()}
     if weights is None:  # no source says anything of another
         weights = dict.fromkeys(rounds, 1.0)
         if _by_gain(own_gains, own_errors) is not None:  # but there is something to learn
