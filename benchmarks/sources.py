@@ -2,7 +2,7 @@
 
 python benchmarks/sources.py pack domains.npz                  # read the data sets once (DABAND_DATA)
 python benchmarks/sources.py run domains.npz --out DIR --jobs 6 --limit 500 --seeds 0-4
-python benchmarks/sources.py record DIR                        # benchmarks/records/sources.json
+python benchmarks/sources.py record DIR --commit HASH          # benchmarks/records/sources.json
 
 Every domain of a family in turn is the target. Policies: DABand (recipe "small") of all other domains, with measured
 weights; the same with all weights 1 (pooled); of each single source; LinUCB pooled. With a poisoned source, a copy of
@@ -242,14 +242,15 @@ def _file(out: Path, one: tuple[str, str, str, int]) -> Path:
     return out / ("_".join(map(str, one)) + ".json")
 
 
-def record(out: Path) -> None:
-    """Put the tasks' results into one file."""
+def record(out: Path, commit: str) -> None:
+    """Put the tasks' results into one file, with the commit that was run."""
     found = [one for path in sorted(out.glob("*.json")) for one in json.loads(path.read_text())]
     for one in found:
         one.pop("gain", None)
         one.update({key: round(one[key], 4) for key in ("value", "estimate", "low", "low_by_sources") if key in one})
         one["seconds"] = round(one["seconds"], 1)
-    RECORD.write_text("[\n" + ",\n".join(json.dumps(one) for one in found) + "\n]\n")
+    runs = ",\n".join(json.dumps(one) for one in found)
+    RECORD.write_text(f'{{"commit": {json.dumps(commit)}, "runs": [\n{runs}\n]}}\n')
     print(f"{RECORD}: {len(found)} records")
 
 
@@ -262,11 +263,12 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=1e9)
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--only", default="")
+    parser.add_argument("--commit", default="", help="Of a record: what was run.")
     given = parser.parse_args()
     if given.what == "pack":
         pack(given.path)
     elif given.what == "record":
-        record(given.path)
+        record(given.path, given.commit)
     else:
         first, _, last = given.seeds.partition("-")
         seeds = list(range(int(first), int(last or first) + 1))

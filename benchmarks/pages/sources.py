@@ -15,8 +15,9 @@ Record = dict[str, Any]
 _POISONS = ("shuffled", "foreign")
 
 
-def sources_page(records: Sequence[Record]) -> str:
-    """The page, from the records of ``sources.py``."""
+def sources_page(record: Record) -> str:
+    """The page, from the record of ``sources.py``."""
+    records = record["runs"]
     values: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for one in records:
         methods = values.setdefault((one["family"], one["target"]), {})
@@ -25,6 +26,7 @@ def sources_page(records: Sequence[Record]) -> str:
     costs = {poison: [row["costs"][poison] for row in rows if poison in row["costs"]] for poison in _POISONS}
     return fill(
         "sources",
+        commit=record["commit"],
         rows=[row["cells"] for row in rows],
         margins=[row["means"]["weighted"] - row["means"]["pooled"] for row in rows],
         singles=[row["means"]["weighted"] - row["best"] for row in rows],
