@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from daband.cli import data
+from daband.cli.data import data_app
 from daband.cli.main import app
 from daband.cli.options import complete_methods, complete_preset
 
@@ -12,7 +12,7 @@ NO_FILE = {"demo", "presets", "methods"}
 def test_every_command_ends_its_help_with_an_example():
     names = [(command.name or command.callback.__name__,) for command in app.registered_commands]
     assert len(names) >= 16
-    names += [("data", str(command.name)) for command in data.app.registered_commands]
+    names += [("data", str(command.name)) for command in data_app.registered_commands]
     for words in names:
         name = " ".join(words)
         text = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output

@@ -18,21 +18,7 @@ from daband.encoders.normalisation import DomainNorm, has_bfloat16, triton_kerne
 from daband.image_layout import image_layout
 
 __all__ = [
-    "Augmentation",
-    "CustomFeatures",
-    "DomainNorm",
-    "Encoded",
-    "Encoder",
-    "Features",
-    "InferenceEncoder",
-    "LatentSettings",
-    "augment",
-    "build_encoder",
-    "domain_rows",
-    "encoders",
-    "freeze_encoder",
-    "has_bfloat16",
-    "image_layout",
-    "triton_kernels",
-    "unit_range",
+    "Augmentation", "CustomFeatures", "DomainNorm", "Encoded", "Encoder", "Features", "InferenceEncoder",
+    "LatentSettings", "augment", "build_encoder", "domain_rows", "encoders", "freeze_encoder", "has_bfloat16",
+    "image_layout", "triton_kernels", "unit_range",
 ]  # fmt: skip
