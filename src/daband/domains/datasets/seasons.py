@@ -49,7 +49,10 @@ def _read(*, year: str = _YEARS[-1], n: int = 600, data_seed: int = 0) -> Parts:
 
 declare(
     "seasons",
-    about=About(summary="a market whose taste turns every year; all years before one, in their order, to that year"),
+    about=About(
+        summary="a market whose taste turns every year; all years before one, in their order, to that year",
+        citation="made by daband; no data set",
+    ),
     read=_read,
     tiny=lambda *, year=_YEARS[-1], n=80, data_seed=0: _read(year=year, n=min(n, 80), data_seed=data_seed),
     class_names=_OFFERS,
