@@ -21,7 +21,7 @@ from pages.fit_log import fit_log_page
 from pages.front_door import front_door
 from pages.front_figure import front_figure
 from pages.linear_readings import linear_readings
-from pages.methods import methods
+from pages.methods import baselines, methods
 from pages.off_policy import off_policy
 from pages.paper_digit import paper_digit
 from pages.performance import performance
@@ -40,6 +40,7 @@ RECORDS, PAGES = ROOT / "benchmarks" / "records", ROOT / "docs" / "results"
 PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "attribution": (attribution, ("attribution",)),
     "audit": (audit_page, ("audit",)),
+    "baselines": (baselines, ("baselines",)),
     "bound": (bound, ("attribution",)),
     "choose": (rewards_page, ("trust", "trust-development")),
     "digit": (digit, ("attribution", "linear-readings", "choose", "paper-digit")),

@@ -70,6 +70,17 @@ def test_latency_measures_every_case(tmp_path: Path) -> None:
         assert min(case["deployed_us"], case["bare_us"], case["policy_us"]) > 0, case
 
 
+def test_baselines_write_a_value_for_each_seed(tmp_path: Path) -> None:
+    path = tmp_path / "baselines.json"
+    run(
+        "baselines.py", "--pairs", "synthetic", "--methods", "linucb", "linucb-coral", "trees", "--seeds", "2",
+        "--episodes", "3", "--json", str(path),
+    )  # fmt: skip
+    values = json.loads(path.read_text())["values"]["synthetic"]
+    assert list(values) == ["linucb", "linucb-coral", "trees"]
+    assert all(len(seeds) == 2 and all(0 < one < 1 for one in seeds) for seeds in values.values())
+
+
 def test_dual_learns(tmp_path: Path) -> None:
     path = tmp_path / "dual.json"
     run("dual.py", "--rounds", "256", "--shape", "3,16,32", "--evaluate", "64", "--arms", "4", "--json", str(path))

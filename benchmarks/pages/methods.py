@@ -11,7 +11,7 @@ from daband.evaluation import Paired, compare_paired
 from pages.runs import fill
 from pages.text import NAMES, commits, count, number
 
-__all__ = ["families", "methods", "of_method"]
+__all__ = ["baselines", "families", "methods", "of_method"]
 
 Record = Mapping[str, Any]
 
@@ -97,3 +97,9 @@ def _interval(paired: Paired) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     return f"{number(float(np.mean(values)))} ± {number(float(np.std(values, ddof=1)))}"
+
+
+def baselines(record: Record) -> str:
+    """The page of trees, CORAL and subspace alignment."""
+    values = {pair: [_spread(seeds) for seeds in by_method.values()] for pair, by_method in record["values"].items()}
+    return fill("baselines", record=record, values=values, methods=list(next(iter(record["values"].values()))))
