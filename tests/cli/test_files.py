@@ -129,7 +129,12 @@ def test_the_daily_loop_on_the_command_line(market):
     assert log.columns[-4:] == ["arm", "propensity", "reward", "version"]
     assert set(log["arm"]) <= {"call", "mail", "none"}
     assert set(log["propensity"].round(6)) <= {0.1, 0.8}
+    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market, code=2)
+    assert "log.csv has no reward yet: fill in the column 'reward' as rewards come" in told
+    daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market)  # nothing is lost by deciding again
     pay(market / "log.csv", late=4)
+    told = daband("decide", "v0.daband", "new.csv", "--out", "log.csv", cwd=market, code=2)
+    assert "log.csv has rewards that somebody filled in" in told
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "log.csv: 60 rounds have no reward yet and are left out; give it again" in told
     assert "Learned 180 rounds of the target" in told

@@ -165,6 +165,10 @@ def test_labels_in_the_target_are_for_the_evaluator(tmp_path):
     old, _ = frames()
     old.write_csv(tmp_path / "old.csv")
     options = {"source": str(tmp_path / "old.csv"), "target": str(tmp_path / "old.csv"), "label": "offer"}
+    assert (
+        load("files", **options, drop=["euros", "p"], id="customer").context_shape
+        == load("files", **options, drop=["euros", "p"], id=["customer"]).context_shape
+    )
     pair = load("files", **options, drop=["euros", "p", "customer"])
     assert pair.feedback == "one_hot"
     assert len(pair.target) + len(pair.target_test) == N

@@ -279,6 +279,8 @@ def test_a_file_may_explore_otherwise_than_its_policy(tmp_path):
     for explore, arm in ((None, "rare"), ("greedy", "known")):
         daband.export(policy, tmp_path / "p", explore=explore)
         assert daband.load_deployed(tmp_path / "p").decide([1.0, 1.0]).arm_name == arm
+    daband.export(policy, tmp_path / "p", epsilon=1e-9)  # greedy besides, as on the command line
+    assert daband.load_deployed(tmp_path / "p").decide([1.0, 1.0]).arm_name == "known"
     with pytest.raises(InvalidInput, match="explore must be"):
         daband.export(policy, tmp_path / "p", explore="softmax")
 

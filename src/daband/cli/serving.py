@@ -58,7 +58,7 @@ def export_command(
         arm_names=policy.arm_names or place.arm_names,
         assessment=None if place.assessment_file is None else read_json(place.assessment_file),
         epsilon=epsilon,
-        explore=explore or ("greedy" if epsilon else None),
+        explore=explore,
         least_rounds=least_rounds,
     )
     say(console, f"{load_deployed(file)!r}")
@@ -124,6 +124,12 @@ def decide_command(
             f"{rows} has a column {taken[0]!r} already, which decisions are written to; rename or drop it"
         )
     check_writable(out)
+    if (
+        out.is_file()
+        and "reward" in (before := read_table(out)).columns
+        and before["reward"].null_count() < len(before)
+    ):
+        raise InvalidInput(f"{out} has rewards that somebody filled in; give another --out, or move it away")
     arms = None if among is None else [name.strip() for name in among.split(",")]
     watched = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
     decision = (watched or deployed).decide(contexts, among=arms, strict=strict)

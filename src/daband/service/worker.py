@@ -150,6 +150,7 @@ def exported(policy: Policy, deployed: Deployed) -> bytes:
             reference=deployed,
             assessment=deployed.assessment,
             epsilon=deployed.frozen.exploration.epsilon,
+            explore=deployed.frozen.exploration.rule,
         )
         return path.read_bytes()
 

@@ -78,9 +78,9 @@ def export(
         assessment: what is known of the policy's quality in the target, as ``daband.assess`` returns it, or a mapping.
         epsilon: the probability with which an arm is drawn uniformly in place of the best, so that a log of the
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
-        explore: "ucb", "thompson" or "greedy", by default the policy's own. A file does not learn while it decides, so
-            that optimism ("ucb") tries the same uncertain arm in every round until the next file: "greedy" with an
-            ``epsilon`` costs less.
+        explore: "ucb", "thompson" or "greedy"; by default "greedy" where an ``epsilon`` is given, else the policy's
+            own. A file does not learn while it decides, so that optimism ("ucb") tries the same uncertain arm in every
+            round until the next file.
         least_rounds: refuse to export where an arm was learned from fewer rounds than this.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
@@ -89,7 +89,7 @@ def export(
     >>> round(float(daband.load_deployed("market.daband").decide([1.0, 0.0]).propensity), 2) in (0.95, 0.05)
     True
     """
-    frozen = freeze(policy, domain, epsilon, explore)
+    frozen = freeze(policy, domain, epsilon, explore or ("greedy" if epsilon else None))
     _check_counts(frozen, whole("least_rounds", least_rounds, least=0))
     arm_names = getattr(policy, "arm_names", None) if arm_names is None else arm_names
     if pair is not None:

@@ -56,7 +56,10 @@ def read_files(
     date: Sequence[str] = (),
     drop: Sequence[str] = (),
 ) -> FilesRead:
-    """The tables at these paths, and what their columns are."""
+    """The tables at these paths, and what their columns are; a single column may be given by its name."""
+    id, category, number, date, drop = (  # noqa: A001
+        (names,) if isinstance(names, str) else names for names in (id, category, number, date, drop)
+    )
     old, new = read_table(_existing(source, "source")), read_table(_existing(target, "target"))
     columns, types = infer_columns(
         old,

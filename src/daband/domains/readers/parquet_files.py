@@ -146,7 +146,13 @@ class PlainLog:
                     f"{path} has no column {absent!r}{did_you_mean(absent, schema)} (its columns: {', '.join(schema)}"
                     "); if it has another name, say so with arm=, reward= or propensity="
                 )
-            missing = int(rows.select(pl.col(named.reward).null_count()).collect().item())
+            missing, rewarded = (
+                rows.select(pl.col(named.reward).null_count(), pl.col(named.reward).count().alias("rewarded"))
+                .collect()
+                .row(0)
+            )
+            if missing and not rewarded:
+                raise DataError(f"{path} has no reward yet: fill in the column {named.reward!r} as rewards come")
             numbers = _arm_numbers(rows.select(pl.col(named.arm).unique()).collect(), path, named.arm, self._arm_names)
             renamed = {getattr(named, role): role for role in ("arm", "reward", "propensity")} if self._rename else {}
             renamed = {name: role for name, role in renamed.items() if name != role}
