@@ -39,10 +39,10 @@ def trust_page(record: Record, development: Record) -> str:
             "looked up afterwards. Values are shares of the range of rewards.",
         ),
         "",
-        f"## The report half, read once, at commit {record['commit']}",
+        f"## The report half, at commit {record['commit']}",
         "",
         paragraph(
-            f"{_sizes(record)}. {_left_out(record)}",
+            f"{_sizes(record)}. {_left_out(record)} {record.get('note', '')}".strip(),
             *(() if _of_today(record) else (_CHANGED,)),
         ),
         "",
@@ -127,7 +127,7 @@ def _asked_for(record: Record) -> list[str]:
         (
             "handed over of those above .85",
             "50%",
-            [f"{row['good_handed_over'] / max(row['good'], 1):.0%}" for row in both],
+            [f"{row['good_handed_over'] / row['good']:.0%}" if row["good"] else "none is" for row in both],
         ),
     ]
     found += [f"| {name} | {asked} | {' | '.join(values)} |" for name, asked, values in rows]
