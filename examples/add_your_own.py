@@ -30,8 +30,9 @@ import torch
 import daband
 from daband.checks import check_pair, check_policy, check_term
 from daband.domains import About, Pair, from_arrays, register_pair
+from daband.linear import Decision
 from daband.objectives import Batch, Term, terms
-from daband.policies import Decision, Policy, policies
+from daband.policies import Policy, policies
 
 
 @policies.register("boltzmann")

@@ -19,7 +19,7 @@ def write_csv(path: str, *, exchange_rate: float, labelled: bool) -> None:
 write_csv("here.csv", exchange_rate=1.0, labelled=True)
 write_csv("new_market.csv", exchange_rate=3.0, labelled=False)
 columns = daband.domains.Columns(context=("age", "income", "city"), categorical=("city",), label="offer")
-pair = daband.domains.from_table(source="here.csv", target="new_market.csv", columns=columns)
+pair = daband.domains.from_table(source="here.csv", target="new_market.csv", columns=columns, units=["income"])
 policy = daband.DABand.for_pair(pair, recipe="small", seed=0)
 daband.train(policy, source=pair.source, target=pair.target, episodes=26)
 daband.export(policy, "market.daband", pair=pair, domain="target")

@@ -63,6 +63,9 @@ def _room_page(room: str, names: list[Public]) -> str:
     doc = (importlib.import_module(f"daband.{room}").__doc__ or "").strip()
     lines = [title, "=" * len(title), "", f"``daband.{room}``: {doc}", ""]
     for public in names:
+        if public.directive == "autodata" and type(public.value).__module__ in ("builtins", "types"):
+            lines += [f".. py:data:: {public.name}", ""]  # autodoc would show the text of dict, tuple or str
+            continue
         lines += [f".. {public.directive}:: {public.name}"]
         if public.directive == "autoclass":
             lines += ["   :members:"]

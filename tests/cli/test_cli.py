@@ -147,7 +147,10 @@ def test_presets_and_methods_and_version(daband):
     ):
         assert f"\n{name} " in presets
     methods = daband("methods").stdout.split()
-    assert methods == ["constant", "daband", "daband-p", "linucb", "linucb-p", "nlinucb", "nlinucb-p", "random"]
+    assert methods == [
+        "constant", "daband", "daband-p", "linucb", "linucb-coral", "linucb-p", "linucb-subspace", "nlinucb",
+        "nlinucb-p", "random", "trees", "trees-coral", "trees-p", "trees-subspace",
+    ]  # fmt: skip
     assert daband("--version").stdout.startswith("daband 0.")
 
 
