@@ -92,7 +92,7 @@ class Contexts(ABC):
     """Whether a run may read the next episode in another thread while this one is played: worth it where files are
     decoded, and right only where what is read depends on the positions alone."""
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
-    """Columns (n,) by which people know the contexts, such as ids or files: for questions, never for a policy."""
+    """Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy."""
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod
