@@ -410,7 +410,8 @@ def _number(value: Any, name: str) -> float | None:
     if not isinstance(value, _KINDS_OF_NUMBER):
         truth = isinstance(value, str) and value.strip().lower() in _TRUTHS
         wanted = "a number, True or False, or None" if truth else "a number or None"
-        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__})")
+        text = "; rows that polars or pandas read from a file have numbers" if isinstance(value, str) else ""
+        raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__}){text}")
     number = float(value)
     return None if math.isnan(number) else number
 
