@@ -138,8 +138,11 @@ def test_the_daily_loop_on_the_command_line(market):
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "log.csv: 60 rounds have no reward yet and are left out; give it again" in told
     assert "Learned 180 rounds of the target" in told
+    assert "Left out" not in told
     pay(market / "log.csv", late=0)
-    assert "Learned 60 rounds of the target" in daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
+    told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
+    assert "Learned 60 rounds of the target" in told
+    assert "Left out: 180 rows with a customer learned before." in told
     told = daband("learn", "loop", "log.csv", "--id", "customer", cwd=market)
     assert "the policy has learned log.csv (rows 0 to 239) before" in told
     assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)

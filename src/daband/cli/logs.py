@@ -122,8 +122,14 @@ def learn_command(
     learner = daband.load(policy if folder is None else folder.policy_file, device="cpu")
     if folder is not None and learner.arm_names is None:
         learner.arm_names = folder.arm_names
-    before = learner.rounds_learned
+    before, rows = learner.rounds_learned, 0
     with rows_bar(console, learner.name) as show, named_as_options():
+
+        def count(record: dict[str, float]) -> None:
+            nonlocal rows
+            rows = int(record["rows"])
+            show(record)
+
         daband.learn_log(
             learner,
             log,
@@ -134,7 +140,7 @@ def learn_command(
             id=id_column,
             prior_trust=prior_trust if prior_trust in (None, "adaptive") else float(prior_trust or 1.0),
             on_damaged="skip" if skip_damaged else "refuse",
-            progress=show,
+            progress=count,
         )
     learned = learner.rounds_learned - before
     if not learned:
@@ -142,6 +148,8 @@ def learn_command(
         return
     learner.save(place)
     say(console, f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
+    if id_column is not None and rows > learned:
+        say(console, f"Left out: {rows - learned:,} rows with a {id_column} learned before. An id names one round.")
     say(console, f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
         say(console, f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
