@@ -309,7 +309,7 @@ class Pair:
         return self.target_labelled
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)  # of ten stacked seeds, the source and the target of each
 def _permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
     order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)
     order.setflags(write=False)
