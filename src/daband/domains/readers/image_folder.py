@@ -43,7 +43,7 @@ class ImageList:
 class Reading:
     """How images are read.
 
-    ``workers`` processes (default: one a core) decode, into a ``cache`` on disk or none. ``normalise`` gives float32
+    ``workers`` threads (default: one a core) decode, into a ``cache`` on disk or none. ``normalise`` gives float32
     contexts normalised as for ImageNet instead of uint8.
     """
 
@@ -80,7 +80,7 @@ def from_image_folder(
         source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
             out (a fixed split by class), or None.
         framing: the side of a context in pixels, or a ``Framing`` to resize first and then crop.
-        reading: processes, cache and normalisation.
+        reading: threads, cache and normalisation.
         passes: how many times each source image may be shown.
         target_passes: how many times each target image may be shown; by default as ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
