@@ -106,8 +106,7 @@ class ImageStore:
             self._decode(missing, pixels, missing)
             flags = np.memmap(self._cache / "decoded", dtype=np.uint8, mode="r+", shape=(len(self),))
             flags[missing] = 1  # only now: an interrupted run leaves images to decode, never half an image
-        images = np.array(pixels[indices])
-        return images
+        return np.array(pixels[indices])
 
     def _flags(self) -> AnyArray:
         assert self._cache is not None
