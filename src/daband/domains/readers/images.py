@@ -101,7 +101,8 @@ class ImageStore:
             return images
         wanted = np.unique(indices)
         missing = wanted[self._flags()[wanted] == 0]
-        pixels = np.memmap(self._cache / "pixels", dtype=np.uint8, mode="r+" if len(missing) else "r", shape=self._shape)
+        mode: Any = "r+" if len(missing) else "r"
+        pixels = np.memmap(self._cache / "pixels", dtype=np.uint8, mode=mode, shape=self._shape)
         if len(missing):
             self._decode(missing, pixels, missing)
             flags = np.memmap(self._cache / "decoded", dtype=np.uint8, mode="r+", shape=(len(self),))
