@@ -182,15 +182,14 @@ class TableTransform:
 
         ``marked`` has a place for each number of a context: those that a domain measures in units of its own.
         """
-        columns: list[AnyColumn] = []
-        place = 0
-        for column in self.columns:
-            if isinstance(column, NumericColumn) and marked[place]:
+        columns = list(self.columns)
+        start = 0
+        for place, column in enumerate(self.columns):
+            if isinstance(column, NumericColumn) and marked[start]:
                 values = numbers(frame, column.name)
                 if not np.isnan(values).all():
-                    column = replace(column, median=float(np.nanmedian(values)))
-            columns.append(column)
-            place += len(column.features)
+                    columns[place] = replace(column, median=float(np.nanmedian(values)))
+            start += len(column.features)
         return TableTransform(tuple(columns))
 
     @property

@@ -80,10 +80,11 @@ def _common(parts: Mapping[str, Any], what: str) -> Any:
 
 
 class MixedContexts(Contexts):
-    """The contexts of several domains."""
+    """The contexts of several domains; with ``chronological`` shown part after part."""
 
-    def __init__(self, parts: Mapping[str, Contexts]) -> None:
+    def __init__(self, parts: Mapping[str, Any], *, chronological: bool = False) -> None:
         self.named = dict(parts)
+        self.chronological = chronological
         self.context_shape = _common(parts, "context_shape")
         self.passes = min(part.passes for part in parts.values())
         self.prefetches = any(part.prefetches for part in parts.values())
@@ -95,81 +96,52 @@ class MixedContexts(Contexts):
     def by_name(self) -> Mapping[str | None, Contexts]:
         return dict(self.named.items())
 
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        every = super().order(start, stop, seed=seed)
+        return _in_turn(self, start, stop, seed) if self.chronological else every
+
     def read(self, indices: IntArray) -> AnyArray:
-        return _gathered(self.named, indices, lambda part, own: part.read(own))
+        return _gathered(self.named, indices, lambda part, rows: part.read(rows))
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         located = _located(self.named, self.order(start, stop, seed=seed))
-        return [(name, part.read(own)) for name, part, _, own in located]
+        return [(name, self._read_part(part, rows)) for name, part, _, rows in located]
+
+    def _read_part(self, part: Any, rows: IntArray) -> Any:
+        return part.read(rows)
 
 
-class MixedRewards(RewardDomain):
+class MixedRewards(MixedContexts, RewardDomain):
     """The rounds of several reward domains."""
 
     def __init__(self, parts: Mapping[str, RewardDomain], *, chronological: bool = False) -> None:
-        self.named = dict(parts)
-        self.chronological = chronological
-        self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
-        self.passes = min(part.passes for part in parts.values())
-        self.prefetches = any(part.prefetches for part in parts.values())
-
-    def __len__(self) -> int:
-        return sum(map(len, self.named.values()))
-
-    @property
-    def by_name(self) -> Mapping[str | None, Contexts]:
-        return dict(self.named.items())
-
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        every = super().order(start, stop, seed=seed)
-        return _in_turn(self, start, stop, seed) if self.chronological else every
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return _gathered(self.named, indices, lambda part, own: part.read(own))
+        super().__init__(parts, chronological=chronological)
+        self.n_arms = _common(parts, "n_arms")
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        rewards = _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[0])
+        rewards = _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[0])
         none = np.zeros(0, np.int64)
         if any(part.read_rewards(none)[1] is None for part in self.named.values()):
             return rewards, None
-        return rewards, _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[1])  # type: ignore[return-value, arg-type]
+        return rewards, _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[1])
 
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        located = _located(self.named, self.order(start, stop, seed=seed))
-        return [(name, Rounds(part.read(own), *part.read_rewards(own))) for name, part, _, own in located]
+    def _read_part(self, part: Any, rows: IntArray) -> Rounds:
+        return Rounds(part.read(rows), *part.read_rewards(rows))
 
 
-class MixedLog(LoggedDomain):
+class MixedLog(MixedContexts, LoggedDomain):
     """The rounds of several logs."""
 
     def __init__(self, parts: Mapping[str, LoggedDomain], *, chronological: bool = False) -> None:
-        self.named = dict(parts)
-        self.chronological = chronological
-        self.context_shape, self.n_arms = _common(parts, "context_shape"), _common(parts, "n_arms")
-        self.passes = min(part.passes for part in parts.values())
-        self.prefetches = any(part.prefetches for part in parts.values())
-
-    def __len__(self) -> int:
-        return sum(map(len, self.named.values()))
-
-    @property
-    def by_name(self) -> Mapping[str | None, Contexts]:
-        return dict(self.named.items())
-
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        every = super().order(start, stop, seed=seed)
-        return _in_turn(self, start, stop, seed) if self.chronological else every
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return _gathered(self.named, indices, lambda part, own: part.read(own))
+        super().__init__(parts, chronological=chronological)
+        self.n_arms = _common(parts, "n_arms")
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        columns = [_gathered(self.named, indices, lambda part, own, at=at: part.read_log(own)[at]) for at in range(3)]  # type: ignore[misc]
+        columns = [_gathered(self.named, indices, lambda part, rows, at=at: part.read_log(rows)[at]) for at in range(3)]  # type: ignore[misc]
         return columns[0], columns[1], columns[2]
 
-    def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
-        located = _located(self.named, self.order(start, stop, seed=seed))
-        return [(name, LoggedRounds(part.read(own), *part.read_log(own))) for name, part, _, own in located]
+    def _read_part(self, part: Any, rows: IntArray) -> LoggedRounds:
+        return LoggedRounds(part.read(rows), *part.read_log(rows))
 
 
 class MixedEvaluation(EvaluationDomain):

@@ -11,7 +11,7 @@ from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.readers.arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
-from daband.domains.splits import HeldOutRewards
+from daband.domains.splits import EvaluatedRewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
@@ -67,46 +67,35 @@ class CallableContexts(Contexts):
         return contexts
 
 
-class CallableSource(RewardDomain):
+class CallableSource(CallableContexts, RewardDomain):
     """Drawn contexts that ``pay(generator, contexts, arms)`` pays for; it is asked once for every arm."""
 
     def __init__(self, draw: Draw, pay: Pay, *, n_arms: int, length: int, data_seed: int, name: str = "source") -> None:
-        self._contexts = CallableContexts(draw, length=length, data_seed=data_seed, name=name)
+        super().__init__(draw, length=length, data_seed=data_seed, name=name)
         self._pay = pay
-        self._name = name
-        self._data_seed = data_seed
-        self._paid = lru_cache(maxsize=16)(self._pay_block)
+        self._rewards = lru_cache(maxsize=16)(self._pay_block)
         self.n_arms = n_arms
-        self.context_shape = self._contexts.context_shape
-
-    def __len__(self) -> int:
-        return len(self._contexts)
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return self._contexts.read(indices)
-
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """See ``CallableContexts.order``."""
-        return self._contexts.order(start, stop, seed=seed)
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         indices = np.asarray(indices, dtype=np.int64)
         rewards = np.empty((len(indices), self.n_arms))
         for block in np.unique(indices // _BLOCK):
             rows = indices // _BLOCK == block
-            rewards[rows] = self._paid(int(block))[indices[rows] % _BLOCK]
+            rewards[rows] = self._rewards(int(block))[indices[rows] % _BLOCK]
         return rewards, None
 
     def _pay_block(self, block: int) -> FloatArray:
-        contexts = self._contexts.read(np.arange(block * _BLOCK, (block + 1) * _BLOCK))
+        contexts = self._block(block)
         rewards = np.empty((_BLOCK, self.n_arms))
         for arm in range(self.n_arms):
             generator = np.random.default_rng([self._data_seed, block, 1 + arm])
-            pulled = np.full(_BLOCK, arm, dtype=np.int64)
-            paid = as_numpy(self._pay(generator, contexts, pulled), f"what {self._name}'s pay returned")
-            if paid.shape != (_BLOCK,) or not np.isfinite(paid).all():
-                raise InvalidInput(f"{self._name}'s pay must return a finite reward a context, got shape {paid.shape}")
-            rewards[:, arm] = paid
+            arms = np.full(_BLOCK, arm, dtype=np.int64)
+            column = as_numpy(self._pay(generator, contexts, arms), f"what {self._name}'s pay returned")
+            if column.shape != (_BLOCK,) or not np.isfinite(column).all():
+                raise InvalidInput(
+                    f"{self._name}'s pay must return a finite reward a context, got shape {column.shape}"
+                )
+            rewards[:, arm] = column
         return rewards
 
 
@@ -169,7 +158,7 @@ def from_callable(
     elif source_test is not None and share("source_test", source_test) > 0:
         drawn = max(1, round(source_test * length))
         apart = CallableSource(*source, n_arms=n_arms, length=drawn, data_seed=data_seed + 2, name="source_test")
-        held = HeldOutRewards(apart, np.arange(drawn))
+        held = EvaluatedRewards(apart)
     for what, domain in (("target", stream), ("target_test", test), ("source_test", held)):
         if domain is not None and domain.context_shape != paying.context_shape:
             raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {paying.context_shape}")

@@ -31,7 +31,7 @@ _SMALLEST_PROPENSITY = 0.01
 _FOLDS = 5
 
 
-class ArrayLog(LoggedDomain):
+class ArrayLog(ArrayContexts, LoggedDomain):
     """Contexts (n, *C) with the arms that were chosen, their rewards and with which probability, each (n,).
 
     Without propensities they are estimated from the log; ``propensities_estimated`` then says how.
@@ -49,30 +49,21 @@ class ArrayLog(LoggedDomain):
         name: str = "source",
     ) -> None:
         self.n_arms = whole("n_arms", n_arms, least=1)
-        self._contexts = ArrayContexts(contexts, passes=passes, name=f"{name} contexts")
-        self._arms = _column(arms, len(self._contexts), f"{name} arms")
+        super().__init__(contexts, passes=passes, name=f"{name} contexts")
+        self._arms = _column(arms, len(self), f"{name} arms")
         if self._arms.dtype.kind not in "biu":
             raise InvalidInput(f"{name} arms must be integers, got {self._arms.dtype}")
         self._arms = self._arms.astype(np.int64)
         if self._arms.min() < 0 or self._arms.max() >= n_arms:
             raise InvalidInput(f"{name} arms must lie in 0..{n_arms - 1}, got {self._arms.min()}..{self._arms.max()}")
-        self._rewards = _column(rewards, len(self._contexts), f"{name} rewards").astype(np.float64)
+        self._rewards = _column(rewards, len(self), f"{name} rewards").astype(np.float64)
         self.propensities_estimated = ""
         if propensities is None:
-            known = self._contexts.read(np.arange(len(self._contexts)))
-            propensities, self.propensities_estimated = estimate_propensities(known, self._arms, n_arms)
-        self._propensities = _column(propensities, len(self._contexts), f"{name} propensities").astype(np.float64)
+            propensities, self.propensities_estimated = estimate_propensities(self._contexts, self._arms, n_arms)
+        self._propensities = _column(propensities, len(self), f"{name} propensities").astype(np.float64)
         wrong = np.flatnonzero(~((self._propensities > 0) & (self._propensities <= 1)))
         if len(wrong):
             raise InvalidInput(f"propensities lie in (0, 1], row {wrong[0]} has {self._propensities[wrong[0]]}")
-        self.context_shape = self._contexts.context_shape
-        self.passes = self._contexts.passes
-
-    def __len__(self) -> int:
-        return len(self._contexts)
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return self._contexts.read(indices)
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         return self._arms[indices], self._rewards[indices], self._propensities[indices]
