@@ -15,7 +15,7 @@ from daband.errors import InvalidInput, NotFitted
 from daband.evaluation import Scores, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
-from daband.trust.assessment import ArmAssessment, Assessment, verdict_of
+from daband.trust.assessment import ArmAssessment, Assessment, requirement, verdict_of
 from daband.trust.diagnostics import (
     DomainShift,
     classifier_two_sample,
@@ -184,9 +184,9 @@ def _write(
     )
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
-        f"{verdict.why[0].upper()}{verdict.why[1:]}.",
+        verdict.sentence,
         *_reasons_of_estimate(scores, estimate, lowest, span),
-        *_reasons_of_required(required, needed * span + lowest),
+        requirement(needed * span + lowest, stated=required is not None),
         *_reasons_of_shift(gap, outside),
         *_reasons_of_arms(per_arm, names),
         *(f"Sign of collapse: {sign}." for sign in signs),
@@ -288,12 +288,6 @@ def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span
             f"{FEWEST_ROUNDS}, so the interval is wider."
         )
     return reasons
-
-
-def _reasons_of_required(required: float | None, needed: float) -> list[str]:
-    if required is not None:
-        return [f"A value of {needed:.3g} is required."]
-    return [f"Required is what the best constant arm is estimated to be worth in the target, {needed:.3g}."]
 
 
 def _reasons_of_shift(shift: DomainShift, outside: float) -> list[str]:

@@ -175,10 +175,10 @@ def choose(
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
     **Without target rewards** nothing can tell which assumption about the target is right, so the choice is the
-    ``preferred`` candidate (DABand with the pair's ``shift``), or the constant arm where that was better on held-out
-    source rounds. **With a few** (``budget``) these decide: contexts are asked for where the best candidates disagree,
-    candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then learns from
-    the same rewards.
+    ``preferred`` candidate (DABand with the pair's ``shift``); where a constant arm was better on held-out source
+    rounds, the best there of those that assume nothing else. **With a few** (``budget``) these decide: contexts are
+    asked for where the best candidates disagree, candidates that lost are left out, and the asking stops when the
+    answer is known. The chosen policy then learns from the same rewards.
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
@@ -341,8 +341,9 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
     )
     constants = [index for index in range(len(options)) if index not in uses]
     if constants and max(values[constants]) >= values[place]:
-        best = max(constants, key=lambda index: values[index])
-        return best, "contexts have not shown in the source that they help: the constant arm"
+        simple = [index for index, option in enumerate(options) if "shift" not in option.settings]
+        best = max(simple, key=lambda index: (values[index], -index))
+        return best, f"{options[place].name} was no better in the source than a constant arm: the best one there"
     return place, why
 
 
