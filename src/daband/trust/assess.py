@@ -12,7 +12,7 @@ from daband.arguments import finite, whole
 from daband.arrays import AnyArray, ArrayLike
 from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation import Scores, scores_of
+from daband.evaluation import Scores, in_domains, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
 from daband.trust.assessment import ArmAssessment, Assessment, requirement, verdict_of
@@ -130,11 +130,19 @@ def assess_each(
     )
     _check_different(scores)
     stated = _stated_shift(shift, members[0])
-    explanations = explanations_of(members, here, there, shift=stated, rule=rule, reward_range=members[0].reward_range)
+    explanations = explanations_of(
+        members,
+        here,
+        there,
+        shift=stated,
+        rule=rule,
+        reward_range=members[0].reward_range,
+        origin=scores.origin,
+    )
     found = []
     for index in range(len(members)) if wanted is None else wanted:
         _check_rewarded(scores.of([index]))
-        gap, outside = _shift_and_support(members[index], here, there)
+        gap, outside = _shift_and_support(members[index], here, there, scores.origin)
         estimate = estimate_target(scores, explanations, member=index, outside=outside)
         found.append(
             _write(
@@ -248,7 +256,9 @@ def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> 
     return found
 
 
-def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple[DomainShift, float]:
+def _shift_and_support(
+    policy: Policy, here: AnyArray, there: AnyArray, origin: AnyArray | None
+) -> tuple[DomainShift, float]:
     raw = projected(here), projected(there)
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)
@@ -256,12 +266,15 @@ def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple
         seen = raw
         if policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape))):
             # The user said that these numbers are in other units: what counts is where the policy sees them.
-            seen = projected(policy.transformed(here, "source")), projected(policy.transformed(there, "target"))
+            (own,) = in_domains(lambda rows, name: [policy.transformed(rows, name)], here, origin)
+            seen = projected(own), projected(policy.transformed(there, "target"))
         return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in seen))
-    latents = [
-        np.asarray(latent(rows[:_LATENTS], domain), np.float64).reshape(min(_LATENTS, len(rows)), -1)
-        for rows, domain in ((here, "source"), (there, "target"))
-    ]
+
+    def flat(rows: AnyArray, domain: str) -> list[AnyArray]:
+        return [np.asarray(latent(rows, domain), np.float64).reshape(len(rows), -1)]
+
+    first = None if origin is None else origin[:_LATENTS]
+    latents = [in_domains(flat, here[:_LATENTS], first)[0], flat(there[:_LATENTS], "target")[0]]
     after, after_p = classifier_two_sample(*(projected(rows) for rows in latents))
     return DomainShift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
 

@@ -225,7 +225,9 @@ def choose(
         trained, source=pair.source_test, target=pair.target, contexts=_CONTEXTS, seed=seed, rule="greedy"
     )
     reward_range = trained[0].reward_range
-    explanations = explanations_of(trained, here, there, shift=pair.shift, rule="greedy", reward_range=reward_range)
+    explanations = explanations_of(
+        trained, here, there, shift=pair.shift, rule="greedy", reward_range=reward_range, origin=scores.origin
+    )
     estimates = [estimate_target(scores, explanations, member=index) for index in range(len(trained))]
     place, rule = _without_rewards(options, scores, estimates)
     selection, questions = None, None
