@@ -33,8 +33,8 @@ def value(pair: Any, method: str, seed: int, most: int, hashes: set[str]) -> flo
     """The value in the target after one pass of the source, of at most so many episodes; ``hashes`` gets its recipe."""
     name, settings = METHODS[method]
     policy = build_policy(name, pair, seed=seed, settings=settings, components=64)
-    if policy.learns_by_gradients:
-        hashes.add(policy.recipe.fingerprint())
+    if (recipe := getattr(policy, "recipe", None)) is not None:
+        hashes.add(recipe.fingerprint())
     episodes = min(max(1, pair.source.rounds_available // _LENGTH), most)
     daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=_LENGTH)
     return float(daband.evaluate(policy, pair.target_test).value)

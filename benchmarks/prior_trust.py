@@ -143,7 +143,8 @@ class Group:
             accuracy = {str(policy.seed): daband.evaluate(policy, test).accuracy for policy in made}
             for policy in made:
                 policy.save(self._policy_file(policy.seed))
-            hashed = made[0].recipe.fingerprint() if made[0].learns_by_gradients else None
+            recipe = getattr(made[0], "recipe", None)
+            hashed = None if recipe is None else recipe.fingerprint()
             done.write_text(json.dumps({"accuracy": accuracy, "seconds": seconds, "recipe_hash": hashed}))
             print(f"{self.study} {self.method}: trained in {seconds:.0f} s, accuracy {accuracy}", flush=True)
         found: dict[str, Any] = json.loads(done.read_text())
