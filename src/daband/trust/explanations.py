@@ -161,9 +161,7 @@ def _predict(
         columns = [np.concatenate([part.mean for part in decided]), np.concatenate([part.arm for part in decided])]
         by_expert = [] if experts is None else [experts(rows[part], domain) for part in parts]
         names[:] = by_expert[0] if by_expert else []
-        return columns + [
-            np.concatenate([np.asarray(part[name], np.float64) for part in by_expert]) for name in names
-        ]
+        return columns + [np.concatenate([np.asarray(part[name], np.float64) for part in by_expert]) for name in names]
 
     mean, arm, *means = in_domains(act, contexts, origin)
     kept = [(name, own) for name, own in zip(names, means, strict=True) if np.ptp(own, axis=0).max() > 0]

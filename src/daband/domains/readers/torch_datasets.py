@@ -70,6 +70,7 @@ def from_datasets(
     >>> daband.domains.from_datasets(source=old, target=new).n_arms
     2
     """
+
     def read(given: Any, what: str, *, labels_needed: bool = True) -> Any:
         if given is None or isinstance(given, Real):
             return given
