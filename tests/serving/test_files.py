@@ -274,4 +274,4 @@ def test_a_greedy_file_leaves_large_matrices_out(tmp_path):
             assert (decision.width > 0).all() == (widths or explore == "ucb")
             assert np.array_equal(deployed.monitor().decide(contexts).arm, decision.arm)  # it counts widths too
             sizes.append(path.stat().st_size)
-        assert sizes[0] > 15e6 > 5e6 > sizes[1]
+        assert sizes[0] > 15e6 > 3 * sizes[1]
