@@ -310,7 +310,7 @@ class TestReadersOfSeveral:
         def draw(generator, n):
             return generator.normal(size=(n, 3))
 
-        def pay(generator, contexts, arms):  # noqa: ARG001
+        def pay(generator, contexts, arms):
             return ((contexts[:, 0] > 0) == (arms == 1)).astype(float)
 
         common = {"n_arms": 2, "length": 2000}
@@ -336,7 +336,7 @@ class TestReadersOfSeveral:
             drawn.append(n)
             return generator.normal(size=(n, 3))
 
-        def pay(generator, contexts, arms):  # noqa: ARG001
+        def pay(generator, contexts, arms):
             return (arms == 1).astype(float)
 
         pair = daband.domains.from_callable(

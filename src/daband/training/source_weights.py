@@ -9,8 +9,8 @@ its own earlier rounds predict its rewards.
 
 Of the sources that are left those count less that are unlike the target: in proportion to the share of target contexts
 whose nearest neighbour is in each, unless, with every source as a target in turn, such weights predict clearly worse
-than equal ones in any. Where some rewards of the target are known, they decide instead: a source is left out where they are more likely
-without it. A source that counts for nothing is not played.
+than equal ones in any. Where some rewards of the target are known, they decide instead: a source is left out where they
+are more likely without it. A source that counts for nothing is not played.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _MOST_NEIGHBOURS = 500
 _LEAST = 0.4
 """The part of the others' median skill that a source must have. Set on the development targets of the record."""
 _NONE, _FULL = 0.15, 0.4
-"""Similarities, as parts of the largest one, up to which a source counts for nothing, and from which it counts fully."""
+"""Similarities, as parts of the largest, up to which a source counts for nothing, and from which it counts fully."""
 _SIGNIFICANT = 2.0
 _LOG_EVIDENCE = 3.0
-"""How much larger the log-likelihood of the target's rewards must be without a source, that it is left out: 20 times."""
+"""A source is left out where the target's rewards are 20 times as likely without it."""
 
 
 @dataclass(frozen=True)
