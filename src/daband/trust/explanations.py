@@ -83,21 +83,21 @@ def explanations_of(
         columns = _columns_in_other_units(shift, policies[0].context_shape[0])
         if columns is not None:
             readings["other units"] = (in_source_units(source, target, columns), "source")
-    found: list[Explanation] = []
+    explanations: list[Explanation] = []
     for index, policy in enumerate(policies):
         before = {
             name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, "source", rule)
         }
         for reading, (contexts, domain) in readings.items():
             for name, mean, arm in _predict(policy, contexts, domain, rule):
-                here = before[name]
+                in_source = before[name]
                 target_mean = _scaled(mean, reward_range)
                 one = Explanation(
-                    index, reading, here[0], target_mean, here[1], arm, name, f"{policy.name} {policy.shift}"
+                    index, reading, in_source[0], target_mean, in_source[1], arm, name, f"{policy.name} {policy.shift}"
                 )
-                if not any(_same(one, other) for other in found):
-                    found.append(one)
-    return found
+                if not any(_same(one, other) for other in explanations):
+                    explanations.append(one)
+    return explanations
 
 
 def in_source_units(source: AnyArray, target: AnyArray, columns: Sequence[bool]) -> AnyArray:
@@ -147,16 +147,16 @@ def _predict(policy: Policy, contexts: AnyArray, domain: str, rule: str) -> list
         policy.decide(contexts[start : start + _BATCH], domain, rule=rule, round_offset=start)
         for start in range(0, len(contexts), _BATCH)
     ]
-    found = [("", np.concatenate([part.mean for part in parts]), np.concatenate([part.arm for part in parts]))]
+    predictions = [("", np.concatenate([part.mean for part in parts]), np.concatenate([part.arm for part in parts]))]
     experts = getattr(policy, "expert_means", None)
     if experts is None:
-        return found
+        return predictions
     by_expert = [experts(contexts[start : start + _BATCH], domain) for start in range(0, len(contexts), _BATCH)]
     for name in by_expert[0]:
         mean = np.concatenate([np.asarray(batch[name], np.float64) for batch in by_expert])
         if np.ptp(mean, axis=0).max() > 0:  # a constant explains nothing
-            found.append((name, mean, mean.argmax(axis=1)))
-    return found
+            predictions.append((name, mean, mean.argmax(axis=1)))
+    return predictions
 
 
 def _scaled(mean: FloatArray, reward_range: tuple[float, float]) -> FloatArray:
