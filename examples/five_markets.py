@@ -54,8 +54,8 @@ pair
 # ---------------------
 #
 # ``train`` measures it. Each source in turn is a target whose rewards are known: how well do the other sources predict
-# them? Of ``fr`` no other country says anything, so it counts for nothing, and the run is the one without it. The others
-# differ, but agree on who buys what: they are pooled.
+# them? Of ``fr`` no other country says anything, so it counts for nothing, and the run is the one without it. The
+# others differ, but agree on who buys what: they are pooled.
 
 
 def trained(pair, weights=None, seed=0):

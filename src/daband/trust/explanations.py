@@ -86,7 +86,7 @@ def explanations_of(
         columns = _columns_in_other_units(shift, policies[0].context_shape[0])
         if columns is not None:
             readings["other units"] = (in_source_units(source, target, columns), "source")
-    found: list[Explanation] = []
+    explanations: list[Explanation] = []
     for index, policy in enumerate(policies):
         before = {
             name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, origin, rule)
@@ -94,14 +94,14 @@ def explanations_of(
         for reading, (contexts, domain) in readings.items():
             where = None if domain == "source" else np.full(len(contexts), domain)
             for name, mean, arm in _predict(policy, contexts, where, rule):
-                here = before[name]
+                in_source = before[name]
                 target_mean = _scaled(mean, reward_range)
                 one = Explanation(
-                    index, reading, here[0], target_mean, here[1], arm, name, f"{policy.name} {policy.shift}"
+                    index, reading, in_source[0], target_mean, in_source[1], arm, name, f"{policy.name} {policy.shift}"
                 )
-                if not any(_same(one, other) for other in found):
-                    found.append(one)
-    return found
+                if not any(_same(one, other) for other in explanations):
+                    explanations.append(one)
+    return explanations
 
 
 def in_source_units(source: AnyArray, target: AnyArray, columns: Sequence[bool]) -> AnyArray:
