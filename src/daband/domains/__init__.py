@@ -41,8 +41,8 @@ __all__ = [
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
     "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",
     "from_callable", "from_datasets", "from_image_folder", "from_log", "from_table", "get_data",
-    "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "opened_log", "origins", "pair_names",
-    "pairs",
+    "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "opened_log", "origins",
+    "pair_names", "pairs",
     "read_files", "read_footer", "read_frames", "read_table", "refuse_nulls", "register_pair", "resolve_columns",
     "restrict_pair",
 ]  # fmt: skip
