@@ -206,7 +206,7 @@ def task(path: str, family: str, target: str, method: str, seed: int) -> list[di
     like = daband.LinUCB.for_pair(pair, seed=seed)
     measured = measured_source_weights(pair.source, pair.target, like=like, seed=seed)
     weights, even = measured.weights, dict.fromkeys(pair.domains.sources, 1.0)
-    record |= {"value": value(weights), "weights": weights, "gain": measured.gain}
+    record |= {"value": value(weights), "weights": weights, "skill": measured.skill}
     found = [{**record, "seconds": time.perf_counter() - begun}]
     if "weighted" in method:
         pooled = record["value"] if weights == even else value(even)
@@ -285,7 +285,7 @@ def record(out: Path, commit: str) -> None:
     """Put the tasks' results into one file, with the commit that was run."""
     found = [one for path in sorted(out.glob("*.json")) for one in json.loads(path.read_text())]
     for one in found:
-        one.pop("gain", None)
+        one.pop("skill", None)
         one.update({key: round(one[key], 4) for key in ("value", "estimate", "low", "low_by_sources") if key in one})
         one["seconds"] = round(one["seconds"], 1)
     runs = ",\n".join(json.dumps(one) for one in found)

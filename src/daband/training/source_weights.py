@@ -142,8 +142,8 @@ class _Played:
     def predicted(self, others: Sequence[_Played], weights: Sequence[float] | None = None) -> FloatArray:
         """The rewards that a regression on the rounds of ``others``, weighted, predicts for these (n,)."""
         scale = [1.0] * len(others) if weights is None else weights
-        gram = sum(own.sums.gram * weight for own, weight in zip(others, scale, strict=True))
-        moment = sum(own.sums.moment * weight for own, weight in zip(others, scale, strict=True))
+        gram: FloatArray = np.tensordot(scale, np.stack([own.sums.gram for own in others]), axes=1)
+        moment: FloatArray = np.tensordot(scale, np.stack([own.sums.moment for own in others]), axes=1)
         theta = np.linalg.solve(gram + _RIDGE * np.eye(self.sums.dim), moment[..., None])[..., 0]
         means: FloatArray = np.einsum("nd,nd->n", self.features, theta[self.heads])
         return means
@@ -155,7 +155,8 @@ class _Played:
             values - (np.bincount(self.arms, values) / count)[self.arms]
             for values in (self.predicted(others, weights), self.rewards)
         )
-        return float(predicted @ rewards / max(np.linalg.norm(predicted) * np.linalg.norm(rewards), 1e-12))
+        size = float(np.linalg.norm(predicted) * np.linalg.norm(rewards))
+        return float(predicted @ rewards) / max(size, 1e-12)
 
 
 def _others(played: Mapping[str, _Played], name: str) -> list[_Played]:
@@ -220,7 +221,10 @@ def _likely(played: Mapping[str, _Played], kept: Sequence[str], rewarded: _Playe
     """The sources without any of which the rewards of the target are not clearly more likely (Gaussian noise)."""
     names = list(kept)
     while len(names) > 1:
-        sets = {None: names, **{name: [other for other in names if other != name] for name in names}}
+        sets: dict[str | None, list[str]] = {
+            None: names,
+            **{name: [other for other in names if other != name] for name in names},
+        }
         errors = {
             without: float(np.square(rewarded.rewards - rewarded.predicted([played[name] for name in some])).sum())
             for without, some in sets.items()
