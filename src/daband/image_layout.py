@@ -1,15 +1,16 @@
-"""Which contexts are images, and how their pixels lie: the one rule for recipes, encoders, policies and pictures."""
+"""Images as contexts: which shapes are images, how their pixels lie, and how a file becomes pixels."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from daband.arrays import AnyArray
 
 __all__ = [
-    "ImageLayout", "channels_first", "channels_first_shape", "channels_last", "image_layout", "imagenet_normalise",
+    "ImageLayout", "channels_first", "channels_first_shape", "channels_last", "decode", "image_layout",
+    "imagenet_normalise",
 ]  # fmt: skip
 
 ImageLayout = Literal["channels_first", "channels_last", "grey"]
@@ -63,3 +64,21 @@ def imagenet_normalise(images: AnyArray) -> AnyArray:
     scaled = images.astype(np.float32) / np.float32(255.0)
     normalised: AnyArray = (scaled - _IMAGENET_MEAN) / _IMAGENET_DEVIATION
     return normalised
+
+
+def decode(source: Any, resize: int | None = None, crop: int | None = None) -> AnyArray:
+    """An image as (H, W, 3) of uint8: both sides resized to ``resize``, then the centre ``crop`` x ``crop`` of it."""
+    from PIL import Image
+
+    with Image.open(source) as opened:
+        if opened.mode == "P" and "transparency" in opened.info:
+            image = opened.convert("RGBA").convert("RGB")  # Pillow warns when this is done in one step
+        else:
+            image = opened.convert("RGB")
+    if resize is not None and image.size != (resize, resize):
+        image = image.resize((resize, resize), Image.Resampling.BILINEAR)
+    pixels: AnyArray = np.array(image)
+    if crop is not None and crop != resize:
+        top, left = (pixels.shape[0] - crop) // 2, (pixels.shape[1] - crop) // 2
+        pixels = pixels[top : top + crop, left : left + crop]
+    return pixels

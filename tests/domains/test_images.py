@@ -1,7 +1,4 @@
-import json
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from daband import image_worker
 from daband.domains import Framing, Reading, from_image_folder, imagenet_normalise
 from daband.domains.readers.images import ImageStore
 from daband.errors import DataError, InvalidInput
@@ -30,7 +26,7 @@ def files(tmp_path, write_images):
 
 
 @pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize("count", [3, 30])  # decoded here, and by the workers
+@pytest.mark.parametrize("count", [3, 30])  # decoded in turn, and by threads
 def test_a_store_reads_what_pillow_reads(files, cache, count):
     framing = Framing(20, 16)
     store = ImageStore(files, framing, workers=2, cache=cache)
@@ -97,35 +93,12 @@ def test_a_cache_that_cannot_be_written_is_done_without(files, monkeypatch, tmp_
     assert store.cached == 0
 
 
-def test_workers_are_shared_and_end_with_the_last_store(files):
+def test_two_stores_may_be_read_at_once(files):
     store, other = (ImageStore(files, Framing(side, side), workers=2) for side in (16, 12))
-    with ThreadPoolExecutor(2) as pool:  # both at once: answers must not be mixed up
+    with ThreadPoolExecutor(2) as pool:
         images, smaller = pool.map(lambda one: one.read(np.arange(30)), (store, other))
     np.testing.assert_array_equal(images, np.stack([by_hand(path, Framing(16, 16)) for path in files]))
     np.testing.assert_array_equal(smaller, np.stack([by_hand(path, Framing(12, 12)) for path in files]))
-    assert store._decoders is other._decoders
-    processes = list(store._decoders._processes)
-    del other
-    assert [process.poll() for process in processes] == [None] * len(processes)
-    del store
-    assert [process.poll() for process in processes] == [0] * len(processes)
-
-
-def test_the_worker_runs_by_itself(files, tmp_path):
-    cache = tmp_path / "pixels"
-    cache.write_bytes(bytes(2 * 3 * 4 * 4))
-    task = {"cache": str(cache), "resize": 4, "crop": 4, "items": [[1, str(files[0])], [0, str(tmp_path / "gone")]]}
-    done = subprocess.run(
-        [sys.executable, "-P", image_worker.__file__],
-        input=json.dumps(task) + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    [[position, reason]] = json.loads(done.stdout)
-    assert (position, "FileNotFoundError" in reason) == (0, True)
-    pixels = np.frombuffer(cache.read_bytes(), dtype=np.uint8).reshape(2, 3, 4, 4)
-    np.testing.assert_array_equal(pixels[1], by_hand(files[0], Framing(4, 4)))
 
 
 def test_odd_kinds_of_images_become_three_channels(tmp_path):

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from daband.arguments import share as checked_share
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.contract import EvaluationDomain, LoggedDomain, RewardDomain
+from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
 __all__ = [
-    "HeldOutRewards", "PartOfLog", "PartOfRewards", "hold_out_log", "hold_out_rewards", "require_classes", "split_half",
-    "split_share",
+    "EvaluatedRewards", "PartOfLog", "PartOfRewards", "hold_out_log", "hold_out_rewards", "require_classes",
+    "split_half", "split_share",
 ]  # fmt: skip
 
 _BLOCK = 4096
@@ -90,66 +91,63 @@ def require_classes(labels: IntArray, class_names: Sequence[str], *, where: str)
         )
 
 
-class PartOfRewards(RewardDomain):
+class _Rows(Contexts):
+    """The contexts of a domain at some positions."""
+
+    def __init__(self, whole: Any, rows: IntArray) -> None:
+        self._whole, self._rows = whole, rows
+        self.n_arms, self.context_shape, self.passes = whole.n_arms, whole.context_shape, whole.passes
+        self.prefetches = whole.prefetches
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, indices: IntArray) -> AnyArray:
+        contexts: AnyArray = self._whole.read(self._rows[indices])
+        return contexts
+
+
+class PartOfRewards(_Rows, RewardDomain):
     """The rounds of a reward domain at some positions."""
 
-    def __init__(self, whole: RewardDomain, rows: IntArray) -> None:
-        self._whole, self._rows = whole, rows
-        self.n_arms, self.context_shape, self.passes = whole.n_arms, whole.context_shape, whole.passes
-        self.prefetches = whole.prefetches
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return self._whole.read(self._rows[indices])
-
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        return self._whole.read_rewards(self._rows[indices])
+        rewards: tuple[FloatArray, FloatArray | None] = self._whole.read_rewards(self._rows[indices])
+        return rewards
 
 
-class PartOfLog(LoggedDomain):
+class PartOfLog(_Rows, LoggedDomain):
     """The rounds of a log at some positions."""
 
-    def __init__(self, whole: LoggedDomain, rows: IntArray) -> None:
-        self._whole, self._rows = whole, rows
-        self.n_arms, self.context_shape, self.passes = whole.n_arms, whole.context_shape, whole.passes
-        self.prefetches = whole.prefetches
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return self._whole.read(self._rows[indices])
-
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        return self._whole.read_log(self._rows[indices])
+        log: tuple[IntArray, FloatArray, FloatArray] = self._whole.read_log(self._rows[indices])
+        return log
 
 
-class HeldOutRewards(EvaluationDomain):
-    """The rounds of a reward domain at some positions, as contexts with expected rewards.
+class EvaluatedRewards(EvaluationDomain):
+    """The rounds of a reward domain, all or those at some positions, as contexts with expected rewards.
 
     Where the domain does not know expected rewards, the realised ones stand in: right on average, and noisy.
     """
 
-    def __init__(self, whole: RewardDomain, rows: IntArray) -> None:
-        self._whole, self._rows = whole, rows
-        self.n_arms, self.context_shape = whole.n_arms, whole.context_shape
+    def __init__(self, rounds: RewardDomain, rows: IntArray | None = None) -> None:
+        self._rounds = rounds
+        self._rows = np.arange(len(rounds)) if rows is None else rows
+        self.n_arms, self.context_shape = rounds.n_arms, rounds.context_shape
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def read(self, start: int, stop: int) -> AnyArray:
-        return self._whole.read(self._rows[start:stop])
+        return self._rounds.read(self._rows[start:stop])
 
     def read_expected(self, start: int, stop: int) -> FloatArray:
-        rewards, expected = self._whole.read_rewards(self._rows[start:stop])
+        rewards, expected = self._rounds.read_rewards(self._rows[start:stop])
         return rewards if expected is None else expected
 
 
 def hold_out_rewards(
     whole: RewardDomain, *, share: float | None, name: str
-) -> tuple[RewardDomain, HeldOutRewards | None]:
+) -> tuple[RewardDomain, EvaluatedRewards | None]:
     """A reward domain without about ``share`` of each class of it, and that share; the split depends on ``name``."""
     part = 0.0 if share is None else checked_share("source_test", share)
     best = [
@@ -159,7 +157,7 @@ def hold_out_rewards(
     kept, held = split_share(np.concatenate(best), share=part, name=name)
     if not len(held):
         return whole, None
-    return PartOfRewards(whole, kept), HeldOutRewards(whole, held)
+    return PartOfRewards(whole, kept), EvaluatedRewards(whole, held)
 
 
 def hold_out_log(whole: LoggedDomain, *, share: float | None, name: str) -> tuple[LoggedDomain, PartOfLog | None]:

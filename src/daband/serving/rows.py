@@ -13,8 +13,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, as_numpy
 from daband.errors import InvalidInput
-from daband.image_layout import imagenet_normalise
-from daband.image_worker import decode
+from daband.image_layout import decode, imagenet_normalise
 from daband.table_transform import FAR, RowWarning, TableRows
 
 __all__ = ["ImageRule", "ReadRows", "RowReader"]

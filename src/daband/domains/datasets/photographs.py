@@ -33,7 +33,7 @@ def _read_visda17(*, workers: int | None = None, normalise: bool = False) -> Par
     being augmentation). Half of the target, the same in every run, is kept for the evaluator.
 
     Args:
-        workers: how many processes decode; by default one a core.
+        workers: how many threads decode; by default one a core.
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     root = need(_VISDA17_ROOTS, pair="visda17")
@@ -137,7 +137,7 @@ def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Par
     resized to 256x256, then the centre 224x224 is taken.
 
     Args:
-        workers: how many processes decode; by default one a core.
+        workers: how many threads decode; by default one a core.
         normalise: contexts as float32, normalised with ImageNet's mean and deviation, instead of uint8.
     """
     root = need(_S2RDA49_ROOTS, pair="s2rda49")
@@ -229,7 +229,7 @@ def _read_signs(*, side: int = 32, workers: int | None = None) -> Parts:
 
     Args:
         side: pixels a side.
-        workers: how many processes decode; by default one a core.
+        workers: how many threads decode; by default one a core.
     """
     framing = Framing(side, side)
     rendered, photographed = (

@@ -12,7 +12,7 @@ from daband.arguments import RewardRange, checked_class_names, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import read_several
-from daband.domains.splits import hold_out_rewards
+from daband.domains.splits import EvaluatedRewards, hold_out_rewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
@@ -40,7 +40,7 @@ class ArrayContexts(Contexts):
         return picked
 
 
-class ArraySource(RewardDomain):
+class ArraySource(ArrayContexts, RewardDomain):
     """Contexts with what every arm pays: labels (n,), or a table of rewards (n, K).
 
     ``expected`` (n, K) are the expected rewards, where the realised ones are noisy; without it the rewards themselves
@@ -58,32 +58,29 @@ class ArraySource(RewardDomain):
         per_arm: bool = False,
         name: str = "source",
     ) -> None:
-        self._stream = ArrayContexts(contexts, passes=passes, per_arm=per_arm, name=f"{name} contexts")
-        self._rewards, self._labels = _checked_rewards(rewards, len(self._stream), n_arms, name)
+        super().__init__(contexts, passes=passes, per_arm=per_arm, name=f"{name} contexts")
+        self._rewards, self._labels = _checked_rewards(rewards, len(self), n_arms, name)
         self.n_arms = n_arms if self._rewards is None else self._rewards.shape[1]  # type: ignore[assignment]
-        self._expected = None if expected is None else _checked_table(expected, len(self._stream), f"{name} expected")
+        self._expected = None if expected is None else _checked_table(expected, len(self), f"{name} expected")
         if self._expected is not None and self._expected.shape[1] != self.n_arms:
             raise InvalidInput(f"{name} expected has {self._expected.shape[1]} arms, the rewards have {self.n_arms}")
-        self.array_shape, self.context_shape = self._stream.array_shape, self._stream.context_shape
-        self.passes = self._stream.passes
 
     @property
     def reward_table(self) -> FloatArray | None:
         """The rewards (n, K), None where there are labels instead."""
         return self._rewards
 
-    def __len__(self) -> int:
-        return len(self._stream)
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return self._stream.read(indices)
-
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        rewards = _table(self._rewards, self._labels, self.n_arms, indices)
+        if self._rewards is None:
+            assert self._labels is not None
+            rewards = np.zeros((len(indices), self.n_arms))
+            rewards[np.arange(len(indices)), self._labels[indices]] = 1.0
+        else:
+            rewards = self._rewards[indices]
         return rewards, rewards if self._expected is None else self._expected[indices]
 
 
-class ArrayEvaluation(EvaluationDomain):
+class ArrayEvaluation(EvaluatedRewards):
     """Contexts with the expected reward of every arm: labels (n,), or a table (n, K)."""
 
     def __init__(
@@ -95,21 +92,9 @@ class ArrayEvaluation(EvaluationDomain):
         per_arm: bool = False,
         name: str = "target_test",
     ) -> None:
-        self._contexts = _checked_contexts(contexts, f"{name} contexts", per_arm)
-        self._expected, self._labels = _checked_rewards(expected, len(self._contexts), n_arms, name)
-        self.n_arms = n_arms if self._expected is None else self._expected.shape[1]  # type: ignore[assignment]
-        self.array_shape = self._contexts.shape
-        self.context_shape = self.array_shape[2:] if per_arm else self.array_shape[1:]
-
-    def __len__(self) -> int:
-        return len(self._contexts)
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        part: AnyArray = self._contexts[start:stop]
-        return part
-
-    def read_expected(self, start: int, stop: int) -> FloatArray:
-        return _table(self._expected, self._labels, self.n_arms, np.arange(start, min(stop, len(self))))
+        rounds = ArraySource(contexts, expected, n_arms=n_arms, per_arm=per_arm, name=name)
+        super().__init__(rounds)
+        self.array_shape = rounds.array_shape
 
 
 def from_arrays(
@@ -292,7 +277,7 @@ def _is_share(value: object) -> bool:
     return value is None or isinstance(value, Real)
 
 
-AnyPart: TypeAlias = ArrayContexts | ArraySource | ArrayEvaluation
+AnyPart: TypeAlias = ArrayContexts | ArrayEvaluation
 
 
 class TargetParts:
@@ -329,7 +314,7 @@ def check_agreement(parts: Mapping[str, AnyPart | None], shape: tuple[int, ...],
             continue
         if domain.context_shape != shape:
             raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {shape}")
-        if not isinstance(domain, ArrayContexts) and domain.n_arms != n_arms:
+        if isinstance(domain, ArraySource | ArrayEvaluation) and domain.n_arms != n_arms:
             raise InvalidInput(f"{what} has rewards for {domain.n_arms} arms, expected {n_arms}")
         if per_arm and domain.array_shape[1] != n_arms:
             raise InvalidInput(f"shared arms need {what} contexts (n, {n_arms}, *C), got {domain.array_shape}")
@@ -417,12 +402,3 @@ def _checked_rewards(
         wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
         raise InvalidInput(f"{name} has label {wrong}, outside 0..{n_arms - 1}")
     return None, labels
-
-
-def _table(table: FloatArray | None, labels: IntArray | None, n_arms: int, indices: IntArray) -> FloatArray:
-    if table is not None:
-        return table[indices]
-    assert labels is not None
-    rewards = np.zeros((len(indices), n_arms))
-    rewards[np.arange(len(indices)), labels[indices]] = 1.0
-    return rewards

@@ -14,13 +14,13 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import read_several
 from daband.domains.readers.images import Framing, ImageStore, imagenet_normalise
-from daband.domains.splits import hold_out_rewards, require_classes, split_half
+from daband.domains.splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.files import checked_path
 from daband.shift import ShiftLike, as_shift
 
 __all__ = [
-    "ImageContexts", "ImageEvaluation", "ImageList", "ImageSource", "Reading", "from_image_folder", "pair_of_images",
+    "ImageContexts", "ImageList", "ImageSource", "Reading", "from_image_folder", "pair_of_images",
     "scan_classes",
 ]  # fmt: skip
 
@@ -43,7 +43,7 @@ class ImageList:
 class Reading:
     """How images are read.
 
-    ``workers`` processes (default: one a core) decode, into a ``cache`` on disk or none. ``normalise`` gives float32
+    ``workers`` threads (default: one a core) decode, into a ``cache`` on disk or none. ``normalise`` gives float32
     contexts normalised as for ImageNet instead of uint8.
     """
 
@@ -80,7 +80,7 @@ def from_image_folder(
         source_test: a folder like ``source`` of images that training does not use, or the share of ``source`` to hold
             out (a fixed split by class), or None.
         framing: the side of a context in pixels, or a ``Framing`` to resize first and then crop.
-        reading: processes, cache and normalisation.
+        reading: threads, cache and normalisation.
         passes: how many times each source image may be shown.
         target_passes: how many times each target image may be shown; by default as ``passes``.
         shift: what may differ between the domains: "covariate", "units", "style", "labels", or several (see
@@ -175,8 +175,8 @@ def pair_of_images(
     def store(paths: Sequence[Path]) -> ImageStore:
         return ImageStore(paths, framing, workers=reading.workers, cache=reading.cache)
 
-    def evaluation(images: ImageList) -> ImageEvaluation:
-        return ImageEvaluation(store(images.paths), images.labels, n_arms=n_arms, normalise=normalise)
+    def rewarded(images: ImageList, passes: int = 1) -> ImageSource:
+        return ImageSource(store(images.paths), images.labels, n_arms=n_arms, passes=passes, normalise=normalise)
 
     # Files are listed class by class: shuffled, so that a position of the target does not tell the class.
     rows = np.random.default_rng(len(target)).permutation(len(target))
@@ -185,12 +185,10 @@ def pair_of_images(
     if target_labelled is not None:
         labels = target_labelled.labels[rows]
         later = ImageSource(seen, labels, n_arms=n_arms, passes=target_passes, normalise=normalise)
-    train: RewardDomain = ImageSource(
-        store(source.paths), source.labels, n_arms=n_arms, passes=passes, normalise=normalise
-    )
+    train: RewardDomain = rewarded(source, passes)
     held: EvaluationDomain | None
     if isinstance(source_test, ImageList):
-        held = evaluation(source_test)
+        held = EvaluatedRewards(rewarded(source_test))
     else:
         train, held = hold_out_rewards(train, share=source_test, name=name)
     return Pair(
@@ -201,7 +199,7 @@ def pair_of_images(
         source=train,
         source_test=held,
         target=ImageContexts(seen, passes=target_passes, normalise=normalise),
-        target_test=None if target_test is None else evaluation(target_test),
+        target_test=None if target_test is None else EvaluatedRewards(rewarded(target_test)),
         target_labelled=later,
         feedback="one_hot",
         about=About(summary="folders of images given by the user", licence="the user's own"),
@@ -243,58 +241,23 @@ class ImageContexts(Contexts):
         return len(self._store)
 
     def read(self, indices: IntArray) -> AnyArray:
-        return _read_images(self._store, indices, self._normalise)
+        images = self._store.read(indices)
+        return imagenet_normalise(images) if self._normalise else images
 
 
-class ImageSource(RewardDomain):
+class ImageSource(ImageContexts, RewardDomain):
     """Images of a store with labels (n,): the arm equal to the label pays 1, every other 0."""
-
-    prefetches = True
 
     def __init__(
         self, store: ImageStore, labels: IntArray, *, n_arms: int, passes: int = 1, normalise: bool = False
     ) -> None:
-        self._store = store
+        super().__init__(store, passes=passes, normalise=normalise)
         self._labels = labels
-        self._normalise = normalise
         self.n_arms = n_arms
-        self.context_shape = store.framing.shape
-        self.passes = passes
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def read(self, indices: IntArray) -> AnyArray:
-        return _read_images(self._store, indices, self._normalise)
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         rewards = np.eye(self.n_arms)[self._labels[indices]]
         return rewards, rewards
-
-
-class ImageEvaluation(EvaluationDomain):
-    """Images of a store with labels (n,), for the evaluator."""
-
-    def __init__(self, store: ImageStore, labels: IntArray, *, n_arms: int, normalise: bool = False) -> None:
-        self._store = store
-        self._labels = labels
-        self._normalise = normalise
-        self.n_arms = n_arms
-        self.context_shape = store.framing.shape
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        return _read_images(self._store, np.arange(start, min(stop, len(self))), self._normalise)
-
-    def read_expected(self, start: int, stop: int) -> FloatArray:
-        return np.eye(self.n_arms)[self._labels[start:stop]]
-
-
-def _read_images(store: ImageStore, indices: IntArray, normalise: bool) -> AnyArray:
-    images = store.read(indices)
-    return imagenet_normalise(images) if normalise else images
 
 
 def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:

@@ -1,18 +1,11 @@
-"""Images on disk as contexts: decoded when first asked for, by worker processes, and kept in a memory-mapped cache."""
+"""Images on disk as contexts: decoded when first asked for, by several threads, and kept in a memory-mapped cache."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
-import queue
 import shutil
-import subprocess
-import sys
 import tempfile
-import threading
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,111 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from daband import image_worker
 from daband.arguments import whole
 from daband.arrays import AnyArray, IntArray
 from daband.domains.registry import cache_directory
 from daband.errors import DataError, InvalidInput
-from daband.image_layout import imagenet_normalise
-from daband.image_worker import decode
+from daband.image_layout import decode, imagenet_normalise
 
-__all__ = ["Decoders", "Framing", "ImageStore", "decode_image", "imagenet_normalise", "shared_decoders"]
+__all__ = ["Framing", "ImageStore", "decode_image", "imagenet_normalise"]
 
-# The worker processes that decode images: started when first needed, ended with their owner.
-
-
-_CHUNK = 16
-_SCRIPT = Path(image_worker.__file__)
-
-
-class Decoders:
-    """``workers`` processes, each decoding a few images at a time into the cache file."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._one_at_a_time = threading.Lock()  # a worker's pipe has room for one question
-        self._processes: list[subprocess.Popen[str]] = []
-        weakref.finalize(self, _stop, self._processes)
-
-    def decode(self, tasks: Sequence[tuple[int, str]], cache: Path, resize: int, crop: int) -> list[tuple[int, str]]:
-        """Decode ``(position, path)`` tasks into the cache; return ``(position, reason)`` for those that failed."""
-        chunks: queue.SimpleQueue[Sequence[tuple[int, str]]] = queue.SimpleQueue()
-        for start in range(0, len(tasks), _CHUNK):
-            chunks.put(tasks[start : start + _CHUNK])
-
-        def feed(process: subprocess.Popen[str]) -> list[tuple[int, str]]:
-            failed: list[tuple[int, str]] = []
-            while True:
-                try:
-                    chunk = chunks.get_nowait()
-                except queue.Empty:
-                    return failed
-                failed += _ask(process, {"cache": str(cache), "resize": resize, "crop": crop, "items": chunk})
-
-        with self._one_at_a_time:
-            while len(self._processes) < min(self._workers, chunks.qsize()):
-                self._processes.append(_start())
-            with ThreadPoolExecutor(len(self._processes)) as pool:
-                failed = [failure for part in pool.map(feed, self._processes) for failure in part]
-        return sorted(failed)
-
-
-_POOLS: weakref.WeakValueDictionary[int, Decoders] = weakref.WeakValueDictionary()
-
-
-def shared_decoders(workers: int) -> Decoders:
-    """One set of processes for all stores that ask for so many: a pair has three stores, and cores do not triple."""
-    pool = _POOLS.get(workers)
-    if pool is None:
-        pool = _POOLS[workers] = Decoders(workers)
-    return pool
-
-
-def _start() -> subprocess.Popen[str]:
-    # -P keeps the script's folder, whose files have names of their own, off the import path.
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and our own file
-        [sys.executable, "-P", str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-    )
-
-
-def _ask(process: subprocess.Popen[str], task: dict[str, object]) -> list[tuple[int, str]]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(json.dumps(task) + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-    except BrokenPipeError:
-        answer = ""
-    if not answer:
-        raise DataError(f"a process that decodes images ended with status {process.wait()}; run again with workers=1")
-    return [(int(position), str(reason)) for position, reason in json.loads(answer)]
-
-
-def _stop(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        for stream in (process.stdin, process.stdout):
-            assert stream is not None
-            with contextlib.suppress(OSError):
-                stream.close()  # the worker ends with its input
-    for process in processes:
-        process.wait()
-
-
-_FEW = 8  # so few images are decoded here: waking the workers costs more
-
-
-def decode_image(source: Any, name: Path | None = None) -> AnyArray:
-    """An image file (or an open stream of one) as (H, W, 3) of uint8; a damaged one is an error that names it."""
-    where = source if name is None else name
-    try:
-        return decode(source)
-    except ImportError:
-        raise DataError(f"{where} cannot be read without Pillow: pip install pillow") from None
-    except FileNotFoundError:
-        raise DataError(f"{where} is not there") from None
-    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
-        raise DataError(f"{where} is not an image or is damaged ({error}); replace it") from None
+_FEW = 8  # so few images are decoded in turn: starting threads costs more
 
 
 @dataclass(frozen=True)
@@ -145,6 +42,19 @@ class Framing:
     def shape(self) -> tuple[int, int, int]:
         """The shape of a context."""
         return (3, self.crop, self.crop)
+
+
+def decode_image(source: Any, name: Path | None = None, *, framing: Framing | None = None) -> AnyArray:
+    """An image file (or an open stream of one) as (H, W, 3) of uint8; a damaged one is an error that names it."""
+    where = source if name is None else name
+    try:
+        return decode(source) if framing is None else decode(source, framing.resize, framing.crop)
+    except ImportError:
+        raise DataError(f"{where} cannot be read without Pillow: pip install pillow") from None
+    except FileNotFoundError:
+        raise DataError(f"{where} is not there") from None
+    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, ... for damaged files
+        raise DataError(f"{where} is not an image or is damaged ({error}); replace it") from None
 
 
 class ImageStore:
@@ -168,7 +78,6 @@ class ImageStore:
         self._workers = workers or os.cpu_count() or 1
         self._shape = (len(paths), *framing.shape)
         self._cache = self._open_cache() if cache else None
-        self._decoders: Decoders | None = None
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -187,58 +96,36 @@ class ImageStore:
         """The images at these positions, (B, 3, H, W) of uint8."""
         indices = np.asarray(indices, dtype=np.int64)
         if self._cache is None:
-            return self._decode_here(indices)
+            images: AnyArray = np.empty((len(indices), *self.framing.shape), dtype=np.uint8)
+            self._decode(indices, images, np.arange(len(indices)))
+            return images
         wanted = np.unique(indices)
         missing = wanted[self._flags()[wanted] == 0]
+        mode: Any = "r+" if len(missing) else "r"
+        pixels = np.memmap(self._cache / "pixels", dtype=np.uint8, mode=mode, shape=self._shape)
         if len(missing):
-            self._fill(missing)
-        mapped = np.memmap(self._cache / "pixels", dtype=np.uint8, mode="r", shape=self._shape)
-        images: AnyArray = np.array(mapped[indices])
-        return images
+            self._decode(missing, pixels, missing)
+            flags = np.memmap(self._cache / "decoded", dtype=np.uint8, mode="r+", shape=(len(self),))
+            flags[missing] = 1  # only now: an interrupted run leaves images to decode, never half an image
+        return np.array(pixels[indices])
 
     def _flags(self) -> AnyArray:
         assert self._cache is not None
         return np.fromfile(self._cache / "decoded", dtype=np.uint8)
 
-    def _fill(self, missing: IntArray) -> None:
-        assert self._cache is not None
-        pixels = self._cache / "pixels"
-        if len(missing) <= _FEW:
-            decoded = self._decode_here(missing)
-            with open(pixels, "r+b", buffering=0) as file:
-                for position, image in zip(missing, decoded, strict=True):
-                    file.seek(int(position) * image.size)
-                    file.write(image.tobytes())
-        else:
-            if self._decoders is None:
-                self._decoders = shared_decoders(self._workers)
-            tasks = [(int(position), self._paths[position]) for position in missing]
-            failed = self._decoders.decode(tasks, pixels, self.framing.resize, self.framing.crop)
-            if failed:
-                position, reason = failed[0]
-                raise DataError(f"{self._paths[position]} is not an image or is damaged ({reason}); replace it")
-        flags = np.memmap(self._cache / "decoded", dtype=np.uint8, mode="r+", shape=(len(self),))
-        flags[missing] = 1  # only now: an interrupted run leaves images to decode, never half an image
+    def _decode(self, indices: IntArray, images: AnyArray, places: IntArray) -> None:
+        """Write the images at ``indices`` to these ``places`` of an array."""
 
-    def _decode_here(self, indices: IntArray) -> AnyArray:
-        images = np.empty((len(indices), *self.framing.shape), dtype=np.uint8)
-
-        def one(at: int) -> None:
+        def decode_one(at: int) -> None:
             path = Path(self._paths[indices[at]])
-            try:
-                images[at] = decode(path, self.framing.resize, self.framing.crop).transpose(2, 0, 1)
-            except ImportError:
-                raise DataError(f"{path} cannot be read without Pillow: pip install pillow") from None
-            except Exception as error:
-                raise DataError(f"{path} is not an image or is damaged ({error}); replace it") from None
+            images[places[at]] = decode_image(path, framing=self.framing).transpose(2, 0, 1)
 
         if len(indices) <= _FEW:
             for at in range(len(indices)):
-                one(at)
+                decode_one(at)
         else:
-            with ThreadPoolExecutor(self._workers) as pool:  # Pillow lets go of the interpreter lock while it decodes
-                list(pool.map(one, range(len(indices))))
-        return images
+            with ThreadPoolExecutor(self._workers) as pool:  # Pillow releases the interpreter lock while it decodes
+                list(pool.map(decode_one, range(len(indices))))
 
     def _open_cache(self) -> Path | None:
         root = cache_directory() / "images"
