@@ -192,7 +192,7 @@ class ConvolutionByProducts(torch.autograd.Function):
         cut = last.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
         columns = flat.shape[1] + (bias is not None)
         rows = last.new_empty(*cut.shape[:3], columns)
-        rows[..., : flat.shape[1]].unflatten(-1, cut.shape[3:]).copy_(cut)
+        rows[..., : flat.shape[1]].unflatten(-1, cut.shape[3:]).copy_(cut)  # type: ignore[no-untyped-call]
         rows[..., flat.shape[1] :].fill_(1.0)
         out = rows.view(-1, columns) @ (flat if bias is None else torch.cat([flat, bias[:, None]], dim=1)).T
         ctx.save_for_backward(rows.view(-1, columns), weight)
