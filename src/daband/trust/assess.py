@@ -12,7 +12,7 @@ from daband.arguments import finite, whole
 from daband.arrays import AnyArray, ArrayLike
 from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation import Scores, scores_of
+from daband.evaluation import Scores, in_domains, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
 from daband.trust.assessment import ArmAssessment, Assessment, requirement, verdict_of
@@ -131,12 +131,18 @@ def assess_each(
     _check_different(scores)
     stated = _stated_shift(shift, members[0])
     explanations = explanations_of(
-        members, source_contexts, target_contexts, shift=stated, rule=rule, reward_range=members[0].reward_range
+        members,
+        source_contexts,
+        target_contexts,
+        shift=stated,
+        rule=rule,
+        reward_range=members[0].reward_range,
+        origin=scores.origin,
     )
     assessments = []
     for index in range(len(members)) if wanted is None else wanted:
         _check_rewarded(scores.of([index]))
-        gap, outside = _shift_and_support(members[index], source_contexts, target_contexts)
+        gap, outside = _shift_and_support(members[index], source_contexts, target_contexts, scores.origin)
         estimate = estimate_target(scores, explanations, member=index, outside=outside)
         assessments.append(
             _write(
@@ -250,7 +256,9 @@ def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> 
     return assessed
 
 
-def _shift_and_support(policy: Policy, source: AnyArray, target: AnyArray) -> tuple[DomainShift, float]:
+def _shift_and_support(
+    policy: Policy, source: AnyArray, target: AnyArray, origin: AnyArray | None
+) -> tuple[DomainShift, float]:
     raw = projected(source), projected(target)
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)
@@ -258,12 +266,15 @@ def _shift_and_support(policy: Policy, source: AnyArray, target: AnyArray) -> tu
         seen = raw
         if policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape))):
             # The user said that these numbers are in other units: what counts is where the policy sees them.
-            seen = projected(policy.transformed(source, "source")), projected(policy.transformed(target, "target"))
+            (transformed,) = in_domains(lambda rows, name: [policy.transformed(rows, name)], source, origin)
+            seen = projected(transformed), projected(policy.transformed(target, "target"))
         return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in seen))
-    latents = [
-        np.asarray(latent(rows[:_LATENTS], domain), np.float64).reshape(min(_LATENTS, len(rows)), -1)
-        for rows, domain in ((source, "source"), (target, "target"))
-    ]
+
+    def flat(rows: AnyArray, domain: str) -> list[AnyArray]:
+        return [np.asarray(latent(rows, domain), np.float64).reshape(len(rows), -1)]
+
+    first = None if origin is None else origin[:_LATENTS]
+    latents = [in_domains(flat, source[:_LATENTS], first)[0], flat(target[:_LATENTS], "target")[0]]
     after, after_p = classifier_two_sample(*(projected(rows) for rows in latents))
     return DomainShift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
 

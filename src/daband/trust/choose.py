@@ -226,7 +226,13 @@ def choose(
     )
     reward_range = trained[0].reward_range
     explanations = explanations_of(
-        trained, source_contexts, target_contexts, shift=pair.shift, rule="greedy", reward_range=reward_range
+        trained,
+        source_contexts,
+        target_contexts,
+        shift=pair.shift,
+        rule="greedy",
+        reward_range=reward_range,
+        origin=scores.origin,
     )
     estimates = [estimate_target(scores, explanations, member=index) for index in range(len(trained))]
     place, rule = _without_rewards(options, scores, estimates)
