@@ -21,7 +21,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.output import say
-from daband.domains import Columns, FilesRead, LoggedDomain, Pair, column_differences, from_table, read_files
+from daband.domains import (
+    PICTURE_SIDE,
+    Columns,
+    FilesRead,
+    LoggedDomain,
+    Pair,
+    column_differences,
+    from_table,
+    read_files,
+)
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
 
@@ -49,7 +58,7 @@ def _file_options(
     number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
     date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
     drop: Annotated[list[str] | None, _option("A column to leave out.")] = None,
-    side: Annotated[int, _option("Of pictures, pixels a side.")] = 64,
+    side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = PICTURE_SIDE,
     shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
     units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
     settings: Annotated[Path | None, _option("Where the choices go; by default daband.toml in --out.")] = None,
@@ -70,7 +79,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_files(**given: Any) -> None:
         files = {name: given.pop(name) for name in file_parameters}
-        named = {name: value for name, value in files.items() if value not in (None, [], 64)}
+        named = {name: value for name, value in files.items() if value not in (None, [], PICTURE_SIDE)}
         if not named:
             if given["name"] is None and own["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
@@ -131,6 +140,8 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         options[name] = str(Path(options[name]).expanduser().resolve())
     if all(Path(options[name]).is_dir() for name in ("source", "target")):
         say(console, f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
+        side = options["side"]
+        say(console, f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long.")
     else:
         options.pop("side", None)
         named = {name: value for name, value in options.items() if name not in ("shift", "units")}

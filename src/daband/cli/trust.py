@@ -79,17 +79,17 @@ def _assess_saved(console: Console, path: Path, name: str | None, required: floa
         raise InvalidInput(f"{path} is no saved policy; the data of a folder are known: leave --on and files out")
     experiment = load_experiment(name)
     policy = daband.load(path, device="cpu")
-    options = dict(experiment.pair_options)
+    options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as it learned to
         options["transform"] = policy.table
     with warnings_on(console), console.status("Scoring contexts of both domains ..."):
         pair = load(experiment.pairs()[0], **options)
         if pair.source_test is None:
             raise InvalidInput(f"{name} keeps no rounds of the source apart (source_test), which assess needs")
-        found = daband.assess(
+        assessment = daband.assess(
             [policy], source=pair.source_test, target=pair.target, required=required, arm_names=pair.class_names
         )
-    say(console, str(found))
+    say(console, str(assessment))
 
 
 def assessed_line(run: AssessedRun) -> str:
@@ -273,7 +273,11 @@ def choose_command(
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
             say(console, f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
         if choice.questions is not None:
-            say(console, f"Fill in the last column of {choice.questions}, and call this again: the rewards decide.")
+            say(
+                console,
+                f"Fill in the column reward of {choice.questions} (up to 25 rows at a time, {budget - choice.rewards} "
+                "to go), and call this again: the rewards decide.",
+            )
         elif not choice.rewards:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
             tell = "could change that" if choice.assessment.verdict == "do not" else "confirm it"
