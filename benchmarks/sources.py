@@ -160,10 +160,14 @@ def task(path: str, family: str, target: str, method: str, seed: int) -> list[di
         return [{**record, **_bound(pair, seed), "seconds": time.perf_counter() - begun}]
 
     def value(weights: dict[str, float] | None) -> float:
-        return daband.evaluate(_train(pair, kind, seed, weights), pair.target_test).value
+        policy = _train(pair, kind, seed, weights)
+        if kind == "daband":
+            record["recipe_hash"] = policy.recipe.fingerprint()
+        return daband.evaluate(policy, pair.target_test).value
 
     if len(pair.domains.sources) == 1:
-        return [{**record, "value": value(None), "seconds": time.perf_counter() - begun}]
+        record["value"] = value(None)
+        return [{**record, "seconds": time.perf_counter() - begun}]
     like = daband.LinUCB.for_pair(pair, seed=seed)
     measured = measured_source_weights(pair.source, pair.target, like=like, seed=seed)
     weights, even = measured.weights, dict.fromkeys(pair.domains.sources, 1.0)

@@ -49,7 +49,7 @@ def trust_page(record: Record, development: Record) -> str:
         *_assessed(record),
         *_asked_for(record),
         "",
-        f"## Today's code, on the development half (policies of commit {development['commit']})",
+        f"## The development half, policies of commit {development['commit']}",
         "",
         paragraph(
             f"{_sizes(development)}. {_left_out(development)} {development.get('note', '')} Two numbers were fitted on",

@@ -3,9 +3,7 @@
 from daband.evaluation.bound import (
     BoundTerms,
     LiveBound,
-    best_joint_error,
     discriminator_divergence,
-    hypothesis_divergence,
     observable_bound,
 )
 from daband.evaluation.collapse import CollapseWarning, CollapseWatch
@@ -18,7 +16,7 @@ from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evalu
 
 __all__ = [
     "CRITERIA", "ESTIMATORS", "BoundTerms", "CollapseWarning", "CollapseWatch", "Evaluation", "LiveBound",
-    "LogEstimate", "MeanEstimate", "Paired", "Scores", "SourceHistory", "best_arms", "best_joint_error",
+    "LogEstimate", "MeanEstimate", "Paired", "Scores", "SourceHistory", "best_arms",
     "compare_estimators", "compare_paired", "count_arms", "criteria", "discriminator_divergence", "evaluate",
-    "evaluate_log", "holm", "hypothesis_divergence", "normal_interval", "observable_bound", "scores_of",
+    "evaluate_log", "holm", "normal_interval", "observable_bound", "scores_of",
 ]  # fmt: skip

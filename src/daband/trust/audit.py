@@ -28,6 +28,7 @@ from daband.errors import DataError, InvalidInput
 from daband.files import checked_path, locked, make_folder, read_json, write_text
 from daband.policies import Policy
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
+from daband.trust.estimate import shift_to_mean
 
 __all__ = [
     "Ask", "Audit", "AuditFolder", "ContextReader", "answer_audit", "audit", "certainty", "decisions", "predictions",
@@ -293,7 +294,7 @@ def predictions(own: FloatArray, assessment: Any, n: int, low: float, high: floa
     if given is None and not hasattr(assessment, "value"):
         given = assessment
     if given is None:
-        return _moved(own, (finite("assessment.value", assessment.value) - low) / (high - low))
+        return shift_to_mean(own, (finite("assessment.value", assessment.value) - low) / (high - low))
     predicted = as_numpy(given, "assessment").astype(np.float64)
     if predicted.shape != (n,) or not np.isfinite(predicted).all():
         raise InvalidInput(
@@ -301,22 +302,6 @@ def predictions(own: FloatArray, assessment: Any, n: int, low: float, high: floa
         )
     unit: FloatArray = np.clip((predicted - low) / (high - low), 0.0, 1.0)
     return unit
-
-
-def _moved(predicted: FloatArray, mean: float) -> FloatArray:
-    """Predictions moved by one number on the scale of log odds, so that their mean is ``mean``."""
-    inside = np.clip(predicted, 0.001, 0.999)
-    odds = np.log(inside / (1.0 - inside))
-    wanted = min(max(mean, 0.001), 0.999)
-    below, above = -20.0, 20.0
-    for _ in range(60):
-        middle = (below + above) / 2.0
-        if (1.0 / (1.0 + np.exp(-(odds + middle)))).mean() < wanted:
-            below = middle
-        else:
-            above = middle
-    moved: FloatArray = 1.0 / (1.0 + np.exp(-(odds + below)))
-    return moved
 
 
 Ask = Callable[[AnyArray, IntArray], ArrayLike]

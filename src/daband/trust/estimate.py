@@ -29,7 +29,7 @@ from daband.arrays import FloatArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-__all__ = ["ALONE", "MISSED", "Estimate", "estimate_target"]
+__all__ = ["ALONE", "MISSED", "Estimate", "estimate_target", "shift_to_mean"]
 
 ALONE, MISSED = 1.4, 0.55
 _NORMAL_95 = 1.645
@@ -126,7 +126,7 @@ def estimate_target(
         source_agreement=float(np.mean(source_agreements)) if source_agreements else 1.0,
         disagreement=disagreement,
         apart=apart,
-        by_context=_with_mean(np.mean(tables, axis=0), value),
+        by_context=shift_to_mean(np.mean(tables, axis=0), value),
         expected_source=expected_source,
         expected_target=expected_target,
         source_error=error,
@@ -172,16 +172,17 @@ def _most_different(explanations: Sequence[Explanation]) -> tuple[float, tuple[s
     return most, names
 
 
-def _with_mean(predicted: FloatArray, mean: float) -> FloatArray:
-    """Predictions (L,) in [0, 1], moved on the scale of log odds until they have this mean."""
-    inner = np.clip(predicted, 0.02, 0.98)
-    odds = np.log(inner) - np.log1p(-inner)
+def shift_to_mean(predicted: FloatArray, mean: float) -> FloatArray:
+    """Predictions (L,) in [0, 1], shifted by one number on the scale of log odds so that they have this mean."""
+    inside = np.clip(predicted, 0.001, 0.999)
+    odds = np.log(inside / (1.0 - inside))
+    wanted = min(max(mean, 0.001), 0.999)
     below, above = -20.0, 20.0
-    for _ in range(50):
+    for _ in range(60):
         middle = 0.5 * (below + above)
-        if float((1.0 / (1.0 + np.exp(-odds - middle))).mean()) < mean:
+        if float((1.0 / (1.0 + np.exp(-odds - middle))).mean()) < wanted:
             below = middle
         else:
             above = middle
-    moved: FloatArray = 1.0 / (1.0 + np.exp(-odds - 0.5 * (below + above)))
-    return moved
+    shifted: FloatArray = 1.0 / (1.0 + np.exp(-odds - below))
+    return shifted
