@@ -193,7 +193,7 @@ class TableTransform:
                 if not np.isnan(values).all():
                     columns[place] = replace(column, median=float(np.nanmedian(values)))
             start += len(column.features)
-        return TableTransform(tuple(columns))
+        return replace(self, columns=tuple(columns))
 
     @property
     def feature_names(self) -> tuple[str, ...]:

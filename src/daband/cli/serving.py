@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from daband.cli.output import say
 from daband.errors import DataError, InvalidInput
@@ -41,7 +40,6 @@ def export_command(
     from daband.experiments import policy_folder
     from daband.serving import export, load_deployed
 
-    console = Console()
     place = policy_folder(folder)
     pair = None
     if data:
@@ -62,16 +60,16 @@ def export_command(
         least_rounds=least_rounds,
     )
     deployed = load_deployed(file)
-    say(console, f"{deployed!r}")
+    say(f"{deployed!r}")
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
-    say(console, f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
+    say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
     if deployed.columns is not None:
-        say(console, f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
+        say(f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
     exploration = deployed.frozen.exploration
     if exploration.rule != "thompson" and not exploration.epsilon:
         tries = {"ucb": "It tries uncertain arms (ucb), the same one for the same row"}.get(exploration.rule)
         tell = "with --epsilon 0.1 its log can tell what other arms would have paid."
-        say(console, f"{tries or 'It does not explore'}: {tell}")
+        say(f"{tries or 'It does not explore'}: {tell}")
 
 
 _SHOWN = 5
@@ -107,7 +105,6 @@ def decide_command(
     from daband.domains import read_table
     from daband.serving import load_deployed
 
-    console = Console()
     deployed = load_deployed(file)
     contexts: Any
     if rows.is_dir():
@@ -144,24 +141,24 @@ def decide_command(
     )
     if out is None:
         for number, (name, propensity) in enumerate(decided.select("arm", "propensity").head(_SHOWN).iter_rows()):
-            say(console, f"row {number}: {name} (propensity {propensity:.3g})")
+            say(f"row {number}: {name} (propensity {propensity:.3g})")
         if len(decided) > _SHOWN:
-            say(console, f"... {len(decided):,} rows in all")
+            say(f"... {len(decided):,} rows in all")
     elif out.suffix.lower() == ".parquet":
         decided.write_parquet(out)
     else:
         decided.write_csv(out)
     texts = [warning.message for each in decision.warnings for warning in each]
     for text in list(dict.fromkeys(texts))[:_SHOWN]:
-        say(console, f"warning   {text} ({texts.count(text):,} rows)", style="yellow")
+        say(f"warning   {text} ({texts.count(text):,} rows)", style="yellow")
     if watched is not None:
-        say(console, f"{watched.report()!r}")
+        say(f"{watched.report()!r}")
     if out is None:
-        say(console, "Nothing is written: --out log.csv keeps the decisions, to fill in rewards and to learn.")
+        say("Nothing is written: --out log.csv keeps the decisions, to fill in rewards and to learn.")
         return
-    say(console, f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
+    say(f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
     if not rows.is_dir():
-        say(console, f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
+        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
 
 
 # ``daband serve``: decisions and rewards over HTTP, with a log that loses nothing.
@@ -228,8 +225,7 @@ def serve_command(
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes, rate=rate),
     )
-    console = Console()
-    say(console, f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
+    say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
     serve(
         file,
         log,
@@ -260,4 +256,4 @@ def export_events_command(
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     written = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
-    say(Console(), f"Written: {file} ({written:,} events)")
+    say(f"Written: {file} ({written:,} events)")
