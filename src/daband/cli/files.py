@@ -46,6 +46,10 @@ def _file_options(
     *,
     source: Annotated[str | None, _option("The old market: a CSV or Parquet file, or a folder of pictures.")] = None,
     target: Annotated[str | None, _option("The new one; its rewards or labels are not needed.")] = None,
+    domain: Annotated[
+        str | None,
+        _option("A column of the one table --source that names a row's market; --target is then its value."),
+    ] = None,
     label: Annotated[str | None, _option("The column that names the right arm.")] = None,
     arm: Annotated[str | None, _option("Of a log, the column that names the arm that was chosen.")] = None,
     reward: Annotated[str | None, _option("Of a log, the column of what it paid, in any unit.")] = None,
@@ -134,9 +138,10 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         if name == "settings" or not value:
             continue
         options[name] = _listed(value) if name in _LISTS else value
-    for name in ("source", "target"):
+    paths = ("source",) if options.get("domain") else ("source", "target")
+    for name in paths:
         options[name] = str(Path(options[name]).expanduser().resolve())
-    if all(Path(options[name]).is_dir() for name in ("source", "target")):
+    if all(Path(options[name]).is_dir() for name in paths):
         say(f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
         side = options["side"]
         say(f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long.")
