@@ -10,10 +10,10 @@ from daband.domains.contract import (
     RewardDomain,
     Rounds,
 )
-from daband.domains.datasets.files import FilesRead, read_files
+from daband.domains.datasets.files import PICTURE_SIDE, FilesRead, read_files
 from daband.domains.datasets.synthetic import SyntheticView
 from daband.domains.download import check_data, data_of, get_data, list_data
-from daband.domains.mixtures import join_pairs, mixed, restrict_pair
+from daband.domains.mixtures import join_pairs, mixed, origins, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import Columns, column_differences
@@ -36,12 +36,13 @@ from daband.domains.registry import PairEntry, cache_directory, data_directory, 
 from daband.table_transform import TableTransform
 
 __all__ = [
-    "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "Columns", "Contexts",
+    "PICTURE_SIDE", "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "Columns", "Contexts",
     "EvaluationDomain", "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair",
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
     "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",
     "from_callable", "from_datasets", "from_image_folder", "from_log", "from_table", "get_data",
-    "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "opened_log", "pair_names", "pairs",
+    "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "opened_log", "origins",
+    "pair_names", "pairs",
     "read_files", "read_footer", "read_frames", "read_table", "refuse_nulls", "register_pair", "resolve_columns",
     "restrict_pair",
 ]  # fmt: skip

@@ -68,8 +68,8 @@ class Assessment:
     >>> for policy in policies:
     ...     run = daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
 
-    >>> found = daband.assess(policies, source=pair.source_test, target=pair.target, required=0.9)
-    >>> found.required, len(found.per_arm) == pair.n_arms, found.sentence.endswith("required 0.900.")
+    >>> assessment = daband.assess(policies, source=pair.source_test, target=pair.target, required=0.9)
+    >>> assessment.required, len(assessment.per_arm) == pair.n_arms, assessment.sentence.endswith("required 0.900.")
     (0.9, True, True)
     """
 
@@ -164,12 +164,12 @@ class Assessment:
     def from_dict(cls, fields: Mapping[str, Any]) -> Assessment:
         """The assessment that ``as_dict`` was called on."""
         try:
-            known = dict(fields)
-            known["per_arm"] = [ArmAssessment(**arm) for arm in known["per_arm"]]
-            known["shift"] = DomainShift(**known["shift"])
-            low, high = known["reward_range"]
-            known["reward_range"] = (float(low), float(high))
-            return cls(**known)
+            values = dict(fields)
+            values["per_arm"] = [ArmAssessment(**arm) for arm in values["per_arm"]]
+            values["shift"] = DomainShift(**values["shift"])
+            low, high = values["reward_range"]
+            values["reward_range"] = (float(low), float(high))
+            return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"these are not the fields of an assessment: {error}") from None
 

@@ -80,22 +80,22 @@ def estimate_target(
         outside: the share of target contexts outside the source's support.
     """
     reward, weight = scores.reward[member], scores.weight[member]
-    chosen, there = scores.source_arm[member], scores.target_arm[member]
+    chosen, target_chosen = scores.source_arm[member], scores.target_arm[member]
     rounds = max(1.0, float(scores.effective_rounds()[member]))
     in_source = float(scores.source_value()[member])
     floor = 0.0 if scores.binary else float(np.clip(np.nan_to_num(np.nanmean(scores.arm_value)), 0.0, in_source))
-    rows, columns = np.arange(len(chosen)), np.arange(len(there))
+    rows, columns = np.arange(len(chosen)), np.arange(len(target_chosen))
     values, kept, best_constant, tables = {}, [], [], []
     agreements, source_agreements = [], []
     for one in explanations:
         offset, slope = _calibrated(one.source_mean[rows, chosen], reward, weight)
         table = np.clip(offset + slope * np.clip(one.target_mean, -0.5, 1.5), 0.0, 1.0)
-        tables.append(table[columns, there])
+        tables.append(table[columns, target_chosen])
         values[one.name] = float(tables[-1].mean())
         best_constant.append(float(_arm_values(scores, one, slope).max()))
         if not one.expert and np.array_equal(one.target_mean, scores.target_mean[member]):
             continue  # the policy agrees with itself whether it is right or not
-        before, after = float((one.source_arm == chosen).mean()), float((one.target_arm == there).mean())
+        before, after = float((one.source_arm == chosen).mean()), float((one.target_arm == target_chosen).mean())
         agreements.append(after)
         source_agreements.append(before)
         kept.append(min(1.0, after / max(before, _FEWEST_AGREEMENTS)))
@@ -110,7 +110,7 @@ def estimate_target(
     low = float(np.clip(low, 0.0, value))
     others = float(np.mean(agreements)) if agreements else 1.0
     disagreement, apart = _most_different(explanations)
-    known = np.nan_to_num(np.nanmax(scores.arm_value), nan=0.0)
+    best_in_source = np.nan_to_num(np.nanmax(scores.arm_value), nan=0.0)
     expected_source, expected_target = (
         np.mean([np.bincount(arms, minlength=scores.n_arms) / len(arms) for arms in side], axis=0)
         for side in ([one.source_arm for one in explanations], [one.target_arm for one in explanations])
@@ -120,7 +120,7 @@ def estimate_target(
         low=low,
         accuracy=value if scores.binary else others,
         accuracy_low=low if scores.binary else max(0.0, 2.0 * others - 1.0),
-        constant=float(np.clip(max(float(np.mean(best_constant)), float(known)), 0.0, 1.0)),
+        constant=float(np.clip(max(float(np.mean(best_constant)), float(best_in_source)), 0.0, 1.0)),
         by_explanation=values,
         agreement=others,
         source_agreement=float(np.mean(source_agreements)) if source_agreements else 1.0,
@@ -147,8 +147,8 @@ def _calibrated(predicted: FloatArray, reward: FloatArray, weight: FloatArray) -
 def _arm_values(scores: Scores, one: Explanation, slope: float) -> FloatArray:
     """What every arm pays in the target by an explanation, (K,): as in the source, and what predictions change by."""
     before, after = (np.clip(mean, -0.5, 1.5).mean(axis=0) for mean in (one.source_mean, one.target_mean))
-    known = np.where(np.isnan(scores.arm_value), before, scores.arm_value)
-    values: FloatArray = np.clip(known + slope * (after - before), 0.0, 1.0)
+    in_source = np.where(np.isnan(scores.arm_value), before, scores.arm_value)
+    values: FloatArray = np.clip(in_source + slope * (after - before), 0.0, 1.0)
     return values
 
 

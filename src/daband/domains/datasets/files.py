@@ -7,6 +7,7 @@ old.csv --target new.csv ...`` writes such a file.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from daband.arguments import RewardRange
 from daband.domains.contract import About, Pair
-from daband.domains.readers.columns import Columns, ColumnType, infer_columns
+from daband.domains.readers.columns import Columns, ColumnType, column_differences, infer_columns
 from daband.domains.readers.image_folder import from_image_folder
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import register_pair
@@ -27,8 +28,10 @@ from daband.table_transform import CategoricalColumn, DateColumn, TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["FilesRead", "read_files"]
+__all__ = ["PICTURE_SIDE", "FilesRead", "read_files"]
 
+PICTURE_SIDE = 32
+"""Pixels a side of a user's pictures: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU."""
 _READ_WHOLE = 1 << 28  # bytes; of a larger file, size and time stand for its content
 
 
@@ -46,6 +49,7 @@ def read_files(
     *,
     source: str,
     target: str,
+    domain: str = "",
     label: str | None = None,
     arm: str | None = None,
     reward: str | None = None,
@@ -56,11 +60,23 @@ def read_files(
     date: Sequence[str] = (),
     drop: Sequence[str] = (),
 ) -> FilesRead:
-    """The tables at these paths, and what their columns are; a single column may be given by its name."""
+    """The tables at these paths, and what their columns are; a single column may be given by its name.
+
+    With ``domain``, a column of the one table at ``source``, the target is the rows whose value ``target`` names.
+    """
     id, category, number, date, drop = (  # noqa: A001
         (names,) if isinstance(names, str) else names for names in (id, category, number, date, drop)
     )
-    old, new = read_table(_existing(source, "source")), read_table(_existing(target, "target"))
+    old = read_table(_existing(source, "source"))
+    if domain:
+        if domain not in old.columns:
+            raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
+        there = [str(value) in _targets(target) for value in old[domain].to_list()]
+        drop, new, old = (*drop, domain), old.filter(there), old.filter([not one for one in there])
+        if not len(old) or not len(new):
+            raise InvalidInput(f"column {domain!r} must have {target!r}, the target, and another value, a source")
+    else:
+        new = read_table(_existing(target, "target"))
     columns, types = infer_columns(
         old,
         new,
@@ -77,11 +93,16 @@ def read_files(
     return FilesRead(old, new, columns, types)
 
 
+def _targets(target: str) -> list[str]:
+    return [name.strip() for name in target.split(",")]
+
+
 def _resolved(options: dict[str, Any]) -> dict[str, Any]:
     """The options with absolute paths and a digest of the files: a run is never mixed with one of other data."""
     if options.get("tiny") or "source" not in options or "target" not in options:
         return options
-    paths = {side: _existing(options[side], side).resolve() for side in ("source", "target")}
+    sides = ("source",) if options.get("domain") else ("source", "target")
+    paths = {side: _existing(options[side], side).resolve() for side in sides}
     return {**options, **{side: str(path) for side, path in paths.items()}, "digest": _digest(*paths.values())}
 
 
@@ -97,6 +118,7 @@ def _files(
     tiny: bool = False,
     source: str = "",
     target: str = "",
+    domain: str = "",
     label: str | None = None,
     arm: str | None = None,
     reward: str | None = None,
@@ -106,7 +128,7 @@ def _files(
     number: Sequence[str] = (),
     date: Sequence[str] = (),
     drop: Sequence[str] = (),
-    side: int = 64,
+    side: int = PICTURE_SIDE,
     shift: ShiftLike = None,
     units: Sequence[str] | None = None,
     reward_range: RewardRange | None = None,
@@ -122,6 +144,8 @@ def _files(
         tiny: 300 + 300 made-up rows instead.
         source: the path of a table, or of a folder.
         target: the same, of the target. Where it has the label's column, half of its rows are for the evaluator.
+        domain: a column of the table ``source`` that names the domain of a row; ``target`` is then the value, or the
+            values separated by commas, that are targets, and every other value is a source of its own.
         label: the column that names the right arm; or
         arm: the column that names the arm that was chosen,
         reward: what it paid,
@@ -131,7 +155,7 @@ def _files(
         number: columns to read as numbers.
         date: columns to read as dates.
         drop: columns to leave out.
-        side: of pictures, pixels a side.
+        side: of pictures, pixels a side; training takes as much longer as there are more pixels.
         shift: what may differ between the domains; see ``daband.shift``.
         units: the columns in other units in the target.
         reward_range: the smallest and largest reward, or "auto".
@@ -148,23 +172,31 @@ def _files(
         return from_table(source=old, target=new, columns=columns, shift=shift, name="files", **common)
     if not source or not target:
         raise InvalidInput("the pair 'files' needs source and target: --source old.csv --target new.csv")
-    paths = _existing(source, "source"), _existing(target, "target")
+    paths = [_existing(source, "source"), *([] if domain else [_existing(target, "target")])]
     if digest and digest != _digest(*paths):
         raise DataError(
             f"{source} or {target} has changed since these settings were made; start anew with the new files"
         )
     if all(path.is_dir() for path in paths):
+        if domain:
+            raise InvalidInput("--domain names a column of a table, and the source is a folder")
         if label or arm:
             raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
         pair = from_image_folder(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
     else:
         named = {"label": label, "arm": arm, "reward": reward, "propensity": propensity}
         settled = {"id": id, "category": category, "number": number, "date": date, "drop": drop}
-        read = read_files(source=source, target=target, **named, **settled)  # type: ignore[arg-type]
+        read = read_files(source=source, target=target, domain=domain, **named, **settled)  # type: ignore[arg-type]
+        if not digest:  # the command line, which resolves its settings, has shown them
+            for line in column_differences(read.source, read.target, read.types, units=units or ()):
+                warnings.warn(line, stacklevel=4)
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
         pair = from_table(
-            source=read.source,
-            target=read.target,
+            **(
+                {"source": read_table(paths[0]), "domain": domain, "targets": _targets(target)}
+                if domain
+                else {"source": read.source, "target": read.target}
+            ),
             columns=columns,
             shift=shift,
             units=units,
@@ -173,7 +205,8 @@ def _files(
             name="files",
             **common,
         )
-    return replace(pair, about=About(summary=f"{paths[0].name} to {paths[1].name}", licence="the user's own"))
+    new_name = f"{domain} {target}" if domain else paths[1].name
+    return replace(pair, about=About(summary=f"{paths[0].name} to {new_name}", licence="the user's own"))
 
 
 def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
