@@ -43,7 +43,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "audit": (audit_page, ("audit",)),
     "baselines": (baselines, ("baselines",)),
     "bound": (bound, ("attribution",)),
-    "choose": (rewards_page, ("trust", "trust-development")),
+    "choose": (rewards_page, ("trust",)),
     "digit": (digit, ("attribution", "linear-readings", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
@@ -57,7 +57,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, ("trust", "trust-development")),
+    "tables": (tables_page, ("trust",)),
     "trust": (trust_page, ("trust", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""

@@ -551,6 +551,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--commit", default="")
     parser.add_argument("--machine", default="")
+    parser.add_argument("--note", default="", help="what the page says of the record")
     parser.add_argument("--fit", type=Path)
     given = parser.parse_args()
     if given.export:
@@ -567,6 +568,7 @@ def main() -> None:
             "half": given.half,
             "commit": given.commit,
             "machine": given.machine,
+            "note": given.note,
             **summary(records),
             "runs": records,
         }

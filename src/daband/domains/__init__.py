@@ -10,7 +10,7 @@ from daband.domains.contract import (
     RewardDomain,
     Rounds,
 )
-from daband.domains.datasets.files import FilesRead, read_files
+from daband.domains.datasets.files import PICTURE_SIDE, FilesRead, read_files
 from daband.domains.datasets.synthetic import SyntheticView
 from daband.domains.download import check_data, data_of, get_data, list_data
 from daband.domains.mixtures import join_pairs, mixed, origins, restrict_pair
@@ -36,7 +36,7 @@ from daband.domains.registry import PairEntry, cache_directory, data_directory, 
 from daband.table_transform import TableTransform
 
 __all__ = [
-    "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "Columns", "Contexts",
+    "PICTURE_SIDE", "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "Columns", "Contexts",
     "EvaluationDomain", "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair",
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
     "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",

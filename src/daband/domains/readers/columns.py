@@ -26,8 +26,8 @@ class Columns:
     hold dates and become their parts. What arms pay is given in one of three ways: ``label`` (the arm named by this
     column pays 1, every other 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward``
     and ``propensity`` (without which ``from_table`` estimates propensities). A log may have ``label`` or ``rewards``
-    besides: the target's test uses them. ``id`` names rows for people, in the questions of an audit. None of these
-    columns may be a context.
+    besides: the target's test uses them. ``id`` names rows for people, in the questions of an audit, and may stand in
+    rows to decide on. None of these columns may be a context.
     """
 
     context: tuple[str, ...]
@@ -108,7 +108,8 @@ def infer_columns(
     """
     if (label is None) == (arm is None):
         raise InvalidInput(
-            "name either the label's column (which arm is right), or the arm's and the reward's columns of a log"
+            "name either the label's column (label: which arm is right), or the arm's and the reward's columns of a "
+            f"log (arm and reward); the source has {', '.join(source.columns)}"
         )
     said = {
         **dict.fromkeys(drop, ("left out", "dropped, as you say")),
@@ -141,7 +142,7 @@ def infer_columns(
         arm=arm,
         reward=reward,
         propensity=propensity,
-        id=tuple(ids),
+        id=tuple(ids) or tuple(one.name for one in types if one.why.startswith("an id")),
     ), types
 
 
@@ -193,7 +194,7 @@ def column_differences(
             if spread > 0 and other > 0 and (far or abs(math.log2(other / spread)) > _FAR):
                 lines.append(
                     f"{name}: its median is {here:.4g} in the source and {there:.4g} in the target, its spread "
-                    f"{spread:.3g} and {other:.3g}. Another unit? Say so: --units {name}"
+                    f"{spread:.3g} and {other:.3g}. Another unit? Say so: --units {name}, units=[{name!r}] in Python"
                 )
         if column.role == "category":
             known = set(category_texts(source, name))
