@@ -5,7 +5,7 @@ what a ridge regression on the rounds of all other sources predicts. Where the l
 skill is noise of size ``1 / sqrt(n)``, whatever the others have learned; in rounds of another data set it is small. So
 the source of the least skill is left out while its skill is below ``_LEAST`` of the median of the others: a bad source
 is found as long as most are good. Two sources have no majority: one of them is left out where neither the other one nor
-its own earlier rounds predict its rewards.
+its own earlier rounds predict its rewards, while the other one's do.
 
 All others are pooled, also those that look unlike the target: they are left out where no source says anything of
 another alone. Where some rewards of the target are known, other sources are taken where these are clearly more likely
@@ -35,11 +35,13 @@ _MOST, _MOST_BYTES = 2000, 1 << 28
 """Rounds of each source that are played at most, and what the contexts of all may take as double numbers."""
 _MOST_NEIGHBOURS = 500
 """Contexts of each domain among which nearest neighbours are looked for."""
-_LEAST = 0.4
-"""The part of the others' median skill that a source must have. Set on the development targets of the record."""
+_LEAST, _LEAST_CLEAR = 0.4, 0.2
+"""The part of the others' median skill that a source must have, also where its skill is clearly above 0. Set on the
+development targets of the record."""
 _UNLIKE = 0.15
 """The part of the largest similarity below which a source is left out where none says anything of another."""
-_SIGNIFICANT = 2.0
+_SIGNIFICANT, _CLEAR = 1.28, 3.0
+"""Deviations above 0 that a skill has by luck in 1 of 10 cases, and hardly ever."""
 _LOG_EVIDENCE = 3.0
 """How much more likely the target's rewards must be by other sources, that these are taken: 20 times."""
 
@@ -167,17 +169,21 @@ def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> 
     kept = dict(played)
     while True:
         skill |= {name: own.skill(_others(kept, name)) for name, own in kept.items()}
-        significant = {name: skill[name] * math.sqrt(len(own)) > _SIGNIFICANT for name, own in played.items()}
-        worst = min(kept, key=lambda name: skill[name])
-        usual = float(np.median([skill[name] for name in kept if name != worst]))
-        if len(kept) == 2 or not any(significant[name] for name in kept) or skill[worst] >= _LEAST * usual:
+        deviations = {name: skill[name] * math.sqrt(len(own)) for name, own in played.items()}
+        worst, *others = sorted(kept, key=lambda name: skill[name])
+        related = sum(deviations[name] for name in others) > _SIGNIFICANT * math.sqrt(len(others))
+        usual = float(np.median([skill[name] for name in others]))
+        least = (_LEAST_CLEAR if deviations[worst] > _CLEAR else _LEAST) * usual
+        if len(kept) == 2 or not related or skill[worst] >= least:
             break
         del kept[worst]
-    if len(played) == 2 or not any(significant.values()):
+    if len(played) == 2 or not (related or len(kept) < len(played)):
         halves = {name: (own[: len(own) // 2], own[len(own) // 2 :]) for name, own in played.items()}
         learned = {name: later.skill([earlier]) * math.sqrt(len(later)) for name, (earlier, later) in halves.items()}
-        sound = [name for name in played if significant[name] or learned[name] > _SIGNIFICANT] or list(played)
-        if not any(significant.values()):
+        sound = [name for name in played if max(deviations[name], learned[name]) > _SIGNIFICANT]
+        if not any(learned[name] > _SIGNIFICANT for name in sound):
+            sound = list(played)
+        if max(deviations.values()) <= _SIGNIFICANT:
             largest = max(similarity[name] for name in sound)
             sound = [name for name in sound if similarity[name] >= _UNLIKE * largest]
         return skill, sound
