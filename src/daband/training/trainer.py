@@ -480,7 +480,7 @@ def _bound_so_far(
     The bound is stated for rewards in [0, 1], so everything is converted from the user's units to that scale.
     """
     last = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
-    live = LiveBound(alpha=float(policy.settings().get("alpha", 0.0)), last_record=last)
+    live = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last)
     target = join_decisions([policy.decide(part, name or "target", rule="ucb") for name, part in unlabelled])
     low, high = policy.reward_range
     return live.add(
