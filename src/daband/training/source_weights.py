@@ -179,13 +179,17 @@ def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> 
         del kept[worst]
     if len(played) == 2 or not (related or len(kept) < len(played)):
         halves = {name: (own[: len(own) // 2], own[len(own) // 2 :]) for name, own in played.items()}
-        learned = {name: later.skill([earlier]) * math.sqrt(len(later)) for name, (earlier, later) in halves.items()}
-        sound = [name for name in played if max(deviations[name], learned[name]) > _SIGNIFICANT]
-        if not any(learned[name] > _SIGNIFICANT for name in sound):
+        learned = {name: later.skill([earlier]) for name, (earlier, later) in halves.items()}
+        largest, sound = max(learned.values()), []
+        for name, (_, later) in halves.items():
+            least = max(_SIGNIFICANT / math.sqrt(len(later)), _LEAST_CLEAR * largest)
+            if learned[name] > least or (deviations[name] > _SIGNIFICANT and skill[name] > _LEAST_CLEAR * largest):
+                sound.append(name)
+        if not any(learned[name] * math.sqrt(len(halves[name][1])) > _SIGNIFICANT for name in sound):
             sound = list(played)
         if max(deviations.values()) <= _SIGNIFICANT:
-            largest = max(similarity[name] for name in sound)
-            sound = [name for name in sound if similarity[name] >= _UNLIKE * largest]
+            nearest = max(similarity[name] for name in sound)
+            sound = [name for name in sound if similarity[name] >= _UNLIKE * nearest]
         return skill, sound
     return skill, list(kept)
 
