@@ -21,7 +21,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from daband.cli.output import say
-from daband.domains import Columns, FilesRead, LoggedDomain, Pair, column_differences, from_table, read_files
+from daband.domains import (
+    ColumnRoles,
+    Columns,
+    FilesRead,
+    LoggedDomain,
+    Pair,
+    column_differences,
+    from_table,
+    read_files,
+)
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
 
@@ -104,7 +113,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
 
 def table_as_log(console: Console, path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
     """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
-    read = read_files(source=path, target=path, **named)
+    read = read_files(path, path, ColumnRoles(**named))
     _show(console, read, {"source": path, "target": path, "shift": "covariate", "units": []})
     pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
@@ -133,8 +142,8 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         say(console, f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
     else:
         options.pop("side", None)
-        named = {name: value for name, value in options.items() if name not in ("shift", "units")}
-        read = read_files(**named)
+        roles = {name: value for name, value in options.items() if name not in ("source", "target", "shift", "units")}
+        read = read_files(options["source"], options["target"], ColumnRoles(**roles))
         _show(console, read, files)
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"

@@ -12,7 +12,7 @@ import numpy as np
 
 from daband.arguments import finite, whole
 from daband.arrays import ArrayLike, FloatArray, IntArray, one_blas_thread
-from daband.domains import Columns, Contexts, ParquetLog, TableTransform, opened_log
+from daband.domains import Columns, Contexts, ParquetLog, TableTransform, open_log
 from daband.errors import InvalidInput
 from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
 from daband.evaluation.intervals import (
@@ -177,9 +177,9 @@ def compare_estimators(
     files = LogFiles(columns, table, on_damaged, progress)
     where = "target" if target is not None else policy.domain if isinstance(policy, Policy) else "source"
     if _is_files(log):
-        opened = _opened(policy, log, files)
+        opened = _open_files(policy, log, files)
         if target is None and reward_model is None:
-            return _streamed(policy, opened, estimators, where, confidence, rule, seed, files)
+            return _estimate_streamed(policy, opened, estimators, where, confidence, rule, seed, files)
         _check_fits(opened, "target" if target is not None else "reward_model")
         log = opened
     elif (columns, table) != (None, None):
@@ -235,7 +235,7 @@ def _is_files(log: Any) -> bool:
     return isinstance(log, str | Path | ParquetLog)
 
 
-def _opened(policy: Probabilities, log: Any, files: LogFiles) -> ParquetLog:
+def _open_files(policy: Probabilities, log: Any, files: LogFiles) -> ParquetLog:
     if not isinstance(policy, Policy):
         if isinstance(log, ParquetLog) and files.columns is None and files.table is None:
             return log
@@ -243,16 +243,7 @@ def _opened(policy: Probabilities, log: Any, files: LogFiles) -> ParquetLog:
             "policy is a function, which does not tell the number of arms; give the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
-    return opened_log(
-        log,
-        n_arms=policy.n_arms,
-        context_shape=policy.context_shape,
-        shared=policy.arms == "shared",
-        columns=files.columns,
-        table=files.table,
-        own_table=policy.table,
-        on_damaged=files.on_damaged,
-    )
+    return open_log(log, policy, columns=files.columns, table=files.table, on_damaged=files.on_damaged)
 
 
 def _check_fits(log: ParquetLog, argument: str) -> None:
@@ -264,7 +255,7 @@ def _check_fits(log: ParquetLog, argument: str) -> None:
         )
 
 
-def _streamed(
+def _estimate_streamed(
     policy: Probabilities,
     log: ParquetLog,
     estimators: Sequence[str],

@@ -67,11 +67,11 @@ class LogStream:
 
     def sample(self, places: IntArray) -> AnyArray:
         """The contexts of the rows at these places, in order."""
-        found = []
+        rows = []
         for first, batch in self.batches():
-            own = places[(places >= first) & (places < first + len(batch.arms))] - first
-            found.append(batch.contexts[own])
-        return np.concatenate(found)
+            inside = places[(places >= first) & (places < first + len(batch.arms))] - first
+            rows.append(batch.contexts[inside])
+        return np.concatenate(rows)
 
     def _can_be_read(self, part: LogPart) -> bool:
         try:
@@ -148,16 +148,16 @@ class LogSums:
         ):
             self.bins[name] += np.bincount(places, values, len(THRESHOLDS) + 1)
         for place in np.unique(places):
-            own = np.flatnonzero(places == place)
-            row = own[weights[own].argmax()]
+            rows = np.flatnonzero(places == place)
+            row = rows[weights[rows].argmax()]
             if weights[row] > self.largest[place]:
                 self.largest[place], self.largest_row[place] = weights[row], first + row
 
     def estimate(self, estimator: str) -> tuple[MeanEstimate, WeightSums]:
         """The estimate, and the weights that it uses."""
         if estimator == "dm":
-            found = self.direct.estimate
-            return MeanEstimate(found.value, math.hypot(found.error, self.model_error)), self._even()
+            direct = self.direct.estimate
+            return MeanEstimate(direct.value, math.hypot(direct.error, self.model_error)), self._even()
         if estimator == "ips":
             return self.weighted.estimate, self.kept()
         if estimator == "snips":
@@ -184,8 +184,8 @@ class LogSums:
         value = self.weighted.mean / self.weight.mean
         apart = value - self.origin
         squares, first, second = self.reward_sums
-        spread = max(0.0, float(second - 2.0 * apart * first + apart**2 * squares))
-        error = math.sqrt(spread / (self.n - 1) / self.n) / self.weight.mean if self.n > 1 else math.inf
+        variation = max(0.0, float(second - 2.0 * apart * first + apart**2 * squares))
+        error = math.sqrt(variation / (self.n - 1) / self.n) / self.weight.mean if self.n > 1 else math.inf
         return MeanEstimate(value, error)
 
     def _switch(self) -> tuple[MeanEstimate, WeightSums]:
@@ -220,7 +220,7 @@ def sum_log(
 ) -> LogSums:
     """Pass over a log as often as these estimators need it."""
     log = stream.log
-    models = _fitted(stream, seed) if any(name in ("dm", "dr", "switch-dr") for name in estimators) else None
+    models = _fit_models(stream, seed) if any(name in ("dm", "dr", "switch-dr") for name in estimators) else None
     sums = LogSums(log.n_arms)
     for first, batch in stream.batches():
         if not sums.n:
@@ -260,16 +260,16 @@ class _FoldModels:
     def squared_influence(self, first: int, batch: LoggedRounds) -> float:
         """The sum of squared influences of rounds on the sum of ``direct``, once ``predict`` has seen the whole log."""
         features, folds = self._features(batch.contexts), fold_numbers(first, len(batch.arms), FOLDS, self._seed)
-        own = features[np.arange(len(folds)), batch.arms] if self._shared else features
+        played = features[np.arange(len(folds)), batch.arms] if self._shared else features
         heads = np.zeros(len(folds), np.int64) if self._shared else batch.arms
         influence = np.zeros(len(folds))
         for fold, (model, gradients) in enumerate(zip(self._models, self._gradients, strict=True)):
             fit = np.flatnonzero(folds != fold)
-            influence[fit] += model.influence_of(own[fit], heads[fit], batch.rewards[fit], gradients)
+            influence[fit] += model.influence_of(played[fit], heads[fit], batch.rewards[fit], gradients)
         return float(influence @ influence)
 
 
-def _fitted(stream: LogStream, seed: int) -> _FoldModels:
+def _fit_models(stream: LogStream, seed: int) -> _FoldModels:
     """The models, from one pass over the log; of long contexts, with another for their principal components."""
     log = stream.log
     check_rows(stream.n)
@@ -291,13 +291,13 @@ def _fitted(stream: LogStream, seed: int) -> _FoldModels:
     low, high = math.inf, -math.inf
     for first, batch in stream.batches():
         low, high = min(low, float(batch.rewards.min())), max(high, float(batch.rewards.max()))
-        own = features(batch.contexts)
+        played = features(batch.contexts)
         arms = batch.arms
         if log.shared:
-            own, arms = own[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
-        design = np.empty((len(own), wide), order="F")  # columns one after the other are summed fastest
+            played, arms = played[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
+        design = np.empty((len(played), wide), order="F")  # columns one after the other are summed fastest
         design[:, 0] = 1.0
-        np.subtract(own, centre, out=design[:, 1:])
+        np.subtract(played, centre, out=design[:, 1:])
         design[:, 1:] /= scale
         sums.add(design, fold_numbers(first, len(arms), FOLDS, seed) * heads + arms, batch.rewards)
     models = []

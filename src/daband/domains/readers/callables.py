@@ -54,7 +54,7 @@ class CallableContexts(Contexts):
         passes, places = np.divmod(rounds, self._length)
         positions = np.empty(len(rounds), dtype=np.int64)
         for number in np.unique(passes):
-            positions[passes == number] = _shuffled(self._length, seed, int(number))[places[passes == number]]
+            positions[passes == number] = _block_order(self._length, seed, int(number))[places[passes == number]]
         return positions
 
     def _draw_block(self, block: int) -> AnyArray:
@@ -178,7 +178,7 @@ def from_callable(
 
 
 @lru_cache(maxsize=8)
-def _shuffled(length: int, seed: int, pass_number: int) -> IntArray:
+def _block_order(length: int, seed: int, pass_number: int) -> IntArray:
     """Positions 0..length - 1, block by block: blocks in random order, and each of them."""
     n_blocks = -(-length // _BLOCK)
     generator = np.random.default_rng([seed, pass_number, n_blocks])

@@ -66,13 +66,13 @@ def from_datasets(
     >>> daband.domains.from_datasets(source=old, target=new).n_arms
     2
     """
-    x, y = _collected(source, "source")
-    x_target, y_target = _collected(target, "target", labels_needed=False)
-    test = None if target_test is None else _collected(target_test, "target_test")
+    x, y = _collect(source, "source")
+    x_target, y_target = _collect(target, "target", labels_needed=False)
+    test = None if target_test is None else _collect(target_test, "target_test")
     given = source_test is None or isinstance(source_test, Real)
     pair = from_arrays(
         source=(x, y),
-        source_test=source_test if given else _collected(source_test, "source_test"),
+        source_test=source_test if given else _collect(source_test, "source_test"),
         target=x_target,
         target_test=test,
         target_labelled=None if y_target is None else (x_target, y_target),
@@ -87,7 +87,7 @@ def from_datasets(
     return replace(pair, about=About(summary="datasets given by the user", licence="the user's own"))
 
 
-def _collected(dataset: Any, what: str, *, labels_needed: bool = True) -> tuple[AnyArray, IntArray | None]:
+def _collect(dataset: Any, what: str, *, labels_needed: bool = True) -> tuple[AnyArray, IntArray | None]:
     try:
         n = len(dataset)
     except TypeError:

@@ -16,7 +16,7 @@ import numpy as np
 
 from daband.arguments import RewardRange
 from daband.domains.contract import About, Pair
-from daband.domains.readers.columns import Columns, ColumnType, infer_columns
+from daband.domains.readers.columns import ColumnRoles, Columns, ColumnType, infer_columns
 from daband.domains.readers.image_folder import from_image_folder
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import register_pair
@@ -42,42 +42,13 @@ class FilesRead:
     types: list[ColumnType]
 
 
-def read_files(
-    *,
-    source: str,
-    target: str,
-    label: str | None = None,
-    arm: str | None = None,
-    reward: str | None = None,
-    propensity: str | None = None,
-    id: Sequence[str] = (),  # noqa: A002 - as the option is called
-    category: Sequence[str] = (),
-    number: Sequence[str] = (),
-    date: Sequence[str] = (),
-    drop: Sequence[str] = (),
-) -> FilesRead:
-    """The tables at these paths, and what their columns are; a single column may be given by its name."""
-    id, category, number, date, drop = (  # noqa: A001
-        (names,) if isinstance(names, str) else names for names in (id, category, number, date, drop)
-    )
+def read_files(source: str, target: str, roles: ColumnRoles) -> FilesRead:
+    """The tables at these paths, and what their columns are."""
     old, new = read_table(_existing(source, "source")), read_table(_existing(target, "target"))
-    columns, types = infer_columns(
-        old,
-        new,
-        label=label,
-        arm=arm,
-        reward=reward,
-        propensity=propensity,
-        ids=id,
-        categories=category,
-        numbers=number,
-        dates=date,
-        drop=drop,
-    )
-    return FilesRead(old, new, columns, types)
+    return FilesRead(old, new, *infer_columns(old, new, roles))
 
 
-def _resolved(options: dict[str, Any]) -> dict[str, Any]:
+def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
     """The options with absolute paths and a digest of the files: a run is never mixed with one of other data."""
     if options.get("tiny") or "source" not in options or "target" not in options:
         return options
@@ -90,7 +61,7 @@ def _resolved(options: dict[str, Any]) -> dict[str, Any]:
     about=About(
         summary="your own tables or folders of pictures, by their paths", licence="the user's own", citation=""
     ),
-    resolve=_resolved,
+    resolve=_resolve_paths,
 )
 def _files(
     *,
@@ -158,9 +129,7 @@ def _files(
             raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
         pair = from_image_folder(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
     else:
-        named = {"label": label, "arm": arm, "reward": reward, "propensity": propensity}
-        settled = {"id": id, "category": category, "number": number, "date": date, "drop": drop}
-        read = read_files(source=source, target=target, **named, **settled)  # type: ignore[arg-type]
+        read = read_files(source, target, ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop))
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
         pair = from_table(
             source=read.source,
@@ -188,10 +157,10 @@ def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
 
 
 def _existing(path: str, what: str) -> Path:
-    found = Path(path).expanduser()
-    if not found.exists():
+    place = Path(path).expanduser()
+    if not place.exists():
         raise DataError(f"{what}: {path} is not there")
-    return found
+    return place
 
 
 def _digest(*paths: Path) -> str:
