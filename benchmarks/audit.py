@@ -86,6 +86,7 @@ def simulated(path: Path, budget: int, simulations: int) -> dict[str, Any]:
     """Audits of one policy: how often the interval holds, and how wide it is beside Wilson's and others."""
     with np.load(path) as kept:
         mean, arm, paid = (kept[name][:MOST_CONTEXTS] for name in ("mean", "arm", "reward"))
+        recipe_hash = str(kept["recipe_hash"]) if "recipe_hash" in kept else None
     predicted = certainty(mean.astype(np.float64), arm)
     truth, n = float(paid.mean()), len(paid)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("anytime", *RIVALS)}
@@ -111,6 +112,7 @@ def simulated(path: Path, budget: int, simulations: int) -> dict[str, Any]:
     data, pair, method, episodes = described(path.stem)
     return {
         "data": data, "pair": pair, "method": method, "episodes": episodes, "budget": budget,
+        "recipe_hash": recipe_hash,
         "contexts": n, "accuracy": truth, "predicted": float(predicted.mean()),
         "coverage": holds["audit"], "coverage_domain": holds["domain"],
         "width": widths["audit"], "wilson_width": widths["Wilson, even draw"],
@@ -241,6 +243,8 @@ def train_one(policy: Any, pair: Any, marks: tuple[int, ...], stem: Path) -> Non
         episode = int(record["episode"]) + 1
         if episode in (mark or last for mark in marks):
             kept = predicted_of(policy, pair)
+            if policy.learns_by_gradients:
+                kept["recipe_hash"] = np.array(policy.recipe.fingerprint())
             np.savez_compressed(f"{stem}-{episode}.npz", **kept)
             print(f"{stem.name}-{episode}: {kept['reward'].mean():.3f}", flush=True)
 

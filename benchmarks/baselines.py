@@ -29,10 +29,12 @@ METHODS: dict[str, tuple[str, dict[str, str]]] = {
 _LENGTH = 64
 
 
-def value(pair: Any, method: str, seed: int, most: int) -> float:
-    """The value in the target after one pass of the source, of at most so many episodes."""
+def value(pair: Any, method: str, seed: int, most: int, hashes: set[str]) -> float:
+    """The value in the target after one pass of the source, of at most so many episodes; ``hashes`` gets its recipe."""
     name, settings = METHODS[method]
     policy = build_policy(name, pair, seed=seed, settings=settings, components=64)
+    if (recipe := getattr(policy, "recipe", None)) is not None:
+        hashes.add(recipe.fingerprint())
     episodes = min(max(1, pair.source.rounds_available // _LENGTH), most)
     daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, episode_length=_LENGTH)
     return float(daband.evaluate(policy, pair.target_test).value)
@@ -48,16 +50,17 @@ def main() -> None:
     parser.add_argument("--commit", default="")
     given = parser.parse_args()
     values: dict[str, dict[str, list[float]]] = {}
+    hashes: set[str] = set()
     for name in given.pairs:
         pair = daband.domains.load(name, **PAIRS.get(name, {}))
         values[name] = {}
         for method in given.methods:
             seeds = range(given.seeds)
-            values[name][method] = [value(pair, method, seed, given.episodes) for seed in seeds]
+            values[name][method] = [value(pair, method, seed, given.episodes, hashes) for seed in seeds]
             print(name, method, [round(one, 3) for one in values[name][method]], flush=True)
     record = {
-        "commit": given.commit, "seeds": given.seeds, "episodes": given.episodes, "values": values,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "commit": given.commit, "recipe_hash": sorted(hashes), "seeds": given.seeds, "episodes": given.episodes,
+        "values": values, "machine": f"{platform.machine()}, Python {platform.python_version()}",
     }  # fmt: skip
     if given.json is not None:
         given.json.write_text(json.dumps(record, indent=1) + "\n")

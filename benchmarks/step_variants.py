@@ -1,11 +1,12 @@
 """What a gradient step of the default for images costs, part by part and in other precisions, for one run and stacked.
 
-    python benchmarks/step_variants.py --runs 1,5 --steps 1024 --digit --json step-variants.json
+    python benchmarks/step_variants.py --runs 1,5 --steps 1024 --digit --before --table 8 --json step-variants.json
 
 Every variant takes the same steps on made-up images of DIGIT's shape: milliseconds a step, the kernels that a step
-launches, and the seconds that the 19,200 steps of a run would take. Ways of taking the step come first; with
-``--parts``, then, what each part of the recipe costs. ``--digit`` trains whole runs on DIGIT, as it is and as it was,
-one alone twice and five stacked: seconds without loading and evaluation, and accuracies.
+launches, and the seconds that the 19,200 steps of a run would take; of the step as it is also what it asks of the
+machine and the time of its kernels by kind. Ways of taking the step come first; with ``--parts``, then, what each part
+of the recipe costs. ``--digit`` trains whole runs on DIGIT, as it is and as it was, one alone twice and five stacked:
+seconds without loading and evaluation, and accuracies. ``--table`` times ``daband bench digit`` with so many jobs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import argparse
 import contextlib
 import json
 import platform
+import re
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peaks
 import torch
 from attribution import Variant, run_variant
 
@@ -100,12 +104,21 @@ WAYS: dict[str, tuple[Way, ...]] = {
     "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
 }
 """How the step is taken, other than what it computes; the last is how it was taken before version 0.4."""
+KINDS = {
+    "kernels of our own": r"^_(moments|pool|sums|back|affine_pool|patches|adam)$",
+    "convolutions and products": r"gemm|xmma|nvjet|gemv|splitK|cutlass|convolve",
+    "copies and other layouts": r"copy|tensorTransform|Cat|Memcpy|Memset|Fill",
+    "gathering": r"index|gather|scatter",
+    "sums": r"reduce|softmax",
+    "number by number": "",
+}
+"""Kinds of kernels by what their names contain; the first that fits."""
 
 
 def step_cost(
     changes: Mapping[str, Any], *, runs: int, steps: int, device: str, profiles: list[str] | None = None
-) -> dict[str, float]:
-    """Milliseconds and kernels of a step, with every term at work."""
+) -> dict[str, Any]:
+    """Milliseconds and kernels of a step, with every term at work; on a GPU also the time of its kernels by kind."""
     draw = np.random.default_rng(0)
     recipe = {**changes, "learning": {**changes.get("learning", {}), "gate_exponent": 0.0, "run_steps": 1}}
     policies = [
@@ -128,18 +141,41 @@ def step_cost(
         return time.perf_counter() - start
 
     seconds = min(elapsed() for _ in range(3))
-    kernels = 0
+    kernels, kinds = 0, dict.fromkeys(KINDS, 0.0)
     if device == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             take_steps(learners, 64, buffers)
         events = profile.key_averages()
         kernels = sum(event.count for event in events)
+        for event in events:
+            kind = next(kind for kind, names in KINDS.items() if re.search(names, event.key))
+            kinds[kind] += event.self_device_time_total / 64e3
         if profiles is not None:
             profiles.append(events.table(sort_by="cuda_time_total", row_limit=45, max_name_column_width=110))
-    return {"milliseconds": 1e3 * seconds / steps, "kernels": kernels / 64, "run_seconds": seconds / steps * FULL_RUN}
+    cost = {"milliseconds": 1e3 * seconds / steps, "kernels": kernels / 64, "run_seconds": seconds / steps * FULL_RUN}
+    if device == "cuda" and not changes:
+        for learner in learners:
+            learner.cuda_graph = False
+        demand = peaks.demand_of(lambda: take_steps(learners, 1, buffers))
+        return {**cost, "kernel_milliseconds": kinds, **demand}
+    return cost
 
 
-def whole_runs(commit: str, save: Callable[[list[dict[str, Any]]], None]) -> None:
+def whole_table(jobs: int, commit: str) -> dict[str, Any]:
+    """Seconds of ``daband bench digit``: every method of the table, five seeds, with loading and evaluation."""
+    from daband.experiments import bench, load_experiment  # needs pydantic
+
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        records = bench(load_experiment("digit").runs(), folder, jobs=jobs)
+        seconds = time.perf_counter() - began
+    accuracy: dict[str, list[float]] = {}
+    for record in records:
+        accuracy.setdefault(record["method"], []).append(record["target_accuracy"])
+    return {"seconds": seconds, "jobs": jobs, "target_accuracy": accuracy, **machine(commit)}
+
+
+def whole_runs(commit: str, *, before: bool, save: Callable[[list[dict[str, Any]]], None]) -> None:
     """The default on DIGIT: seconds of its training, and accuracies in the target."""
     pair = daband.domains.load("digit")
     default, rows = Variant("default"), []
@@ -151,6 +187,8 @@ def whole_runs(commit: str, save: Callable[[list[dict[str, Any]]], None]) -> Non
         ("as it was", BEFORE, (0,)),
         ("as it was", BEFORE, (0, 1, 2, 3, 4)),
     ):
+        if managers and not before:
+            continue
         with contextlib.ExitStack() as way:
             for manager in managers:
                 way.enter_context(manager())
@@ -185,9 +223,13 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help="also what each part of the recipe costs")
     parser.add_argument("--commit", default="")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--digit", action="store_true", help="also whole runs on DIGIT")
+    parser.add_argument("--digit", action="store_true", help="also whole runs on DIGIT, as it is")
+    parser.add_argument("--before", action="store_true", help="and as it was")
+    parser.add_argument("--table", type=int, default=0, help="also the whole table of DIGIT, with so many jobs")
     given = parser.parse_args()
     record: dict[str, Any] = {**machine(given.commit), "steps": given.steps, "rows": [], "digit": []}
+    if given.device == "cuda":
+        record["peaks"] = peaks.peaks(torch.device("cuda"))
     rows = record["rows"]
 
     def save(digit: list[dict[str, Any]] | None = None) -> None:
@@ -195,7 +237,7 @@ def main() -> None:
         if given.json:
             given.json.write_text(json.dumps(record, indent=1) + "\n")
 
-    for runs in map(int, given.runs.split(",")):
+    for runs in [int(part) for part in given.runs.split(",") if part]:
         work: list[tuple[str, Mapping[str, Any], tuple[Way, ...]]] = [
             (name, {}, managers) for name, managers in WAYS.items() if not given.ways or name in given.ways.split(";")
         ]
@@ -217,7 +259,11 @@ def main() -> None:
                 with given.profiles.open("a") as file:
                     file.write("\n".join([f"== {runs} x {name}", *profiles, ""]))
     if given.digit:
-        whole_runs(given.commit, save)
+        whole_runs(given.commit, before=given.before, save=save)
+    if given.table:
+        record["table"] = whole_table(given.table, given.commit)
+        print(f"the table: {record['table']}", flush=True)
+        save()
 
 
 if __name__ == "__main__":

@@ -213,7 +213,8 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     table = (test.read_expected(0, len(test)) - low) / span
     record: dict[str, Any] = {
         "data": path.stem.split("__")[0], "name": path.stem.split("__")[1], "seed": seed, "n_source": len(pair.source),
-        "n_arms": pair.n_arms, "constant": float(table.mean(axis=0).max()), "best": float(table.max(axis=1).mean()),
+        "n_arms": pair.n_arms, "recipe_hash": _recipe_hash(both, firsts),
+        "constant": float(table.mean(axis=0).max()), "best": float(table.max(axis=1).mean()),
         "values": {option.name: float(value) for option, value in zip(both, truth, strict=True)},
         "train_seconds": {
             option.name: float((out / f"{path.stem}__{seed}__{place}.seconds").read_text())
@@ -270,8 +271,15 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     record["chosen"] = options[kept[place]].name
     record["bought"] = _buy(scores, table[order], place, one_hot=pair.feedback == "one_hot")
     record["seconds"] = time.time() - start
-    (out / f"{path.stem}__{seed}.json").write_text(json.dumps(record))
+    unfinished = out / f"{path.stem}__{seed}.part"
+    unfinished.write_text(json.dumps(record))
+    unfinished.rename(out / f"{path.stem}__{seed}.json")  # a call that is ended leaves no half of a record
     return record
+
+
+def _recipe_hash(candidates: Sequence[Any], policies: Sequence[Any]) -> str:
+    """That of the default."""
+    return str(next(p.recipe.fingerprint() for c, p in zip(candidates, policies, strict=True) if c.name == "daband"))
 
 
 def _distinct(policies: Sequence[Any], pair: Any) -> list[int]:
@@ -355,7 +363,10 @@ def _attempt(what: str, *arguments: Any) -> str:
 
 
 def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, seconds: float, episodes: Any) -> None:
-    """Train every candidate in a job of its own, seed after seed, data set after data set; judge as soon as one can."""
+    """Train every candidate in a job of its own, seed after seed, data set after data set; judge as soon as one can.
+
+    What an earlier call left in ``out`` is not done again.
+    """
     until = time.time() + seconds
     training: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
     untrained: dict[tuple[Path, int], int] = {}
@@ -368,15 +379,24 @@ def run(paths: Sequence[Path], seeds: Sequence[int], out: Path, *, jobs: int, se
                 continue
             work = np.prod(pair.context_shape) + 500 * (option.method == "daband") + 500 * ("style" in option.name)
             for number, group in enumerate([tuple(seeds)] if image else [(seed,) for seed in seeds]):
+                for seed in group:
+                    untrained.setdefault((path, seed), 0)
+                if all((out / f"{path.stem}__{seed}__{place}.seconds").exists() for seed in group):
+                    continue
                 wide = not image and np.prod(pair.context_shape) > _WIDE  # the slowest: other seeds of these come last
                 rank = (number + len(seeds) * (wide and number > 0), not wide, path.stem, -float(work))
                 training.append((rank, ("train", path, group, place, out, episodes)))
                 for seed in group:
-                    untrained[path, seed] = untrained.get((path, seed), 0) + 1
+                    untrained[path, seed] += 1
     todo = [job for _, job in sorted(training, key=lambda one: one[0])]
     unjudged = {
-        (path, seed): second for path in paths for seed, second in zip(seeds, [*seeds[1:], *seeds], strict=False)
+        (path, seed): second
+        for path in paths
+        for seed, second in zip(seeds, [*seeds[1:], *seeds], strict=False)
+        if not (out / f"{path.stem}__{seed}.json").exists()
     }
+    for path, seed in [(p, s) for (p, s), second in unjudged.items() if not untrained[p, s] + untrained[p, second]]:
+        todo.insert(0, ("judge", path, seed, unjudged.pop((path, seed)), out))
     running: dict[Any, tuple[Any, ...]] = {}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         while todo or running:
@@ -404,8 +424,8 @@ def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float]:
     """``ALONE`` and ``MISSED`` of ``daband.trust.estimate``, every kind of data counting alike.
 
     ``ALONE``, to a tenth: the least mean error of policies that were assessed by readings of one method. ``MISSED``, to
-    a tenth: the least with which the bound is true for 97.5% of all policies and 95% of every kind of
-    data, for both ways of assessing. That is half of the misses that the promise allows: other data sets will differ.
+    a twentieth: the least with which the bound is true for 97.5% of all policies and 95% of every kind of data, for
+    both ways of assessing. That is half of the misses that the promise allows: other data sets will differ.
     """
     rows = [
         {**one, "data": record["data"], "alone": record["constants"][0]}
@@ -429,13 +449,14 @@ def fitted(records: Sequence[dict[str, Any]]) -> tuple[float, float]:
 
     alone = min((step / 10 for step in range(10, 21)), key=error)
     estimate = value(alone)
-    for tenth in range(21):
-        reach = np.minimum(estimate - tenth / 10 * (1.0 - estimate), column["least"]) * (1.0 - column["outside"])
+    for step in range(41):
+        lost = step / 20 * np.minimum(estimate, 1.0 - estimate)
+        reach = np.minimum(estimate - lost, column["least"]) * (1.0 - column["outside"])
         held = true >= reach - 1.645 * column["source_error"] - 1e-9
         overall = min(held[seeds].mean(), held[~seeds].mean())
         if overall >= 0.975 and min(held[group].mean() for group in groups) >= 0.95:
-            return alone, tenth / 10
-    return alone, 2.1
+            return alone, step / 20
+    return alone, 2.05
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -530,6 +551,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--commit", default="")
     parser.add_argument("--machine", default="")
+    parser.add_argument("--note", default="", help="what the page says of the record")
     parser.add_argument("--fit", type=Path)
     given = parser.parse_args()
     if given.export:
@@ -546,6 +568,7 @@ def main() -> None:
             "half": given.half,
             "commit": given.commit,
             "machine": given.machine,
+            "note": given.note,
             **summary(records),
             "runs": records,
         }

@@ -53,8 +53,8 @@ pair
 # Which source to trust
 # ---------------------
 #
-# ``train`` measures it. Each source in turn is a target whose rewards are known: what does a policy of another source
-# earn there, above the best constant offer? Of ``fr`` no other country says anything, so it counts for nothing. The
+# ``train`` measures it. Each source in turn is a target whose rewards are known: how well do the other sources predict
+# them? Of ``fr`` no other country says anything, so it counts for nothing, and the run is the one without it. The
 # others differ, but agree on who buys what: they are pooled.
 
 
@@ -69,9 +69,8 @@ print(policy.source_weights)
 
 measured = daband.training.measured_source_weights(pair.source, pair.target, like=policy)
 for country in old:
-    print(
-        f"{country}: others earn {measured.gain[country]:+.2f} there, {measured.similarity[country]:.0%} look like it"
-    )
+    skill, similarity = measured.skill[country], measured.similarity[country]
+    print(f"{country}: correlation with what the others predict {skill:+.2f}, {similarity:.0%} look like it")
 
 # %%
 # Weights may be said by hand, too: ``daband.train(..., source_weights={"de": 1, "fr": 0.2, ...})``.

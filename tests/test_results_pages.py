@@ -82,7 +82,7 @@ def test_what_the_readme_says_of_digit_is_what_the_records_say():
     from pages.text import shown_in_front
 
     readme = " ".join((ROOT / "README.md").read_text().split())
-    runs = shown_in_front(*map(read, ("attribution", "linear-readings", "choose", "paper-digit")))
+    runs = shown_in_front(*map(read, ("attribution", "linear-readings", "paper-digit")))
     shown = {name: _mean(own) for name, own in runs.items()}
     second = [run for run in [*read("paper-digit"), *read("attribution")] if run["study"] == SECOND_READING]
     second = [run for run in second if run["variant"] == "RPD" and run["commit"] == second[-1]["commit"]]
@@ -100,6 +100,7 @@ def test_what_the_readme_says_of_digit_is_what_the_records_say():
 def test_the_readme_shows_the_gain_on_every_data_set():
     """A best case alone would mislead: the others stand beside it, each as its record has it."""
     sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+    from pages.text import recipes_of
     from record_numbers import numbers
 
     lines = (ROOT / "README.md").read_text().splitlines()
@@ -109,14 +110,18 @@ def test_the_readme_shows_the_gain_on_every_data_set():
     assert set(found) - {"pairs", "choose", "unseen_tables", "paper"} == set(names[:-1])
     assert [found[name]["gain"] for name in names[:-1]] == values[:-1]
     assert values[-1].startswith(found["unseen_tables"]["mean"])
+    assert ("Handwritten to synthetic are of an older default" in "\n".join(lines)) == (
+        "today's recipes" not in recipes_of("choose", read("choose"))
+    )
 
 
-def test_every_accuracy_of_the_readme_is_in_a_record():
+def test_every_accuracy_of_readme_and_docs_is_in_a_record():
     sys.path.insert(0, str(ROOT / "docs" / "_ext"))
     from record_numbers import untraced
 
-    text = (ROOT / "README.md").read_text()
-    assert not untraced(text)
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        if page.parent.name != "results":  # these are written from records
+            assert not untraced(page.read_text()), page
     assert untraced("a made-up .1234 and .123") == [".123"]
 
 
@@ -136,6 +141,24 @@ def test_what_calls_itself_todays_has_the_hash_of_todays_recipe(monkeypatch):
     changed = attribution(records)
     assert "An **older** default" in changed
     assert "Today's default" not in changed
+
+
+def test_a_page_says_whether_its_networks_had_recipes_of_today():
+    from pages.text import recipe_hash, recipes_of
+
+    run = {"commit": "04bee45", "recipe_hash": recipe_hash()}
+    assert "today's recipes" in recipes_of("made", [run])
+    assert "today's recipes" in recipes_of("made", {"commit": "04bee45", "runs": [{"recipe_hash": recipe_hash()}]})
+    assert "an **older** recipe (hash `0123456789ab`" in recipes_of("made", [run | {"recipe_hash": "0123456789ab"}])
+    assert "keeps no hash" in recipes_of("made", {"commit": "04bee45", "values": {}})
+
+
+def test_a_page_that_calls_itself_todays_without_the_hash_is_refused(monkeypatch):
+    import results_pages
+
+    monkeypatch.setitem(results_pages.PAGE_OF, "made", (lambda record: "Today's default\n", ("baselines",)))
+    with pytest.raises(SystemExit, match=r"made\.md calls something today's"):
+        results_pages.page_of("made")
 
 
 def test_linear_settings_are_chosen_by_source_regret():

@@ -29,12 +29,10 @@ __all__ = ["digit", "signs"]
 Record = Mapping[str, Any]
 
 
-def digit(
-    attribution: Sequence[Record], linear: Sequence[Record], choose: Sequence[Record], paper: Sequence[Record]
-) -> str:
+def digit(attribution: Sequence[Record], linear: Sequence[Record], paper: Sequence[Record]) -> str:
     """The page of DIGIT."""
-    runs = methods_on("digit", attribution, linear, choose)
-    front = shown_in_front(attribution, linear, choose, paper)
+    runs = methods_on("digit", attribution, linear)
+    front = shown_in_front(attribution, linear, paper)
     more = {"DABand (paper)": front["paper"], "LinUCB, images normalised": front["linucb-normalised"]}
     return fill(
         "digit",

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from daband.policies.recipes import resolve_recipe
+from daband.policies.recipes import recipe_names, resolve_recipe
+from daband.shift import KINDS, Shift
 
 __all__ = [
     "NAMES", "accuracies", "accuracy", "commits", "count", "is_on", "lowest_source_regret", "mean_and_deviation",
-    "methods_on", "number", "p_value", "paragraph", "recipe_hash", "regret", "runs_of_choose", "shown_in_front",
-    "table", "written_from",
+    "methods_on", "number", "p_value", "paragraph", "recipe_hash", "recipes_of", "regret", "runs_of_choose",
+    "shown_in_front", "table", "todays_hashes", "written_from",
 ]  # fmt: skip
 
 Record = Mapping[str, Any]
@@ -78,8 +79,34 @@ def recipe_hash(name: str = "default", *, context_shape: tuple[int, ...] = (3, 2
     return resolve_recipe(name, context_shape=context_shape).fingerprint()
 
 
+def todays_hashes() -> set[str]:
+    """The hashes of the named recipes as the code has them now, for contexts of every kind and every assumption."""
+    return {
+        resolve_recipe(name, context_shape=shape, standardised=standardised, shift=shift).fingerprint()
+        for name in recipe_names()
+        for shape in ((3, 28, 28), (8,), (1000,))
+        for standardised in (False, True)
+        for shift in (None, *(Shift((kind,)) for kind in KINDS))
+    }
+
+
+def recipes_of(name: str, record: Any) -> str:
+    """In a sentence, whether the networks of a record had recipes of today."""
+    runs = record if isinstance(record, list) else record.get("runs") or record.get("records") or [record]
+    hashes = sorted({one for run in runs for one in np.atleast_1d(run.get("recipe_hash") or [])})
+    listed = ", ".join(f"`{one}`" for one in hashes)
+    if hashes and set(hashes) <= todays_hashes():
+        return f"The networks of `{name}.json` had today's recipes (hash {listed})."
+    made = commits(runs if isinstance(record, list) else [record])
+    if not hashes:
+        return (
+            f"`{name}.json` keeps no hash of a recipe: take its networks for those of commit {made}, an **older** one."
+        )
+    return f"The networks of `{name}.json` had an **older** recipe (hash {listed}, commit {made})."
+
+
 def methods_on(
-    pair: str, attribution: Sequence[Record], linear: Sequence[Record], choose: Sequence[Record]
+    pair: str, attribution: Sequence[Record], linear: Sequence[Record], choose: Sequence[Record] = ()
 ) -> dict[str, list[Record]]:
     """By method, its runs on "digit" or "signs": networks of the attribution study or of ``choose``, and linear ones.
 
@@ -104,7 +131,7 @@ def methods_on(
 
 
 def shown_in_front(
-    attribution: Sequence[Record], linear: Sequence[Record], choose: Sequence[Record], paper: Sequence[Record]
+    attribution: Sequence[Record], linear: Sequence[Record], paper: Sequence[Record]
 ) -> dict[str, list[Record]]:
     """``methods_on("digit", ...)`` and beside them the paper's recipe, its Neural-LinUCB, LinUCB on normalised images.
 
@@ -114,7 +141,7 @@ def shown_in_front(
     normalised = [r for r in linear if is_on("digit", r) and r.get("pixels") in ("symmetric", "imagenet")]
     own = [*paper, *(record for record in attribution if is_on("digit", record))]
     return {
-        **methods_on("digit", attribution, linear, choose),
+        **methods_on("digit", attribution, linear),
         "linucb-normalised": lowest_source_regret(normalised),
         "paper": _latest(own, "paper ablation", "RPD"),
         "paper-nlinucb": _latest(own, "paper ablation", "none"),

@@ -60,8 +60,7 @@ def numbers() -> dict[str, Any]:
         name: number(value, sign=True) if isinstance(value, float) else str(value)
         for name, value in read("unseen-tables").items()
     }
-    every = ("attribution", "linear-readings", "choose", "paper-digit")
-    front = shown_in_front(*map(read, every))
+    front = shown_in_front(*map(read, ("attribution", "linear-readings", "paper-digit")))
     second = "paper ablation, P on the policy's own choice"
     reading = [run for run in [*read("paper-digit"), *read("attribution")] if run["study"] == second]
     reading = [run for run in reading if run["variant"] == "RPD" and run["commit"] == reading[-1]["commit"]]

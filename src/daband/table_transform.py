@@ -13,7 +13,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -176,6 +176,21 @@ class TableTransform:
             missing = bool(np.isnan(values).any())
             fitted.append(NumericColumn(name, median, float(filled.mean()), deviation, missing))
         return cls(tuple(fitted))
+
+    def with_medians(self, frame: pl.DataFrame, marked: Sequence[bool]) -> TableTransform:
+        """The same, but gaps are filled by the median of this frame in numeric columns whose numbers are ``marked``.
+
+        ``marked`` has a place for each number of a context: those that a domain measures in units of its own.
+        """
+        columns = list(self.columns)
+        start = 0
+        for place, column in enumerate(self.columns):
+            if isinstance(column, NumericColumn) and marked[start]:
+                values = numbers(frame, column.name)
+                if not np.isnan(values).all():
+                    columns[place] = replace(column, median=float(np.nanmedian(values)))
+            start += len(column.features)
+        return TableTransform(tuple(columns))
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -144,7 +144,9 @@ class TestPolicies:
 
     def test_buffers_are_kept_by_domain(self, pair):
         policy = daband.DABand.for_pair(pair, seed=0, recipe="small", device="cpu", shift="style")
-        daband.train(policy, source=pair.source, target=pair.target, episodes=3, episode_length=32)
+        even = dict.fromkeys(pair.domains.sources, 1.0)
+        source, target = pair.source, pair.target
+        daband.train(policy, source=source, target=target, episodes=3, episode_length=32, source_weights=even)
         assert [len(part) > 0 for part in policy.buffers.rounds] == [True, True, False, False]
         assert [len(part) > 0 for part in policy.buffers.unlabelled] == [True, True]
 
@@ -264,3 +266,85 @@ class TestSeasons:
             daband.train(policy, source=pair.source, target=pair.target, episodes=rounds, source_weights=even)
             values.append(daband.evaluate(policy, pair.target_test).value)
         assert values[0] > values[1] + 0.1
+
+
+class TestReadersOfSeveral:
+    """Logs, datasets and functions by name; one of each by name is one of each."""
+
+    def test_logs(self):
+        rng = np.random.default_rng(0)
+
+        def log(seed):
+            contexts, labels = rounds(120, 0.0, seed)
+            arms = rng.integers(0, 3, 120)
+            return contexts, arms, (arms == labels).astype(float), np.full(120, 1 / 3)
+
+        targets = {"pl": rounds(40)[0], "cz": rounds(30)[0]}
+        tests = {"pl": rounds(40), "cz": rounds(30)}
+        pair = daband.domains.from_log(
+            sources={"de": log(0), "fr": log(1)}, targets=targets, target_test=tests, n_arms=3
+        )
+        assert pair.domains.names == ("de", "fr", "pl", "cz")
+        assert isinstance(pair.source, daband.domains.LoggedDomain)
+        assert len(pair.source) + len(pair.source_test) == 240
+        assert len(pair.target_test) == 70
+        with pytest.raises(InvalidInput, match="needs source="):
+            daband.domains.from_log(source=log(0), n_arms=3)
+
+    def test_datasets(self):
+        import torch
+
+        def dataset(n, arms, seed):
+            labels = torch.arange(n) % arms
+            return torch.utils.data.TensorDataset(torch.rand(n, 3, generator=torch.manual_seed(seed)), labels)
+
+        few, many, new = dataset(40, 2, 0), dataset(60, 4, 1), dataset(30, 4, 2)
+        pair = daband.domains.from_datasets(sources={"de": few, "fr": many}, targets={"pl": new})
+        assert pair.domains.names == ("de", "fr", "pl")
+        assert pair.n_arms == 4
+        assert len(pair.target_labelled) == 30
+        unlabelled = torch.utils.data.TensorDataset(torch.rand(30, 3))
+        assert daband.domains.from_datasets(sources={"de": many}, target=unlabelled).target_labelled is None
+
+    def test_functions(self):
+        def draw(generator, n):
+            return generator.normal(size=(n, 3))
+
+        def pay(generator, contexts, arms):
+            return ((contexts[:, 0] > 0) == (arms == 1)).astype(float)
+
+        common = {"n_arms": 2, "length": 2000}
+        pair = daband.domains.from_callable(
+            sources={"a": (draw, pay), "b": (draw, pay)}, targets={"c": draw, "d": draw}, **common
+        )
+        assert pair.domains.names == ("a", "b", "c", "d")
+        parts = [*pair.source.by_name.values(), *pair.target.by_name.values()]
+        heads = [part.read(np.arange(3)).tobytes() for part in parts]
+        assert len(set(heads)) == 4  # every domain draws numbers of its own
+        one = daband.domains.from_callable(source=(draw, pay), target=draw, **common)
+        named = daband.domains.from_callable(sources={"a": (draw, pay)}, targets={"c": draw}, **common)
+        np.testing.assert_array_equal(
+            one.source.rounds(0, 90, seed=1).rewards, named.source.rounds(0, 90, seed=1).rewards
+        )
+        np.testing.assert_array_equal(one.target.batch(0, 90, seed=1), named.target.batch(0, 90, seed=1))
+
+    def test_what_is_read_in_blocks_stays_so(self):
+        """A mixture shows every part in the part's own order: of functions, few blocks are drawn for a batch."""
+        drawn = []
+
+        def draw(generator, n):
+            drawn.append(n)
+            return generator.normal(size=(n, 3))
+
+        def pay(generator, contexts, arms):
+            return (arms == 1).astype(float)
+
+        pair = daband.domains.from_callable(
+            sources={"a": (draw, pay), "b": (draw, pay)}, target=draw, n_arms=2, length=50_000
+        )
+        drawn.clear()
+        pair.source.rounds(0, 64, seed=0)
+        assert len(drawn) <= 4
+        order = pair.source.order(0, len(pair.source), seed=0)
+        np.testing.assert_array_equal(np.sort(order), np.arange(len(pair.source)))
+        np.testing.assert_array_equal(pair.source.order(70, 900, seed=0), order[70:900])

@@ -374,3 +374,23 @@ def test_a_frame_is_not_a_row():
     with pytest.raises(InvalidInput, match=r"got DataFrame; for a polars frame call apply\(frame\)"):
         pair.table.contexts(frame)
     assert pair.table.apply(frame).shape == (1, *pair.context_shape)
+
+
+def test_gaps_of_columns_in_other_units_are_filled_by_the_median_of_their_own_domain() -> None:
+    price = np.random.default_rng(0).uniform(1.0, 3.0, 200)
+    price[::10] = np.nan
+    old = pl.DataFrame({"price": price, "age": price, "offer": [0, 1] * 100})
+    new = pl.DataFrame({"price": 100.0 * price, "age": price + 1.0})
+    columns = Columns(context=["price", "age"], label="offer")
+    pair = from_table(source=old, target=new, columns=columns, units=["price"])
+    source, target = (part.read(np.arange(len(part))) for part in (pair.source, pair.target))
+    # Standardised by each domain's own statistics, a gap lies in the middle of its own domain.
+    policy = daband.LinUCB.for_pair(pair)
+    policy.prepare(source, target)
+    for contexts, domain in ((source, 0), (target, 1)):
+        features = policy.transform(contexts, domain)
+        gaps = contexts[:, 1] > 0
+        assert np.abs(features[gaps, 0]).max() < 0.05 < np.abs(features[~gaps, 0]).mean()
+    # A row that a deployed policy decides on is one of the target; a column in the same units has one median.
+    assert np.array_equal(pair.table.contexts({"price": None, "age": None}), target[:1])
+    assert source[source[:, 1] > 0][0, 2] == target[0, 2]

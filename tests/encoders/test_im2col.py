@@ -4,7 +4,13 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from daband.encoders import build_encoder
-from daband.encoders.conv import GroupedConvolution, fits_patches, im2col_conv2d, im2col_is_faster
+from daband.encoders.conv import (
+    ConvolutionByProducts,
+    GroupedConvolution,
+    fits_patches,
+    im2col_conv2d,
+    im2col_is_faster,
+)
 
 
 def problem(*, runs, inputs=3, outputs=4, bias=True):
@@ -94,3 +100,38 @@ def test_a_grouped_convolution_and_its_gradient_are_those_of_torch(groups):
     torch.testing.assert_close(
         GroupedConvolution.apply(maps, weight, groups), functional.conv2d(maps, weight, groups=groups)
     )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_convolution_by_products_is_one_in_every_direction(bias):
+    torch.manual_seed(0)
+    maps = torch.randn(3, 2, 7, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, 2, 3, 5, dtype=torch.float64, requires_grad=True)
+    shift = torch.randn(4, dtype=torch.float64, requires_grad=True) if bias else None
+    wanted = [maps, weight] + [shift] * bias
+    ours, theirs = ConvolutionByProducts.apply(maps, weight, shift), functional.conv2d(maps, weight, shift)
+    torch.testing.assert_close(ours, theirs)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    seen = torch.randn_like(theirs)
+    for got, right in zip(
+        torch.autograd.grad(ours, wanted, seen), torch.autograd.grad(theirs, wanted, seen), strict=True
+    ):
+        torch.testing.assert_close(got, right)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_an_encoder_is_the_same_by_products_and_by_convolutions(monkeypatch, runs):
+    torch.manual_seed(0)
+    network = build_encoder("conv", context_shape=(3, 20, 17), normalise=False).double()
+    parameters = {name: torch.cat([own] * runs).detach() for name, own in network.named_parameters()}
+    contexts = torch.rand(8, *([runs] if runs > 1 else []), 3, 20, 17, dtype=torch.float64)
+    for grows in (True, False):  # with and without a gradient
+        results = []
+        for arm in (True, False):
+            monkeypatch.setattr("daband.encoders.conv._ARM", arm)
+            given = {name: own.clone().requires_grad_(grows) for name, own in parameters.items()}
+            latent, alignment = functional_call(network, given, (contexts,), {"domain_rows": (8,), "runs": runs})
+            loss = latent[..., 0].sum() + alignment.square().mean()
+            results.append([latent, alignment, *(torch.autograd.grad(loss, list(given.values())) if grows else [])])
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs)

@@ -8,9 +8,7 @@ import pytest
 from daband.errors import InvalidInput
 from daband.evaluation.bound import (
     LiveBound,
-    best_joint_error,
     discriminator_divergence,
-    hypothesis_divergence,
     observable_bound,
 )
 from daband.linear import Decision
@@ -21,37 +19,17 @@ def decisions(rng, n, arms, alpha):
     return decision(mean, width, alpha)
 
 
+def hypothesis_divergence(source, target):
+    """The divergence d of the paper over a finite class, exactly, from predictions (H, n) and (H, m) in the domains.
+
+    Twice the largest difference, over pairs of hypotheses, between how far they are apart in the two domains.
+    """
+    apart = [np.abs(own[:, None] - own[None]).mean(axis=2) for own in (source, target)]
+    return 2 * float(np.abs(apart[0] - apart[1]).max())
+
+
 def decision(mean, width, alpha):
     return Decision((mean + alpha * width).argmax(axis=1), np.ones(len(mean)), mean, width)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_divergence_and_psi_against_brute_force(seed):
-    rng = np.random.default_rng(seed)
-    source, target = rng.random((6, 9)), rng.random((6, 7))
-    gaps = [
-        abs(
-            sum(abs(source[a, i] - source[b, i]) for i in range(9)) / 9
-            - sum(abs(target[a, i] - target[b, i]) for i in range(7)) / 7
-        )
-        for a, b in itertools.product(range(6), repeat=2)
-    ]
-    assert hypothesis_divergence(source, target) == pytest.approx(2 * max(gaps))
-    truth_s, truth_t = rng.random(9), rng.random(7)
-    joint = [sum(abs(source[h] - truth_s)) / 9 + sum(abs(target[h] - truth_t)) / 7 for h in range(6)]
-    assert best_joint_error(source, truth_s, target, truth_t, rounds=100) == pytest.approx(100 * min(joint))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_target_error_is_bounded_as_the_lemma_says(seed):
-    rng = np.random.default_rng(seed)
-    n, truth_s, truth_t = 12, rng.random(12), rng.random(12)
-    source, target = rng.random((5, n)), rng.random((5, n))
-    d = hypothesis_divergence(source, target)
-    psi = best_joint_error(source, truth_s, target, truth_t, rounds=n)
-    for h in range(5):
-        error_s, error_t = abs(source[h] - truth_s).sum(), abs(target[h] - truth_t).sum()
-        assert error_t <= error_s + n / 2 * d + psi + 1e-9
 
 
 def test_observable_terms_against_a_loop():
@@ -141,8 +119,6 @@ def test_bad_shapes_are_refused():
         observable_bound(reward=np.ones(3), **common)
     with pytest.raises(InvalidInput, match="at least one"):
         observable_bound(reward=np.ones(4), **{**common, "target": decisions(rng, 0, 2, 0.1)})
-    with pytest.raises(InvalidInput, match="same hypotheses"):
-        hypothesis_divergence(np.ones((2, 3)), np.ones((3, 3)))
 
 
 KNOWN = {"divergence": 0.0, "source_regret": 0.0}

@@ -1,6 +1,7 @@
 """Assessments of finished runs: committees by seed, files in run folders, the command, the report's first section."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -115,8 +116,13 @@ def test_the_folder_of_a_choice_is_a_finished_run(tmp_path):
     )  # fmt: skip
     finish_choice(choice, pair, spec, tmp_path)
     assert policy_folder(tmp_path).pair == "synthetic"
-    if choice.candidate == "linucb":
-        assert assess_runs(tmp_path)[0].spec.method == "linucb"
+    (assessed,) = assess_runs(tmp_path)
+    assert assessed.spec.method == choice.candidate
+    assert assessed.assessment == choice.assessment  # one number of rewards to ask for, whoever is asked
+    (strict,) = assess_runs(tmp_path, required=0.999)
+    assert strict.assessment.verdict == "do not"
+    assert strict.assessment.reasons.count("A value of 0.999 is required.") == 1
+    assert len(strict.assessment.reasons) == len(choice.assessment.reasons)
     assert continue_run(tmp_path, rounds=32)["rounds"] == 32
     assert write_report(tmp_path, formats=()).is_file()
     number, path = policy_folder(tmp_path).next_version()
@@ -125,3 +131,14 @@ def test_the_folder_of_a_choice_is_a_finished_run(tmp_path):
     choice.policy.save(path)
     assert policy_folder(tmp_path).policy_file == path
     assert policy_folder(tmp_path).next_version()[0] == 2
+
+
+def test_a_copy_of_a_run_beside_it_is_no_other_seed(folder, tmp_path):
+    for path in folder.iterdir():
+        if path.is_dir() and "linucb" in path.name:
+            shutil.copytree(path, tmp_path / path.name)
+    before = {run.spec.seed: run.assessment for run in assess_runs(tmp_path)}
+    shutil.copytree(sorted(tmp_path.iterdir())[0], tmp_path / "a-copy")
+    (alone,) = assess_runs(tmp_path / "a-copy")
+    assert alone.assessment == before[alone.spec.seed]
+    assert [run.assessment == before[run.spec.seed] for run in assess_runs(tmp_path)] == [True, True, True]

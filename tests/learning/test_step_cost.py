@@ -37,6 +37,12 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.fixture(autouse=True)
+def plain_convolutions(monkeypatch):
+    """On ARM processors a convolution is many products; a GPU has one operation for it, as other processors have."""
+    monkeypatch.setattr("daband.encoders.conv._ARM", False)
+
+
 def trained(kind, seed):
     shape = SHAPES[kind]
     policy = daband.DABand(context_shape=shape, n_arms=10, feedback="one_hot", device="cpu", seed=seed, shift="style")

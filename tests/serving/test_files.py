@@ -254,3 +254,24 @@ print("loaded", "torch" in sys.modules)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["loaded", "False"]
+
+
+def test_a_greedy_file_leaves_large_matrices_out(tmp_path):
+    draw = np.random.default_rng(0)
+    contexts = draw.normal(size=(96, 700))
+    linear = daband.LinUCB(context_shape=(700,), n_arms=5, transform=daband.Standardise(), seed=0)
+    neural = daband.NeuralLinUCB(context_shape=(700,), n_arms=5, recipe="small", shift="covariate", device="cpu")
+    for policy, widths in ((linear, False), (neural, True)):
+        policy.prepare(contexts)
+        policy.update(contexts, draw.integers(0, 5, 96), draw.integers(0, 2, 96))
+        sizes = []
+        for explore in ("ucb", "greedy"):
+            path = tmp_path / f"{policy.name}-{explore}.daband"
+            daband.export(policy, path, explore=explore, reference=contexts)
+            deployed = daband.load_deployed(path)
+            decision = deployed.decide(contexts)
+            assert np.array_equal(decision.arm, policy.decide(contexts, rule=explore).arm)
+            assert (decision.width > 0).all() == (widths or explore == "ucb")
+            assert np.array_equal(deployed.monitor().decide(contexts).arm, decision.arm)  # it counts widths too
+            sizes.append(path.stat().st_size)
+        assert sizes[0] > 15e6 > 3 * sizes[1]

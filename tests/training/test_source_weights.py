@@ -46,7 +46,7 @@ def value(pair, **given):
 def test_sources_that_agree_are_pooled():
     found = weights(pair_of(de=market(0.0, 0), fr=market(0.3, 1), it=market(-0.3, 2)))
     assert found.weights == {"de": 1.0, "fr": 1.0, "it": 1.0}
-    assert min(found.gain.values()) > 0.2
+    assert min(found.skill.values()) > 0.2
     assert sum(found.similarity.values()) == pytest.approx(1.0)
     assert "fr 1.00" in str(found)
 

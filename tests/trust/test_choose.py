@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 import daband
 from daband.cli.main import app
 from daband.trust import Candidate, default_candidates
-from daband.trust.choose import training_budget
+from daband.trust.choose import _without_rewards, training_budget
 
 
 def answers_of(pair):
@@ -127,6 +128,23 @@ def test_the_asking_stops_early_and_the_rewards_train():
     assert choice.rewards < 100
     assert "no other is likely to be better" in choice.rule
     assert choice.policy.rounds_learned == 5 * 64 + choice.rewards
+
+
+def test_where_the_preferred_one_is_no_better_than_a_constant_arm_the_best_simple_one_is_chosen():
+    options = [
+        Candidate("constant", "constant"),
+        Candidate("linucb", "linucb"),
+        Candidate("daband", "daband", preferred=True),
+        Candidate("daband, other units", "daband", {"shift": "units"}),
+    ]
+
+    def chosen(*values):
+        scores = SimpleNamespace(source_value=lambda: np.array(values))
+        return options[_without_rewards(options, scores, [])[0]].name
+
+    assert chosen(0.5, 0.7, 0.6, 0.9) == "daband"  # nothing but rewards tells what to assume
+    assert chosen(0.6, 0.7, 0.6, 0.9) == "linucb"
+    assert chosen(0.6, 0.5, 0.6, 0.9) == "constant"
 
 
 def test_what_cannot_be_asked_is_refused():

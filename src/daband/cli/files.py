@@ -47,6 +47,10 @@ def _file_options(
     *,
     source: Annotated[str | None, _option("The old market: a CSV or Parquet file, or a folder of pictures.")] = None,
     target: Annotated[str | None, _option("The new one; its rewards or labels are not needed.")] = None,
+    domain: Annotated[
+        str | None,
+        _option("A column of the one table --source that names a row's market; --target is then its value."),
+    ] = None,
     label: Annotated[str | None, _option("The column that names the right arm.")] = None,
     arm: Annotated[str | None, _option("Of a log, the column that names the arm that was chosen.")] = None,
     reward: Annotated[str | None, _option("Of a log, the column of what it paid, in any unit.")] = None,
@@ -136,14 +140,16 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         if name == "settings" or not value:
             continue
         options[name] = _listed(value) if name in _LISTS else value
-    for name in ("source", "target"):
+    paths = ("source",) if options.get("domain") else ("source", "target")
+    for name in paths:
         options[name] = str(Path(options[name]).expanduser().resolve())
-    if all(Path(options[name]).is_dir() for name in ("source", "target")):
+    if all(Path(options[name]).is_dir() for name in paths):
         say(console, f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
     else:
         options.pop("side", None)
-        roles = {name: value for name, value in options.items() if name not in ("source", "target", "shift", "units")}
-        read = read_files(options["source"], options["target"], ColumnRoles(**roles))
+        taken = ("source", "target", "domain", "shift", "units")
+        roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
+        read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
         _show(console, read, files)
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"

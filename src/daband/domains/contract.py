@@ -108,8 +108,8 @@ class Contexts(ABC):
         """How many rounds can be served: every context, ``passes`` times."""
         return len(self) * self.passes
 
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        """Positions of the contexts shown in rounds ``start`` to ``stop - 1``."""
+    def check_rounds(self, start: int, stop: int) -> None:
+        """Refuse rounds that there are not."""
         if not 0 <= start <= stop:
             raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
         if stop > self.rounds_available:
@@ -117,6 +117,10 @@ class Contexts(ABC):
                 f"round {stop} was asked for, but {len(self)} contexts shown {self.passes} time(s) give "
                 f"{self.rounds_available} rounds; ask for fewer rounds or set passes={-(-stop // max(len(self), 1))}"
             )
+
+    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+        """Positions of the contexts shown in rounds ``start`` to ``stop - 1``."""
+        self.check_rounds(start, stop)
         pieces = []
         while start < stop:
             pass_number, offset = divmod(start, len(self))
@@ -309,7 +313,7 @@ class Pair:
         return self.target_labelled
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)  # of ten stacked seeds, the source and the target of each
 def _permutation(n: int, seed: int, pass_number: int, key: int) -> IntArray:
     order = np.random.default_rng([seed, pass_number, n, key]).permutation(n)
     order.setflags(write=False)

@@ -1,15 +1,15 @@
 """Several domains that are read as one: the rounds of all sources, the contexts of all targets.
 
-A mixture has the positions of its first part, then those of its second, and so on. Its order is one permutation of all
-of them, so that domains are shown in proportion to their sizes, and two halves of a domain are shown as the whole is.
-Sources that follow one another in time are shown one after the other (``chronological``).
+A mixture has the positions of its first part, then those of its second, and so on. Which part comes next is drawn in
+proportion to what is left of each, and every part is shown in an order of its own, so that one that is read in blocks
+stays fast. Sources that follow one another in time are shown one after the other (``chronological``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from daband.domains.contract import (
 from daband.errors import InvalidInput
 
 __all__ = ["MixedContexts", "MixedEvaluation", "MixedLog", "MixedRewards", "join_pairs", "mixed",
-           "read_several", "restrict_pair"]  # fmt: skip
+           "origins", "read_several", "restrict_pair"]  # fmt: skip
 
 D = TypeVar("D", bound=Contexts)
 _OF_SOURCES = ("source", "source_test")
@@ -57,18 +57,11 @@ def _gathered(parts: Mapping[str, D], indices: IntArray, read: Callable[[D, IntA
     return out
 
 
-def _in_turn(whole: Any, start: int, stop: int, seed: int) -> IntArray:
-    """Positions of rounds ``start`` to ``stop - 1``, each part's in an order of its own, part after part."""
-    n = len(whole)
-    found = []
-    for number in range(start // n, -(-stop // n)):
-        first, pieces = 0, []
-        for place, part in enumerate(whole.named.values()):
-            draw = np.random.default_rng([seed, number, n, place, whole._order_key])
-            pieces.append(first + draw.permutation(len(part)))
-            first += len(part)
-        found.append(np.concatenate(pieces)[max(0, start - number * n) : stop - number * n])
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+@lru_cache(maxsize=8)
+def _turns(sizes: tuple[int, ...], chronological: bool, entropy: tuple[int, ...]) -> IntArray:
+    """Which part every round of one pass is of."""
+    turns = np.repeat(np.arange(len(sizes)), sizes)
+    return turns if chronological else np.random.default_rng(entropy).permutation(turns)
 
 
 def _common(parts: Mapping[str, Any], what: str) -> Any:
@@ -80,10 +73,10 @@ def _common(parts: Mapping[str, Any], what: str) -> Any:
 
 
 class MixedContexts(Contexts):
-    """The contexts of several domains; with ``chronological`` shown part after part."""
+    """The contexts of several domains."""
 
-    def __init__(self, parts: Mapping[str, Any], *, chronological: bool = False) -> None:
-        self.named = dict(parts)
+    def __init__(self, parts: Mapping[str, Contexts], *, chronological: bool = False) -> None:
+        self.named: dict[str, Any] = dict(parts)
         self.chronological = chronological
         self.context_shape = _common(parts, "context_shape")
         self.passes = min(part.passes for part in parts.values())
@@ -97,51 +90,69 @@ class MixedContexts(Contexts):
         return dict(self.named.items())
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
-        every = super().order(start, stop, seed=seed)
-        return _in_turn(self, start, stop, seed) if self.chronological else every
+        self.check_rounds(start, stop)
+        sizes = tuple(map(len, self.named.values()))
+        n, firsts = sum(sizes), np.cumsum([0, *sizes])
+        positions = np.empty(stop - start, np.int64)
+        for number in range(start // n, -(-stop // n)):
+            entropy = (seed, number, n, self._order_key)
+            turns = _turns(sizes, self.chronological, entropy)
+            own_seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+            begin, end = max(start - number * n, 0), min(stop - number * n, n)
+            rounds = positions[begin + number * n - start : end + number * n - start]
+            for place, part in enumerate(self.named.values()):
+                rows = np.flatnonzero(turns[begin:end] == place)
+                before = int(np.count_nonzero(turns[:begin] == place))
+                rounds[rows] = firsts[place] + part.order(before, before + len(rows), seed=own_seed)
+        return positions
 
     def read(self, indices: IntArray) -> AnyArray:
-        return _gathered(self.named, indices, lambda part, rows: part.read(rows))
+        return _gathered(self.named, indices, lambda part, own: part.read(own))
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         located = _located(self.named, self.order(start, stop, seed=seed))
-        return [(name, self._read_part(part, rows)) for name, part, _, rows in located]
+        return [(name, self._rows(part, own)) for name, part, _, own in located]
 
-    def _read_part(self, part: Any, rows: IntArray) -> Any:
-        return part.read(rows)
+    def _rows(self, part: Any, indices: IntArray) -> Any:
+        """What ``by_domain`` gives of a part."""
+        return part.read(indices)
 
 
 class MixedRewards(MixedContexts, RewardDomain):
     """The rounds of several reward domains."""
+
+    _order_key = RewardDomain._order_key
 
     def __init__(self, parts: Mapping[str, RewardDomain], *, chronological: bool = False) -> None:
         super().__init__(parts, chronological=chronological)
         self.n_arms = _common(parts, "n_arms")
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        rewards = _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[0])
+        rewards = _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[0])
         none = np.zeros(0, np.int64)
         if any(part.read_rewards(none)[1] is None for part in self.named.values()):
             return rewards, None
-        return rewards, _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[1])
+        return rewards, _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[1])
 
-    def _read_part(self, part: Any, rows: IntArray) -> Rounds:
-        return Rounds(part.read(rows), *part.read_rewards(rows))
+    def _rows(self, part: Any, indices: IntArray) -> Rounds:
+        return Rounds(part.read(indices), *part.read_rewards(indices))
 
 
 class MixedLog(MixedContexts, LoggedDomain):
     """The rounds of several logs."""
+
+    _order_key = LoggedDomain._order_key
 
     def __init__(self, parts: Mapping[str, LoggedDomain], *, chronological: bool = False) -> None:
         super().__init__(parts, chronological=chronological)
         self.n_arms = _common(parts, "n_arms")
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        columns = [_gathered(self.named, indices, lambda part, rows, at=at: part.read_log(rows)[at]) for at in range(3)]  # type: ignore[misc]
+        columns = [_gathered(self.named, indices, lambda part, own, at=at: part.read_log(own)[at]) for at in range(3)]  # type: ignore[misc]
         return columns[0], columns[1], columns[2]
 
-    def _read_part(self, part: Any, rows: IntArray) -> LoggedRounds:
-        return LoggedRounds(part.read(rows), *part.read_log(rows))
+    def _rows(self, part: Any, indices: IntArray) -> LoggedRounds:
+        return LoggedRounds(part.read(indices), *part.read_log(indices))
 
 
 class MixedEvaluation(EvaluationDomain):
@@ -169,10 +180,17 @@ class MixedEvaluation(EvaluationDomain):
         first = 0
         for part in self.named.values():
             own = max(0, start - first), min(len(part), stop - first)
-            if own[0] < own[1] or not found:
-                found.append((part, (own[0], max(own))))
+            if own[0] < own[1]:
+                found.append((part, own))
             first += len(part)
-        return found if len(found) == 1 else [one for one in found if one[1][0] < one[1][1]]
+        return found or [(next(iter(self.named.values())), (0, 0))]
+
+
+def origins(domain: Any, positions: IntArray) -> AnyArray:
+    """The name of the domain that each of these positions of a mixture is of, (n,)."""
+    ends = np.cumsum([len(part) for part in domain.by_name.values()])
+    names: AnyArray = np.array(list(domain.by_name))
+    return names[np.searchsorted(ends, positions, side="right")]
 
 
 def mixed(parts: Mapping[str, Any], *, chronological: bool = False) -> Any:
@@ -183,7 +201,7 @@ def mixed(parts: Mapping[str, Any], *, chronological: bool = False) -> Any:
         RewardDomain: partial(MixedRewards, chronological=chronological),
         LoggedDomain: partial(MixedLog, chronological=chronological),
         EvaluationDomain: MixedEvaluation,
-        Contexts: MixedContexts,
+        Contexts: partial(MixedContexts, chronological=chronological),
     }
     for kind, joined in kinds.items():
         if all(isinstance(part, kind) for part in parts.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ _ROW_BYTES = 16
 """Products are fastest over rows that begin where 16 bytes do."""
 _MOST_COLUMNS = 128
 _MOST_NUMBERS = 1 << 27
+_ARM = platform.machine() in ("aarch64", "arm64")
+_MOST_NUMBERS_ON_ARM = 1 << 25
 
 
 @encoders.register("conv")
@@ -135,6 +138,11 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     apart = maps if maps.ndim == 5 else maps.view(len(maps), runs, weight.shape[1], *maps.shape[2:])
     if im2col_is_faster(apart, weight):
         return im2col_conv2d(apart, weight, bias)
+    if _ARM and maps.device.type == "cpu":
+        biases = [None] * runs if bias is None else bias.chunk(runs)
+        parts = zip(apart.unbind(1), weight.chunk(runs), biases, strict=True)
+        own_maps = [_arm_conv2d(*part) for part in parts]
+        return own_maps[0] if runs == 1 else torch.cat(own_maps, dim=1)
     if runs == 1:
         return functional.conv2d(maps, weight, bias)
     inputs, outputs = weight.shape[1], len(weight) // runs
@@ -156,6 +164,57 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     if more_out:
         out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
     return out if bias is None else out + bias.view(1, -1, 1, 1)
+
+
+def _arm_conv2d(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``conv2d`` on an ARM processor, where libraries are slow on the way back and with the channels first."""
+    patch, positions = weight[0].numel(), (maps.shape[2] - weight.shape[2] + 1) * (maps.shape[3] - weight.shape[3] + 1)
+    trains = torch.is_grad_enabled() and weight.requires_grad
+    if trains and len(maps) * positions * patch <= _MOST_NUMBERS_ON_ARM:
+        out: torch.Tensor = ConvolutionByProducts.apply(maps, weight, bias)  # type: ignore[no-untyped-call]
+        return out
+    last = torch.channels_last
+    return functional.conv2d(maps.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias)
+
+
+class ConvolutionByProducts(torch.autograd.Function):
+    """``conv2d`` as one product in each direction, with the channels last in memory.
+
+    Patches are rows (B, H', W', h, w, C): of a patch, w x C numbers lie side by side in the maps as well. A bias is the
+    weight of a column of ones.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        height, width = weight.shape[2:]
+        flat = weight.permute(0, 2, 3, 1).flatten(1)
+        last = maps.permute(0, 2, 3, 1).contiguous()
+        cut = last.unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+        columns = flat.shape[1] + (bias is not None)
+        rows = last.new_empty(*cut.shape[:3], columns)
+        rows[..., : flat.shape[1]].unflatten(-1, cut.shape[3:]).copy_(cut)  # type: ignore[no-untyped-call]
+        rows[..., flat.shape[1] :].fill_(1.0)
+        out = rows.view(-1, columns) @ (flat if bias is None else torch.cat([flat, bias[:, None]], dim=1)).T
+        ctx.save_for_backward(rows.view(-1, columns), weight)
+        ctx.patches, ctx.maps = cut.shape, last.shape
+        return out.view(*cut.shape[:3], len(weight)).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+        rows, weight = ctx.saved_tensors
+        _, out_height, out_width, *patch = ctx.patches
+        gradient = gradients[0].permute(0, 2, 3, 1).flatten(0, 2)
+        by_row = gradient.T @ rows
+        by_weight = by_row[:, : weight[0].numel()].unflatten(1, patch).permute(0, 3, 1, 2)
+        by_bias = by_row[:, -1] if ctx.needs_input_grad[2] else None
+        if not ctx.needs_input_grad[0]:
+            return None, by_weight, by_bias
+        by_maps = gradient.new_zeros(ctx.maps)
+        for y in range(patch[0]):
+            for x in range(patch[1]):  # place by place of a patch: what is added is in the cache then
+                part = gradient @ weight[:, :, y, x]
+                by_maps[:, y : y + out_height, x : x + out_width] += part.view(*ctx.patches[:3], patch[2])
+        return by_maps.permute(0, 3, 1, 2), by_weight, by_bias
 
 
 def _grouped_conv2d(maps: torch.Tensor, weight: torch.Tensor, *, groups: int) -> torch.Tensor:

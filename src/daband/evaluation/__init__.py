@@ -3,9 +3,7 @@
 from daband.evaluation.bound import (
     BoundTerms,
     LiveBound,
-    best_joint_error,
     discriminator_divergence,
-    hypothesis_divergence,
     observable_bound,
 )
 from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
@@ -13,12 +11,12 @@ from daband.evaluation.intervals import MeanEstimate, normal_interval
 from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
 from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
 from daband.evaluation.paired_test import Paired, compare_paired, holm
-from daband.evaluation.scores import Scores, scores_of
+from daband.evaluation.scores import Scores, in_domains, scores_of
 from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate
 
 __all__ = [
     "CRITERIA", "ESTIMATORS", "BoundTerms", "CollapseWarning", "CollapseWatch", "Evaluation", "LiveBound",
-    "LogEstimate", "MeanEstimate", "Paired", "Scores", "SourceHistory", "best_arms", "best_joint_error",
+    "LogEstimate", "MeanEstimate", "Paired", "Scores", "SourceHistory", "best_arms",
     "compare_estimators", "compare_paired", "count_arms", "criteria", "discriminator_divergence", "evaluate",
-    "evaluate_log", "holm", "hypothesis_divergence", "normal_interval", "observable_bound", "scores_of",
+    "evaluate_log", "holm", "in_domains", "normal_interval", "observable_bound", "scores_of",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The target-regret bound as numbers: its observable terms while training, and the exact ones for small classes.
+"""The target-regret bound as numbers: its observable terms while training.
 
     R_T <= R_S + 2 eps_S + N d + predicted rewards + C + psi
 
@@ -24,10 +24,7 @@ from daband.arrays import BoolArray, FloatArray
 from daband.errors import InvalidInput
 from daband.linear import Decision
 
-__all__ = [
-    "BoundTerms", "LiveBound", "best_joint_error", "discriminator_divergence", "hypothesis_divergence",
-    "observable_bound",
-]  # fmt: skip
+__all__ = ["BoundTerms", "LiveBound", "discriminator_divergence", "observable_bound"]
 
 _OBSERVABLE = (
     "source_regret",
@@ -169,31 +166,6 @@ def discriminator_divergence(accuracy: float) -> float:
     if not 0.0 <= accuracy <= 1.0:
         raise InvalidInput(f"accuracy must lie in [0, 1], got {accuracy}")
     return max(0.0, 2.0 * (2.0 * accuracy - 1.0))
-
-
-def hypothesis_divergence(source: FloatArray, target: FloatArray) -> float:
-    """The divergence d of the paper over a finite class, exactly, from predictions (H, n) and (H, m) in the domains.
-
-    Twice the largest difference, over pairs of hypotheses, between how far they are apart in the two domains.
-    """
-    if len(source) != len(target) or len(source) == 0:
-        raise InvalidInput(f"both domains need predictions of the same hypotheses, got {len(source)} and {len(target)}")
-    largest = 0.0
-    for h in range(len(source)):  # row by row: the pairs of a large class would not fit in memory at once
-        apart = np.abs(source - source[h]).mean(axis=1) - np.abs(target - target[h]).mean(axis=1)
-        largest = max(largest, float(np.abs(apart).max()))
-    return 2 * largest
-
-
-def best_joint_error(
-    source: FloatArray, source_truth: FloatArray, target: FloatArray, target_truth: FloatArray, *, rounds: int
-) -> float:
-    """The psi of a finite class: the least sum of source and target error over ``rounds`` rounds.
-
-    Predictions are (H, n) and (H, m), the truth (n,) and (m,).
-    """
-    errors = np.abs(source - source_truth).mean(axis=1) + np.abs(target - target_truth).mean(axis=1)
-    return rounds * float(errors.min())
 
 
 def _chosen_mean(decision: Decision) -> FloatArray:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
+from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain, origins
 from daband.policies import Policy
 
-__all__ = ["Pay", "Scores", "rewarded_rounds", "sample_evenly", "scores_of"]
+__all__ = ["Pay", "Scores", "in_domains", "rewarded_rounds", "sample_evenly", "scores_of"]
 
 _BATCH = 1024
 _BLOCK = 50
@@ -45,6 +45,8 @@ class Scores:
     arm_value: FloatArray
     """The mean reward of every arm on the held-out source contexts, (K,): what a constant policy would get. Of a log it
     is the mean over rounds with that arm, weighted by inverse propensities; NaN where there is none."""
+    origin: AnyArray | None = None
+    """The name of the source that each held-out context is of, (N,); None where there is one source."""
 
     @property
     def members(self) -> int:
@@ -83,7 +85,8 @@ class Scores:
         chosen = self
         if source is not None:
             names = ("source_mean", "source_arm", "reward", "weight")
-            chosen = replace(chosen, **{name: getattr(self, name)[:, source] for name in names})
+            origin = None if self.origin is None else self.origin[source]
+            chosen = replace(chosen, **{name: getattr(self, name)[:, source] for name in names}, origin=origin)
         if target is not None:
             chosen = replace(chosen, target_mean=self.target_mean[:, target], target_arm=self.target_arm[:, target])
         return chosen
@@ -101,11 +104,14 @@ def scores_of(
     """The scores of policies on at most so many contexts of each domain, and these contexts; no policy is changed."""
     rows, pay = rewarded_rounds(source, 0, min(contexts, len(source)), seed=seed)
     unlabelled = target.batch(0, min(contexts, len(target)), seed=seed)
+    origin = None
+    if len(source.by_name) > 1:
+        origin = origins(source, _positions(source, len(rows), seed))
     low, high = policies[0].reward_range
     span = high - low if high > low else 1.0
     columns: dict[str, list[AnyArray]] = {name: [] for name in _PER_POLICY}
     for policy in policies:
-        mean, arm = _decide(policy, rows, "source", rule)
+        mean, arm = in_domains(lambda some, name, one=policy: _decide(one, some, name, rule), rows, origin)  # type: ignore[misc]
         reward, weight = pay(arm)
         columns["source_mean"].append((mean - low) / span)
         columns["source_arm"].append(arm)
@@ -116,7 +122,27 @@ def scores_of(
         columns["target_arm"].append(arm)
     scored = {name: np.stack(parts) for name, parts in columns.items()}
     arm_value = (_arm_values(pay, len(rows), policies[0].n_arms) - low) / span
-    return Scores(**scored, arm_value=arm_value), rows, unlabelled
+    return Scores(**scored, arm_value=arm_value, origin=origin), rows, unlabelled
+
+
+def in_domains(
+    act: Callable[[AnyArray, str], Sequence[AnyArray]], contexts: AnyArray, origin: AnyArray | None
+) -> list[AnyArray]:
+    """The arrays, a row per context, that ``act(contexts, domain)`` gives: each context in the source it is of."""
+    if origin is None:
+        return list(act(contexts, "source"))
+    places = {str(name): np.flatnonzero(origin == name) for name in np.unique(origin)}
+    order = np.argsort(np.concatenate(list(places.values())))
+    parts = [act(contexts[rows], name) for name, rows in places.items()]
+    return [np.concatenate(columns)[order] for columns in zip(*parts, strict=True)]
+
+
+def _positions(domain: EvaluationDomain | RewardDomain | LoggedDomain, n: int, seed: int) -> IntArray:
+    """Where the contexts that ``rewarded_rounds`` gives of the first ``n`` rounds stand in the domain."""
+    if isinstance(domain, Contexts):
+        return domain.order(0, n, seed=seed)
+    positions = np.concatenate([np.arange(*block) for block in _blocks(len(domain), n)])
+    return positions[np.random.default_rng(seed).permutation(len(positions))]
 
 
 Pay = Callable[[IntArray], tuple[FloatArray, FloatArray]]

@@ -11,11 +11,11 @@ from pathlib import Path
 from daband.domains import load
 from daband.errors import InvalidInput, NotFitted
 from daband.experiments.records import Record, group_by
-from daband.experiments.run import finished_runs, read_spec
+from daband.experiments.run import CHOICE_FILE, finished_runs, read_spec
 from daband.experiments.settings import RunSpec
 from daband.files import read_json
 from daband.policies import load_policy
-from daband.trust import Assessment, assess_each
+from daband.trust import Assessment, assess_each, read_assessment
 
 __all__ = ["AssessedRun", "assess_runs", "with_committees"]
 
@@ -63,13 +63,16 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
     """Assess every finished run of a folder, and write ``assessment.json`` into each.
 
     Runs that differ in their seed alone are a committee. A single run is assessed with its siblings, the runs of other
-    seeds beside it; where there are none, by itself. Methods that do not look at contexts are left out, and where
-    ``methods`` are given, all others. Where some committees cannot be assessed, a warning says why; where none can, an
-    error does.
+    seeds beside it; where there are none, by itself. A copy of a run is no other seed. What ``choose`` found of its
+    policy, with all candidates, stands: nothing in the folder of a choice is estimated anew. Methods that do not look
+    at contexts are left out, and where ``methods`` are given, all others. Where some committees cannot be assessed, a
+    warning says why; where none can, an error does.
     """
     folder = Path(folder)
     asked = finished_runs(folder)
     alone = asked == [folder]
+    if alone and (folder / CHOICE_FILE).is_file():
+        return [_of_choice(folder, required)]
     siblings = _siblings(folder) if alone else asked
     runs = [(path, read_spec(path)) for path in siblings]
     runs = [(p, s) for p, s in runs if s.method not in _WITHOUT_CONTEXTS and (not methods or s.method in methods)]
@@ -77,11 +80,11 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
     assessed: list[AssessedRun] = []
     refused: dict[str, InvalidInput | NotFitted] = {}
     for members in groups.values():
-        wanted = [index for index, (path, _) in enumerate(members) if not alone or path.resolve() == folder.resolve()]
+        wanted = [(path, spec) for path, spec in members if not alone or path.resolve() == folder.resolve()]
         if not wanted:
             continue
         try:
-            assessed += _assess(members, wanted, required)
+            assessed += _assess(wanted, members, required)
         except (InvalidInput, NotFitted) as error:
             refused[f"{members[0][1].pair}, {members[0][1].method}"] = error
     if not assessed:
@@ -93,12 +96,25 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
     return assessed
 
 
-def _assess(members: list[tuple[Path, RunSpec]], wanted: list[int], required: float | None) -> list[AssessedRun]:
+def _of_choice(folder: Path, required: float | None) -> AssessedRun:
+    assessment = read_assessment(folder / "assessment.json")
+    if required is not None:
+        assessment = assessment.judge(required=required)
+        assessment.save(folder / "assessment.json")
+    return AssessedRun(folder, read_spec(folder), read_json(folder / "result.json"), assessment)
+
+
+def _assess(
+    wanted: list[tuple[Path, RunSpec]], members: list[tuple[Path, RunSpec]], required: float | None
+) -> list[AssessedRun]:
+    """Assess the runs that are wanted, each with one run of every seed."""
+    by_seed = {spec.seed: path for path, spec in [*reversed(members), *reversed(wanted)]}
+    seeds = sorted(by_seed)
     first = members[0][1]
     pair = load(first.pair, **first.pair_options)
     if pair.source_test is None:
         raise InvalidInput(f"the pair {pair.name!r} holds out no source rounds; give it source_test=.1")
-    policies = [load_policy(path / "policy.safetensors") for path, _ in members]
+    policies = [load_policy(by_seed[seed] / "policy.safetensors") for seed in seeds]
     assessments = assess_each(
         policies,
         source=pair.source_test,
@@ -106,11 +122,10 @@ def _assess(members: list[tuple[Path, RunSpec]], wanted: list[int], required: fl
         required=required,
         rule=first.rule,
         arm_names=pair.class_names,
-        wanted=wanted,
+        wanted=[seeds.index(spec.seed) for _, spec in wanted],
     )
     assessed = []
-    for index, assessment in zip(wanted, assessments, strict=True):
-        path, spec = members[index]
+    for (path, spec), assessment in zip(wanted, assessments, strict=True):
         assessment.save(path / "assessment.json")
         assessed.append(AssessedRun(path, spec, read_json(path / "result.json"), assessment))
     return assessed

@@ -86,6 +86,10 @@ class Batches(ABC):
         self.n_contexts = self.segment_rows * len(self.segments)
         labelled = rows * len(self.labelled)
         device = self._device
+        domains = [self.segments[place].domain for place in self.labelled if any(own.weights for own in buffers)]
+        counts = [[own.weights[domain] if own.weights else 1.0 for domain in domains] for own in buffers]
+        self.counts = torch.tensor(counts, dtype=torch.float32, device=device).repeat_interleave(rows, dim=1)
+        """(runs, rounds): how much each round counts in gradients; (runs, 0) where all count as much."""
         self._rows = torch.zeros(BLOCK, runs, len(self.segments), rows, dtype=torch.int64, device=device)
         self._augmentation = torch.zeros(
             BLOCK, runs, self.n_contexts, shape.augmentation_draws, dtype=torch.float32, device=device

@@ -101,6 +101,7 @@ class GradientStep:
             constants["alpha"],
             constants["prior"],
             weights,
+            batches.counts,
         )
 
         def judge(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,6 +140,9 @@ class GradientStep:
         rows, sources, unlabelled = batches.segment_rows, batches.sources, batches.unlabelled
         of_segments = torch.split(predicted, rows // per_round)
         of_rounds, of_target = (_of(of_segments, places, predicted) for places in (batches.labelled, unlabelled))
+        if len(run.counts):  # the same values, whose gradient arrives multiplied by what the round counts
+            held = of_rounds.detach()
+            of_rounds = held + run.counts[:, None] * (of_rounds - held)
         alignments = torch.split(run.alignment, rows)
         # Rounds of targets are aligned with nothing; without any, all rows are.
         aligned = [*sources, *unlabelled]

@@ -234,6 +234,8 @@ class ReplayBuffers:
     """By the index of the domain; a target has some once it is labelled."""
     unlabelled: tuple[ContextBuffer, ...]
     """Of the first target, the second, ..."""
+    weights: tuple[float, ...] = ()
+    """By the index of the domain, how much a round of it counts in gradients; empty: all as much."""
 
     @classmethod
     def empty(

@@ -42,6 +42,8 @@ class RunInputs(NamedTuple):
     """(K,): how often each arm is expected to be the best one in the target."""
     weights: torch.Tensor
     """One per term."""
+    counts: torch.Tensor
+    """(rounds,): how much each round counts; empty where all count as much."""
 
 
 Judge = Callable[[Parameters, RunInputs], tuple[torch.Tensor, torch.Tensor]]

@@ -227,7 +227,7 @@ class Stepper:
             raise InvalidInput("only runs whose replay buffers hold the same kinds of contexts can be stacked")
         places = tuple(
             (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
-        )
+        ) + tuple(own.weights for own in buffers)
         if places != self._places:
             generators = [learner.generator for learner in self.stack.learners]
             self.step.batches = batches_for(buffers, self._shape, generators)

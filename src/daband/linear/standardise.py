@@ -283,7 +283,7 @@ class Standardise:
 
 
 def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:
-    if max(deviations.max(), -deviations.min()) <= _OUTLIER:
+    if max(deviations.max(initial=0.0), -deviations.min(initial=0.0)) <= _OUTLIER:
         return
     row, column = np.unravel_index(np.abs(deviations).argmax(), deviations.shape)
     warnings.warn(

@@ -535,13 +535,18 @@ class Policy(ABC, metaclass=_PolicyType):
             return self._play_singly(checked, known, where, mask)
 
     def prepare(self, *contexts: ArrayLike) -> None:
-        """Look at unlabelled contexts, of source and target, before the first round: this fits the transform."""
+        """Look at unlabelled contexts, of source and target, before the first round: this fits the transform.
+
+        With several sources there is a batch for each domain in its order; that of a source without rounds is empty.
+        """
         with self._locks.write:
             if self.transform is not None and self.transform.fitted:
                 raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
             if self.prepared:
                 return
-            checked = [self._check_contexts(batch) for batch in contexts]
+            none = np.zeros((0, *self._round_shape))
+            several = len(self.domains) > 2
+            checked = [self._check_contexts(part) if len(part) or not several else none for part in contexts]
             with self._locks.state:
                 if self.transform is not None:
                     self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])
@@ -1066,7 +1071,8 @@ class Policy(ABC, metaclass=_PolicyType):
             return contexts
         lead = contexts.shape[: -len(self.context_shape)]
         flat = contexts.reshape(-1, *self.context_shape)
-        return apply_transform(self.transform, flat, domain).reshape(*lead, -1)
+        features = apply_transform(self.transform, flat, domain)
+        return features.reshape(*lead, features.shape[-1])
 
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
         usual = type(contexts) is np.ndarray and contexts.dtype == _FLOAT64 and contexts.shape[1:] == self._round_shape

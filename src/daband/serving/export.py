@@ -19,13 +19,15 @@ from daband.errors import InvalidInput
 from daband.image_layout import image_layout
 from daband.linear import StandardiseStep
 from daband.serving.deployed import Deployed, assembled, write_deployed_file
-from daband.serving.frozen import FrozenPolicy
+from daband.serving.frozen import FrozenPolicy, Member
 from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
 
 __all__ = ["ExportWarning", "export"]
 
 _SMALLEST_DEVIATION = 1e-9
+_LARGE_INVERSE = 8 << 20
+"""Bytes of a member's matrices above which a file that needs no width to decide leaves them out."""
 
 
 class ExportWarning(UserWarning):
@@ -80,7 +82,7 @@ def export(
             decisions serves to evaluate other policies and to learn on; by default the policy's own.
         explore: "ucb", "thompson" or "greedy"; by default "greedy" where an ``epsilon`` is given, else the policy's
             own. A file does not learn while it decides, so that optimism ("ucb") tries the same uncertain arm in every
-            round until the next file.
+            round until the next file. With "greedy" matrices of more than 8 MiB, which widths alone need, are left out.
         least_rounds: refuse to export where an arm was learned from fewer rounds than this.
 
     >>> policy = daband.LinUCB(context_shape=(2,), n_arms=2, seed=0)
@@ -147,7 +149,25 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
-    return dataclasses.replace(frozen, exploration=exploration)
+    members = _without_large_widths(frozen.members) if exploration.rule == "greedy" else frozen.members
+    return dataclasses.replace(frozen, exploration=exploration, members=members)
+
+
+def _without_large_widths(members: Sequence[Member]) -> tuple[Member, ...]:
+    """The members of a policy that never adds a width to a prediction, without matrices that only widths need.
+
+    Small ones stay: a decision says how uncertain it is, and a monitor counts that. Members that are left count for
+    those whose width is gone.
+    """
+    kept = []
+    for member in members:
+        large = member.inverse.nbytes > _LARGE_INVERSE
+        small = np.zeros((len(member.theta), 0, 0))
+        kept.append(dataclasses.replace(member, inverse=small, width_share=0.0) if large else member)
+    before, after = (sum(member.width_share for member in some) for some in (members, kept))
+    scale = before / after if after > 0 else 1.0
+    scaled = [dataclasses.replace(member, width_share=scale * member.width_share) for member in kept]
+    return tuple(member for member in scaled if member.share > 0 or member.width_share > 0)
 
 
 def _check_counts(frozen: FrozenPolicy, least: int) -> None:

@@ -1,43 +1,48 @@
 """Which of several sources to trust: how much a round of each counts, measured before a run.
 
-Each source in turn is a target whose rewards are known. A LinUCB on few features learns the rounds of another source
-and then chooses in this one; the *gain* of this source is what the best of these policies is paid here above the best
-constant arm. A source of which no other says anything (shuffled labels, another data set) has no gain, and counts for
-nothing, unless its own policy is clearly good in the others. One with at least ``_FULL`` of the largest gain counts
-fully, so that sources that merely differ are pooled. Gains are given the benefit of the doubt: their upper 95% bound
-counts.
+Each source in turn is a target whose rewards are known. Its *skill* is the correlation, arm by arm, of its rewards with
+what a ridge regression on the rounds of all other sources predicts. Where the labels of a source were shuffled, the
+skill is noise of size ``1 / sqrt(n)``, whatever the others have learned; in rounds of another data set it is small. So
+the source of the least skill is left out while its skill is below ``_LEAST`` of the median of the others: a bad source
+is found as long as most are good. Two sources have no majority: one of them is left out where neither the other one nor
+its own earlier rounds predict its rewards.
 
-Sources that say nothing of one another are told apart otherwise: by their *similarity* to the target, the share of its
-contexts that a classifier of the sources puts into each, and among those that are alike by whether a policy learns
-anything from each at all. A source that counts for nothing is not played.
+Of the sources that are left those count less that are unlike the target: in proportion to the share of target contexts
+whose nearest neighbour is in each, unless, with every source as a target in turn, such weights predict clearly worse
+than equal ones in any. Where some rewards of the target are known, they decide instead: a source is left out where they
+are more likely without it. A source that counts for nothing is not played.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray
+from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
-from daband.linear import Standardise
+from daband.linear import RidgeSums, Standardise
 from daband.policies import LinUCB, Policy
 
 __all__ = ["SourceWeights", "measured_source_weights"]
 
-_COMPONENTS = 48
+_COMPONENTS, _RIDGE = 48, 10.0
 _MOST, _MOST_BYTES = 2000, 1 << 28
 """Rounds of each source that are played at most, and what the contexts of all may take as double numbers."""
-_HELD = 0.25
-"""The share of a source's rounds on which a policy of the source itself is judged."""
+_MOST_NEIGHBOURS = 500
+"""Contexts of each domain among which nearest neighbours are looked for."""
+_LEAST = 0.4
+"""The part of the others' median skill that a source must have. Set on the development targets of the record."""
 _NONE, _FULL = 0.15, 0.4
-"""Gains, as shares of the largest one, up to which a source counts for nothing, and from which it counts fully."""
-_NORMAL_95 = 1.645
+"""Similarities, as parts of the largest, up to which a source counts for nothing, and from which it counts fully."""
+_SIGNIFICANT = 2.0
+_LOG_EVIDENCE = 3.0
+"""A source is left out where the target's rewards are 20 times as likely without it."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +51,22 @@ class SourceWeights:
 
     weights: dict[str, float]
     """How much one of its rounds counts, 1 at most."""
-    gain: dict[str, float]
-    """What the best policy of another source is paid here above the best constant arm, in the user's units."""
-    own_gain: dict[str, float]
-    """The same of a policy of this source, on rounds that it did not learn."""
+    skill: dict[str, float]
+    """The correlation of its rewards with what the other sources predict for them."""
     similarity: dict[str, float]
-    """The share of target contexts that look most like this source."""
+    """The share of target contexts whose nearest neighbour is in this source."""
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights.items())
 
 
 def measured_source_weights(
-    source: RewardDomain | LoggedDomain, target: Contexts | None, *, like: Policy, seed: int = 0
+    source: RewardDomain | LoggedDomain,
+    target: Contexts | None,
+    *,
+    like: Policy,
+    target_rounds: LoggedRounds | None = None,
+    seed: int = 0,
 ) -> SourceWeights:
     """Weights for the sources that ``source`` is made of, for a policy ``like`` this one.
 
@@ -66,6 +74,7 @@ def measured_source_weights(
         source: the rounds of several sources, ``pair.source``.
         target: contexts of the target, ``pair.target``, for the similarity.
         like: gives the sizes, the arms, the reward range, and what may differ between the domains.
+        target_rounds: rounds of the target whose rewards are known, ``daband.domains.LoggedRounds``, where there are.
         seed: fixes which rounds are played.
     """
     parts = {str(name): part for name, part in source.by_name.items()}
@@ -77,51 +86,155 @@ def measured_source_weights(
         name: part.rounds(0, min(most, len(part)), seed=seed)  # type: ignore[attr-defined]
         for name, part in parts.items()
     }
+    contexts = {name: own.contexts for name, own in rounds.items()}
     there = None if target is None else target.batch(0, min(most, len(target)), seed=seed)
-    blank = _blank(like, [own.contexts for own in rounds.values()], there)
-    kept = {name: len(own) - math.ceil(_HELD * len(own)) for name, own in rounds.items()}
-    policies = {name: copy.deepcopy(blank) for name in rounds}
-    for name, policy in policies.items():
-        _teach(policy, rounds[name], kept[name], name)
-    here: dict[str, list[tuple[float, float]]] = {name: [] for name in rounds}
-    elsewhere: dict[str, list[float]] = {name: [] for name in rounds}
-    own_gains, own_errors = {}, {}
-    for name, own in rounds.items():
-        constant = _best_constant(own, like.n_arms)
-        for other, policy in policies.items():
-            if other != name:
-                found = _gain(policy, own, 0, constant, name)
-                here[name].append(found)
-                elsewhere[other].append(found[0])
-        own_gains[name], own_errors[name] = _gain(policies[name], own, kept[name], constant, name)
-    gains, errors = ({name: max(found)[at] for name, found in here.items()} for at in (0, 1))
-    shares = _similarity(blank, rounds, there)
-    weights = _by_gain(gains, errors)
-    if (
-        weights is not None
-    ):  # what shuffled labels teach is good elsewhere by luck, at times by half of the largest gain
-        best = {name: np.mean(found) / max(gains.values()) for name, found in elsewhere.items()}
-        weights = {name: max(weight, _ramp(float(best[name]) - _FULL)) for name, weight in weights.items()}
-    if weights is None:  # no source says anything of another
-        weights = dict.fromkeys(rounds, 1.0)
-        if _by_gain(own_gains, own_errors) is not None:  # but there is something to learn
-            weights = {name: _ramp(shares[name] / max(shares.values())) for name in rounds}
-            alike = {name: own_gains[name] for name in rounds if weights[name] > 0}
-            learned = _by_gain(alike, own_errors) or {}
-            weights = {name: weight * learned.get(name, 1.0) for name, weight in weights.items()}
-    return SourceWeights(weights, gains, own_gains, shares)
+    blank = _blank(like, list(contexts.values()), there)
+    played = {name: _Played.of(blank, own, domain, name) for domain, (name, own) in enumerate(rounds.items())}
+    skill, kept = _trusted(played)
+    weights = {name: float(name in kept) for name in played}
+    similarity = dict.fromkeys(played, 1.0 / len(played))
+    if there is not None:
+        similarity |= _similarity(contexts, there, seed)
+        if target_rounds is None:
+            weights |= _by_similarity({name: played[name] for name in kept}, contexts, there, seed)
+    if target_rounds is not None:
+        rewarded = _Played.of(blank, target_rounds, blank.domains.first_target, blank.domains.targets[0])
+        weights = {name: float(name in _likely(played, kept, rewarded)) for name in played}
+    return SourceWeights(weights, skill, similarity)
 
 
-def _ramp(share: float) -> float:
-    return float(np.clip((share - _NONE) / (_FULL - _NONE), 0.0, 1.0))
+@dataclass(frozen=True)
+class _Played:
+    """Rounds as a ridge regression sees them: features (n, d) of the arm that was chosen, its head, and its reward."""
+
+    features: FloatArray
+    arms: IntArray
+    heads: IntArray
+    rewards: FloatArray
+    sums: RidgeSums
+
+    @classmethod
+    def of(cls, blank: LinUCB, rounds: Any, domain: int, name: str) -> _Played:
+        """Rounds of a log as they are; where any arm's reward is known, as a LinUCB plays them."""
+        if isinstance(rounds, LoggedRounds):
+            arms, rewards = rounds.arms, rounds.rewards
+        else:
+            decision = copy.deepcopy(blank).play(rounds.contexts, rounds.rewards, name)
+            arms, rewards = decision.arm, decision.reward
+        features = blank._transform_contexts(rounds.contexts, domain)
+        shared = features.ndim == 3
+        features = features[np.arange(len(arms)), arms] if shared else features
+        return cls._made(features, arms, np.zeros_like(arms) if shared else arms, rewards, blank.n_arms)
+
+    @classmethod
+    def _made(cls, features: AnyArray, arms: IntArray, heads: IntArray, rewards: FloatArray, n_arms: int) -> _Played:
+        sums = RidgeSums(n_arms, features.shape[1])
+        sums.add(features, heads, rewards)
+        return cls(features, arms, heads, rewards, sums)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def __getitem__(self, part: slice) -> _Played:
+        columns = self.features[part], self.arms[part], self.heads[part], self.rewards[part]
+        return self._made(*columns, len(self.sums.counts))
+
+    def predicted(self, others: Sequence[_Played], weights: Sequence[float] | None = None) -> FloatArray:
+        """The rewards that a regression on the rounds of ``others``, weighted, predicts for these (n,)."""
+        scale = [1.0] * len(others) if weights is None else weights
+        gram: FloatArray = np.tensordot(scale, np.stack([own.sums.gram for own in others]), axes=1)
+        moment: FloatArray = np.tensordot(scale, np.stack([own.sums.moment for own in others]), axes=1)
+        theta = np.linalg.solve(gram + _RIDGE * np.eye(self.sums.dim), moment[..., None])[..., 0]
+        means: FloatArray = np.einsum("nd,nd->n", self.features, theta[self.heads])
+        return means
+
+    def skill(self, others: Sequence[_Played], weights: Sequence[float] | None = None) -> float:
+        """The correlation of these rewards with the predicted ones, both less their means of every arm."""
+        count = np.maximum(np.bincount(self.arms), 1)
+        predicted, rewards = (
+            values - (np.bincount(self.arms, values) / count)[self.arms]
+            for values in (self.predicted(others, weights), self.rewards)
+        )
+        size = float(np.linalg.norm(predicted) * np.linalg.norm(rewards))
+        return float(predicted @ rewards) / max(size, 1e-12)
 
 
-def _by_gain(gains: Mapping[str, float], errors: Mapping[str, float]) -> dict[str, float] | None:
-    """A weight for each source; None where no gain is more than luck."""
-    if not any(gains[name] > 2 * _NORMAL_95 * errors[name] for name in gains):
-        return None
-    largest = max(gains.values())
-    return {name: _ramp((gains[name] + _NORMAL_95 * errors[name]) / largest) for name in gains}
+def _others(played: Mapping[str, _Played], name: str) -> list[_Played]:
+    return [own for other, own in played.items() if other != name]
+
+
+def _trusted(played: Mapping[str, _Played]) -> tuple[dict[str, float], list[str]]:
+    """The skill of every source, and the names of those that are trusted."""
+    noise = {name: 1.0 / math.sqrt(len(own)) for name, own in played.items()}
+    skill: dict[str, float] = {}
+    kept = dict(played)
+    while True:
+        skill |= {name: own.skill(_others(kept, name)) for name, own in kept.items()}
+        worst = min(kept, key=lambda name: skill[name])
+        usual = float(np.median([skill[name] for name in kept if name != worst]))
+        related = usual > _SIGNIFICANT * max(noise[name] for name in kept if name != worst)
+        if len(kept) == 2 or not related or skill[worst] >= _LEAST * usual:
+            break
+        del kept[worst]
+    if len(played) == 2 or not (related or len(kept) < len(played)):
+        halves = {name: (own[: len(own) // 2], own[len(own) // 2 :]) for name, own in played.items()}
+        learned = {name: later.skill([earlier]) * math.sqrt(len(later)) for name, (earlier, later) in halves.items()}
+        sound = {name: max(learned[name], skill[name] / noise[name]) > _SIGNIFICANT for name in played}
+        kept = {name: own for name, own in played.items() if sound[name]} or dict(played)
+    return skill, list(kept)
+
+
+def _similarity(contexts: Mapping[str, AnyArray], there: AnyArray, seed: int) -> dict[str, float]:
+    """The share of contexts ``there`` whose nearest neighbour, among as many of every source, is in each."""
+    n = min(_MOST_NEIGHBOURS, *map(len, contexts.values()))
+    flat = [part.reshape(len(part), -1) for part in (there[:_MOST_NEIGHBOURS], *(own[:n] for own in contexts.values()))]
+    components = min(_COMPONENTS, flat[0].shape[1])
+    transform = Standardise(components=components if components == _COMPONENTS < len(flat[0]) else None)
+    standardise = transform.fit(flat[0]).frozen()
+    here, *sources = (standardise(unit_scale(part)) for part in flat)
+    order = np.random.default_rng(seed).permutation(n * len(sources))  # so that none is preferred where two are alike
+    every, of = np.concatenate(sources)[order], np.repeat(np.arange(len(sources)), n)[order]
+    nearest = (np.square(every).sum(axis=1) - 2.0 * here @ every.T).argmin(axis=1)
+    return dict(zip(contexts, (np.bincount(of[nearest], minlength=len(sources)) / len(here)).tolist(), strict=True))
+
+
+def _by_similarity(
+    played: Mapping[str, _Played], contexts: Mapping[str, AnyArray], there: AnyArray, seed: int
+) -> dict[str, float]:
+    """Weights by the similarity to ``there``; all 1 where such weights predict clearly worse in any of the sources."""
+
+    def weigh(names: Sequence[str], like: AnyArray) -> dict[str, float]:
+        shares = _similarity({name: contexts[name] for name in names}, like, seed)
+        return {name: float(np.clip((share / max(shares.values()) - _NONE) / (_FULL - _NONE), 0.0, 1.0))
+                for name, share in shares.items()}  # fmt: skip
+
+    for name, own in played.items() if len(played) > 2 else ():
+        others = [other for other in played if other != name]
+        by_name, rest = weigh(others, contexts[name]), _others(played, name)
+        loss = own.skill(rest) - own.skill(rest, [by_name[other] for other in others])
+        if loss > _SIGNIFICANT / math.sqrt(len(own)):
+            return dict.fromkeys(played, 1.0)
+    return weigh(list(played), there)
+
+
+def _likely(played: Mapping[str, _Played], kept: Sequence[str], rewarded: _Played) -> list[str]:
+    """The sources without any of which the rewards of the target are not clearly more likely (Gaussian noise)."""
+    names = list(kept)
+    while len(names) > 1:
+        sets: dict[str | None, list[str]] = {
+            None: names,
+            **{name: [other for other in names if other != name] for name in names},
+        }
+        errors = {
+            without: float(np.square(rewarded.rewards - rewarded.predicted([played[name] for name in some])).sum())
+            for without, some in sets.items()
+        }
+        best = min(errors, key=lambda without: errors[without])
+        variance = max(errors[best] / len(rewarded), 1e-12)
+        if best is None or (errors[None] - errors[best]) / (2.0 * variance) < _LOG_EVIDENCE:
+            break
+        names.remove(best)
+    return names
 
 
 def _blank(like: Policy, contexts: list[AnyArray], there: AnyArray | None) -> LinUCB:
@@ -144,58 +257,3 @@ def _blank(like: Policy, contexts: list[AnyArray], there: AnyArray | None) -> Li
         contexts, there = [there], None  # a source far away must not decide by what the others are scaled
     blank.prepare(*contexts, *([] if there is None else [there]))
     return blank
-
-
-def _teach(policy: LinUCB, rounds: Any, n: int, name: str) -> None:
-    """Let a policy play the first ``n`` rounds."""
-    part = slice(n)
-    if isinstance(rounds, LoggedRounds):
-        propensity = rounds.propensities[part]
-        policy.update(rounds.contexts[part], rounds.arms[part], rounds.rewards[part], name, propensity=propensity)
-    else:
-        policy.play(rounds.contexts[part], rounds.rewards[part], name)
-
-
-def _best_constant(rounds: Any, n_arms: int) -> float:
-    """What the arm pays that pays most on average."""
-    if not isinstance(rounds, LoggedRounds):
-        return float(rounds.rewards.mean(axis=0).max())
-    weights = 1.0 / rounds.propensities
-    counts = np.bincount(rounds.arms, weights, minlength=n_arms)
-    sums = np.bincount(rounds.arms, weights * rounds.rewards, minlength=n_arms)
-    return float((sums[counts > 0] / counts[counts > 0]).max())
-
-
-def _gain(policy: LinUCB, rounds: Any, start: int, constant: float, name: str) -> tuple[float, float]:
-    """The mean reward of a policy's choices from round ``start`` on above ``constant``, and its standard error."""
-    arms = policy.decide(rounds.contexts[start:], name, rule="greedy").arm
-    if isinstance(rounds, LoggedRounds):
-        weights = np.where(arms == rounds.arms[start:], 1.0 / rounds.propensities[start:], 0.0)
-        paid = rounds.rewards[start:]
-    else:
-        paid, weights = rounds.rewards[start:][np.arange(len(arms)), arms], np.ones(len(arms))
-    total = max(float(weights.sum()), 1e-12)
-    mean = float(weights @ paid) / total
-    error = math.sqrt(float(np.square(weights) @ np.square(paid - mean))) / total
-    low, high = policy.reward_range
-    return mean - constant, max(error, 0.25 * (high - low) / len(arms))
-
-
-def _similarity(blank: LinUCB, rounds: Mapping[str, Any], there: AnyArray | None) -> dict[str, float]:
-    """The share of target contexts that a linear classifier of the sources puts into each; even without a target."""
-    if there is None:
-        return dict.fromkeys(rounds, 1.0 / len(rounds))
-
-    def flat(contexts: AnyArray, domain: int) -> FloatArray:
-        features = blank._transform_contexts(contexts, domain)
-        rows: FloatArray = features.reshape(len(features), -1)
-        return rows
-
-    here = [flat(own.contexts, domain) for domain, own in enumerate(rounds.values())]
-    x = np.concatenate(here)
-    even = np.concatenate([np.full(len(rows), 1.0 / len(rows)) for rows in here])
-    labels = np.repeat(np.eye(len(here)), [len(rows) for rows in here], axis=0)
-    gram = (x * even[:, None]).T @ x + 0.01 * len(here) * np.eye(x.shape[1])
-    predicted = flat(there, blank.domains.first_target) @ np.linalg.solve(gram, (x * even[:, None]).T @ labels)
-    shares = np.bincount(predicted.argmax(axis=1), minlength=len(here)) / len(there)
-    return dict(zip(rounds, shares.tolist(), strict=True))

@@ -295,17 +295,16 @@ class Trainer:
                         f"{settings.directory} holds a run whose transform the file cannot hold; pass the fitted "
                         "transform, as what was learned rests on it"
                     )
+                self._weigh_sources()
                 self._fit_transform()
             except BaseException:
                 self.folder.release()
                 raise
         else:
             self._trust_prior()
-        self._fit_transform()
-        if phase.weighs_sources:
-            if not self.history.episodes:
-                policy.source_weights = phase.source_weights()
-            self.phase = phase = phase.with_sources([name for name, weight in policy.source_weights.items() if weight])
+            self._weigh_sources()
+            self._fit_transform()
+        phase = self.phase
         policy.plan(phase.episodes)
         self._since = time.perf_counter()
         self._beside = 1
@@ -319,6 +318,14 @@ class Trainer:
     def _trust_prior(self) -> None:
         if self.phase.prior_trust != 1.0:
             self.policy.trust_prior(self.phase.prior_trust)
+
+    def _weigh_sources(self) -> None:
+        """Leave sources that count for nothing out, so that the run is the one without them."""
+        if self.phase.weighs_sources:
+            if not self.history.episodes:
+                self.policy.source_weights = self.phase.source_weights()
+            weights = self.policy.source_weights
+            self.phase = self.phase.with_sources([name for name, weight in weights.items() if weight])
 
     def _fit_transform(self) -> None:
         if not self.policy.prepared:
@@ -525,15 +532,20 @@ def _record(episode: int, history: History, measured: dict[str, float]) -> dict[
 
 def _prepare(phase: Phase) -> None:
     """Fit the transform on the contexts the run will see, as many as fit in memory, labels unseen."""
+    policy = phase.policy
     item = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
     n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
     both = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
-    batches = []
-    for whole in both:
+    batches: dict[int, AnyArray] = {}
+    for whole, called in zip(both, (phase.domain_name, "target"), strict=False):
         share = min(n, len(whole)) / len(whole)
-        for part in whole.by_name.values():
-            batches.append(part.batch(0, math.ceil(share * len(part)), seed=phase.seed))
-    phase.policy.prepare(*batches)
+        for name, part in whole.by_name.items():
+            rows = part.batch(0, math.ceil(share * len(part)), seed=phase.seed)
+            batches[policy.domains.index(name or called)] = rows
+    first = next(iter(batches.values()))[:0]
+    skipped = range(policy.domains.first_target) if phase.domain_name != "target" else ()
+    batches = {**dict.fromkeys(skipped, first), **batches}  # a source that counts for nothing has its place
+    policy.prepare(*(batches[domain] for domain in sorted(batches)))
 
 
 def source_phase(

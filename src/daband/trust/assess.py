@@ -12,10 +12,10 @@ from daband.arguments import finite, whole
 from daband.arrays import AnyArray, ArrayLike
 from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
-from daband.evaluation import Scores, scores_of
+from daband.evaluation import Scores, in_domains, scores_of
 from daband.policies import Policy
 from daband.shift import Shift, ShiftLike, as_shift, default_shift
-from daband.trust.assessment import ArmAssessment, Assessment, verdict_of
+from daband.trust.assessment import ArmAssessment, Assessment, requirement, verdict_of
 from daband.trust.diagnostics import (
     DomainShift,
     classifier_two_sample,
@@ -83,8 +83,8 @@ def assess(
     >>> for policy in policies:
     ...     run = daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
 
-    >>> found = daband.assess(policies, source=pair.source_test, target=pair.target)
-    >>> found.verdict in ("hand over", "ask", "do not") and found.low <= found.value
+    >>> assessment = daband.assess(policies, source=pair.source_test, target=pair.target)
+    >>> assessment.verdict in ("hand over", "ask", "do not") and assessment.low <= assessment.value
     True
     """
     (assessment,) = assess_each(
@@ -125,18 +125,26 @@ def assess_each(
     names = _checked_names(arm_names, members[0].n_arms)
     if required is not None:
         finite("required", required)
-    scores, here, there = scores_of(
+    scores, source_contexts, target_contexts = scores_of(
         members, source=source, target=unlabelled, contexts=contexts, rule=rule, seed=whole("seed", seed, least=0)
     )
     _check_different(scores)
     stated = _stated_shift(shift, members[0])
-    explanations = explanations_of(members, here, there, shift=stated, rule=rule, reward_range=members[0].reward_range)
-    found = []
+    explanations = explanations_of(
+        members,
+        source_contexts,
+        target_contexts,
+        shift=stated,
+        rule=rule,
+        reward_range=members[0].reward_range,
+        origin=scores.origin,
+    )
+    assessments = []
     for index in range(len(members)) if wanted is None else wanted:
         _check_rewarded(scores.of([index]))
-        gap, outside = _shift_and_support(members[index], here, there)
+        gap, outside = _shift_and_support(members[index], source_contexts, target_contexts, scores.origin)
         estimate = estimate_target(scores, explanations, member=index, outside=outside)
-        found.append(
+        assessments.append(
             _write(
                 members[0].reward_range,
                 scores.of([index]),
@@ -149,7 +157,7 @@ def assess_each(
                 names,
             )
         )
-    return found
+    return assessments
 
 
 def _stated_shift(shift: ShiftLike, policy: Policy) -> Shift:
@@ -184,9 +192,9 @@ def _write(
     )
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
-        f"{verdict.why[0].upper()}{verdict.why[1:]}.",
+        verdict.sentence,
         *_reasons_of_estimate(scores, estimate, lowest, span),
-        *_reasons_of_required(required, needed * span + lowest),
+        requirement(needed * span + lowest, stated=required is not None),
         *_reasons_of_shift(gap, outside),
         *_reasons_of_arms(per_arm, names),
         *(f"Sign of collapse: {sign}." for sign in signs),
@@ -223,21 +231,21 @@ def _write(
 def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[ArmAssessment]:
     """Every arm; values by arm are shifted so that they average to the estimate over the target's choices."""
     n_arms = scores.n_arms
-    here, there = (
+    source_share, target_share = (
         np.bincount(arms[0], minlength=n_arms) / len(arms[0]) for arms in (scores.source_arm, scores.target_arm)
     )
     paid = np.bincount(scores.source_arm[0], weights=scores.weight[0] > 0, minlength=n_arms)
     raw = estimate.by_context
     sums = np.bincount(scores.target_arm[0], weights=raw, minlength=n_arms)
     counts = np.bincount(scores.target_arm[0], minlength=n_arms)
-    found = []
+    assessed = []
     for arm in range(n_arms):
         value = None if counts[arm] == 0 else float(sums[arm] / counts[arm]) * span + lowest
-        found.append(
+        assessed.append(
             ArmAssessment(
                 arm=arm,
-                source_share=float(here[arm]),
-                target_share=float(there[arm]),
+                source_share=float(source_share[arm]),
+                target_share=float(target_share[arm]),
                 expected_source=float(estimate.expected_source[arm]),
                 expected_target=float(estimate.expected_target[arm]),
                 value=value,
@@ -245,30 +253,35 @@ def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> 
                 supported=bool(paid[arm] >= _FEWEST_FOR_AN_ARM),
             )
         )
-    return found
+    return assessed
 
 
-def _shift_and_support(policy: Policy, here: AnyArray, there: AnyArray) -> tuple[DomainShift, float]:
-    raw = projected(here), projected(there)
+def _shift_and_support(
+    policy: Policy, source: AnyArray, target: AnyArray, origin: AnyArray | None
+) -> tuple[DomainShift, float]:
+    raw = projected(source), projected(target)
     before, before_p = classifier_two_sample(*raw)
     latent = getattr(policy, "latent", None)
     if latent is None:
         seen = raw
         if policy.transform is not None and any(policy.shift.own_statistics(math.prod(policy.context_shape))):
             # The user said that these numbers are in other units: what counts is where the policy sees them.
-            seen = projected(policy.transformed(here, "source")), projected(policy.transformed(there, "target"))
+            (transformed,) = in_domains(lambda rows, name: [policy.transformed(rows, name)], source, origin)
+            seen = projected(transformed), projected(policy.transformed(target, "target"))
         return DomainShift(before, before_p, None, None), outside_support(*(rows[:_SUPPORT] for rows in seen))
-    latents = [
-        np.asarray(latent(rows[:_LATENTS], domain), np.float64).reshape(min(_LATENTS, len(rows)), -1)
-        for rows, domain in ((here, "source"), (there, "target"))
-    ]
+
+    def flat(rows: AnyArray, domain: str) -> list[AnyArray]:
+        return [np.asarray(latent(rows, domain), np.float64).reshape(len(rows), -1)]
+
+    first = None if origin is None else origin[:_LATENTS]
+    latents = [in_domains(flat, source[:_LATENTS], first)[0], flat(target[:_LATENTS], "target")[0]]
     after, after_p = classifier_two_sample(*(projected(rows) for rows in latents))
     return DomainShift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
 
 
 def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[str]:
     value = float(scores.source_value()[0]) * span + lowest
-    values = [own * span + lowest for own in estimate.by_explanation.values()]
+    values = [one * span + lowest for one in estimate.by_explanation.values()]
     reasons = [
         f"{len(values)} explanations of the target put its value between {min(values):.3g} and {max(values):.3g}. The "
         f"policy agrees with the others on {estimate.agreement:.1%} of target contexts, and on "
@@ -290,17 +303,11 @@ def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span
     return reasons
 
 
-def _reasons_of_required(required: float | None, needed: float) -> list[str]:
-    if required is not None:
-        return [f"A value of {needed:.3g} is required."]
-    return [f"Required is what the best constant arm is estimated to be worth in the target, {needed:.3g}."]
-
-
 def _reasons_of_shift(shift: DomainShift, outside: float) -> list[str]:
     text = f"A fresh classifier tells the domains apart with an accuracy of {shift.before:.2f} by their contexts"
     if shift.after is not None:
         text += f", and of {shift.after:.2f} by the policy's latents"
-    text += " (chance: .5). That they look alike is necessary for a good transfer, and not sufficient."
+    text += " (guessing: .5). That they look alike is necessary for a good transfer, and not sufficient."
     reasons = [text]
     if outside > 0.02:
         reasons.append(f"{outside:.0%} of target contexts lie outside the source's support.")
@@ -328,10 +335,10 @@ def _checked_policies(policies: Policy | Sequence[Policy]) -> list[Policy]:
                 "others with other seeds, or give it alone"
             )
         for what in ("n_arms", "context_shape", "arms"):
-            own, wanted = getattr(policy, what), getattr(members[0], what)
-            if own != wanted:
+            value, first = getattr(policy, what), getattr(members[0], what)
+            if value != first:
                 raise InvalidInput(
-                    f"policies[{index}] has {what}={own!r}, policies[0] has {wanted!r}; give policies for one problem"
+                    f"policies[{index}] has {what}={value!r}, policies[0] has {first!r}; give policies for one problem"
                 )
         if not policy.knows_reward_range:
             raise NotFitted(

@@ -6,25 +6,34 @@ import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json, write_text
-from daband.trust.diagnostics import DomainShift
+from daband.trust.diagnostics import DomainShift, doubts_of
 from daband.trust.estimate import MISSED
 
-__all__ = ["ASSUMPTIONS", "ArmAssessment", "Assessment", "Verdict", "read_assessment", "rewards_to_ask", "verdict_of"]
+__all__ = [
+    "ASSUMPTIONS",
+    "ArmAssessment",
+    "Assessment",
+    "Verdict",
+    "read_assessment",
+    "requirement",
+    "rewards_to_ask",
+    "verdict_of",
+]
 
 ASSUMPTIONS = (
     "Contexts that are alike have the same best arm in both domains, by at least one of the explanations that were "
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
-    f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, and everything outside the source's "
-    "support. How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no "
-    "theorem.",
+    f"The bound lets the policy lose {MISSED:.0%} of what it is estimated to get or to miss, whichever is less, and "
+    "everything outside the source's support. How often that held, on data sets that nobody looked at before, is in "
+    "docs/results/trust.md; it is no theorem.",
 )
 _WIDTH = 100
 
@@ -59,8 +68,8 @@ class Assessment:
     >>> for policy in policies:
     ...     run = daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
 
-    >>> found = daband.assess(policies, source=pair.source_test, target=pair.target, required=0.9)
-    >>> found.required, len(found.per_arm) == pair.n_arms, found.sentence.endswith("required 0.900.")
+    >>> assessment = daband.assess(policies, source=pair.source_test, target=pair.target, required=0.9)
+    >>> assessment.required, len(assessment.per_arm) == pair.n_arms, assessment.sentence.endswith("required 0.900.")
     (0.9, True, True)
     """
 
@@ -122,6 +131,27 @@ class Assessment:
             return f"Do not hand over: {facts}."
         return f"Ask for {self.audit_rewards} rewards before a hand-over ({self.why}): {facts}."
 
+    def judge(self, *, low: float | None = None, required: float | None = None) -> Assessment:
+        """The same estimate with another bound or requirement, and the verdict that follows."""
+        lowest, highest = self.reward_range
+        span = highest - lowest if highest > lowest else 1.0
+        bound, needed = self.low if low is None else low, self.required if required is None else required
+        verdict = verdict_of(
+            value=(self.value - lowest) / span,
+            low=(bound - lowest) / span,
+            required=(needed - lowest) / span,
+            disagreement=self.disagreement,
+            doubts=doubts_of(self.collapse, self.outside_support, self.shift),
+        )
+        reasons = [verdict.sentence, *self.reasons[1:]]
+        if required is not None:
+            before = [requirement(self.required, stated=stated) for stated in (False, True)]
+            reasons = [requirement(needed, stated=True) if reason in before else reason for reason in reasons]
+        return replace(
+            self, low=bound, required=needed, verdict=verdict.text, why=verdict.why, audit_rewards=verdict.rewards,
+            reasons=reasons,
+        )  # fmt: skip
+
     def as_dict(self) -> dict[str, Any]:
         """All fields, as JSON can hold them."""
         return asdict(self)
@@ -134,12 +164,12 @@ class Assessment:
     def from_dict(cls, fields: Mapping[str, Any]) -> Assessment:
         """The assessment that ``as_dict`` was called on."""
         try:
-            known = dict(fields)
-            known["per_arm"] = [ArmAssessment(**arm) for arm in known["per_arm"]]
-            known["shift"] = DomainShift(**known["shift"])
-            low, high = known["reward_range"]
-            known["reward_range"] = (float(low), float(high))
-            return cls(**known)
+            values = dict(fields)
+            values["per_arm"] = [ArmAssessment(**arm) for arm in values["per_arm"]]
+            values["shift"] = DomainShift(**values["shift"])
+            low, high = values["reward_range"]
+            values["reward_range"] = (float(low), float(high))
+            return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"these are not the fields of an assessment: {error}") from None
 
@@ -217,6 +247,18 @@ class Verdict:
     """"hand over", "ask" or "do not"."""
     rewards: int
     why: str
+
+    @property
+    def sentence(self) -> str:
+        """The reason as a sentence."""
+        return f"{self.why[0].upper()}{self.why[1:]}."
+
+
+def requirement(value: float, *, stated: bool) -> str:
+    """What is required, and why if nobody stated it."""
+    if stated:
+        return f"A value of {value:.3g} is required."
+    return f"Required is what the best constant arm is estimated to be worth in the target, {value:.3g}."
 
 
 def rewards_to_ask(value: float, required: float) -> int:

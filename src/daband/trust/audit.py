@@ -28,6 +28,7 @@ from daband.errors import DataError, InvalidInput
 from daband.files import checked_path, locked, make_folder, read_json, write_text
 from daband.policies import Policy
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
+from daband.trust.estimate import shift_to_mean
 
 __all__ = [
     "Ask", "Audit", "AuditFolder", "ContextReader", "answer_audit", "audit", "certainty", "decisions", "predictions",
@@ -60,10 +61,10 @@ class AuditFolder:
         """The plan that was begun here, as it was written; None where there is none."""
         if self.path is None or not (self.path / _PLAN).exists():
             return None
-        known = read_json(self.path / _PLAN)
-        if not isinstance(known, dict):
+        plan = read_json(self.path / _PLAN)
+        if not isinstance(plan, dict):
             raise DataError(f"{self.path / _PLAN} is no plan of an audit")
-        return known
+        return plan
 
     def begin(self, plan: Mapping[str, Any], questions: str) -> None:
         """Write the plan and the questions, as ``questions_csv`` gives them."""
@@ -92,12 +93,12 @@ class AuditFolder:
             raise DataError(f"{path} cannot be read: {error.strerror}") from None
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                known = json.loads(line)
-                identity, reward = int(known["id"]), float(known["reward"])
+                answer = json.loads(line)
+                identity, reward = int(answer["id"]), float(answer["reward"])
             except (ValueError, KeyError, TypeError):
                 raise DataError(f"{path}, line {number}, is no answer; restore the file from a copy") from None
             if identity not in asked or not math.isfinite(reward):
-                raise DataError(f"{path}, line {number}: {known} answers no question of this audit")
+                raise DataError(f"{path}, line {number}: {answer} answers no question of this audit")
             self.answers[identity] = reward
 
     def add(self, answers: Mapping[int, float]) -> None:
@@ -240,15 +241,15 @@ class ContextReader:
 
     def row_names(self, indices: IntArray) -> dict[str, list[Any]]:
         """By which columns people know these contexts: ids of a table, files of images; may be empty."""
-        known = self._target.row_names if isinstance(self._target, Contexts) else {}
-        return {column: [names[index] for index in indices.tolist()] for column, names in known.items()}
+        names_of = self._target.row_names if isinstance(self._target, Contexts) else {}
+        return {column: [names[index] for index in indices.tolist()] for column, names in names_of.items()}
 
     def read(self, indices: IntArray) -> AnyArray:
         """The contexts at these positions; of an evaluation domain they must be consecutive."""
         if isinstance(self._target, EvaluationDomain):
             return self._target.read(int(indices[0]), int(indices[-1]) + 1)
-        found: AnyArray = self._target.read(indices) if isinstance(self._target, Contexts) else self._target[indices]
-        return found
+        contexts: AnyArray = self._target.read(indices) if isinstance(self._target, Contexts) else self._target[indices]
+        return contexts
 
 
 def decisions(policy: Policy, contexts: ContextReader, rule: str) -> tuple[IntArray, FloatArray]:
@@ -281,15 +282,15 @@ def certainty(mean: FloatArray, arm: IntArray) -> FloatArray:
     return ordered
 
 
-def predictions(own: FloatArray, assessment: Any, n: int, low: float, high: float) -> FloatArray:
-    """Predicted rewards (N,) in [0, 1]: the policy's ``own``, or what the assessment says."""
+def predictions(predicted: FloatArray, assessment: Any, n: int, low: float, high: float) -> FloatArray:
+    """Predicted rewards (N,) in [0, 1]: the policy's ``predicted``, or what the assessment says."""
     if assessment is None:
-        return own
+        return predicted
     given = getattr(assessment, "predicted", None)
     if given is None and not hasattr(assessment, "value"):
         given = assessment
     if given is None:
-        return _moved(own, (finite("assessment.value", assessment.value) - low) / (high - low))
+        return shift_to_mean(predicted, (finite("assessment.value", assessment.value) - low) / (high - low))
     predicted = as_numpy(given, "assessment").astype(np.float64)
     if predicted.shape != (n,) or not np.isfinite(predicted).all():
         raise InvalidInput(
@@ -297,22 +298,6 @@ def predictions(own: FloatArray, assessment: Any, n: int, low: float, high: floa
         )
     unit: FloatArray = np.clip((predicted - low) / (high - low), 0.0, 1.0)
     return unit
-
-
-def _moved(predicted: FloatArray, mean: float) -> FloatArray:
-    """Predictions moved by one number on the scale of log odds, so that their mean is ``mean``."""
-    inside = np.clip(predicted, 0.001, 0.999)
-    odds = np.log(inside / (1.0 - inside))
-    wanted = min(max(mean, 0.001), 0.999)
-    below, above = -20.0, 20.0
-    for _ in range(60):
-        middle = (below + above) / 2.0
-        if (1.0 / (1.0 + np.exp(-(odds + middle)))).mean() < wanted:
-            below = middle
-        else:
-            above = middle
-    moved: FloatArray = 1.0 / (1.0 + np.exp(-(odds + below)))
-    return moved
 
 
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
@@ -328,8 +313,8 @@ class Audit:
     answered.
 
     >>> policy = daband.LinUCB(context_shape=(1,), n_arms=2, seed=0)
-    >>> found = daband.audit(policy, target=[[0.0], [1.0]] * 10, budget=5, directory="audit")
-    >>> found.finished, found.questions.name
+    >>> audit = daband.audit(policy, target=[[0.0], [1.0]] * 10, budget=5, directory="audit")
+    >>> audit.finished, audit.questions.name
     (False, 'questions.csv')
     """
 
@@ -356,9 +341,11 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """All fields, as JSON can hold them: None where there is no number yet."""
-        known = asdict(self)
-        known["questions"] = None if self.questions is None else str(self.questions)
-        return {name: None if isinstance(own, float) and math.isnan(own) else own for name, own in known.items()}
+        fields = asdict(self)
+        fields["questions"] = None if self.questions is None else str(self.questions)
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()
+        }
 
 
 def audit(
@@ -405,8 +392,8 @@ def audit(
     >>> run = daband.train(policy, source=pair.source, target=pair.target, episodes=4, episode_length=32)
     >>> def ask(contexts, arms):  # what the arm pays for the context; here everything pays
     ...     return [1.0] * len(arms)
-    >>> found = daband.audit(policy, target=pair.target, budget=20, ask=ask)
-    >>> found.answered, found.high
+    >>> audit = daband.audit(policy, target=pair.target, budget=20, ask=ask)
+    >>> audit.answered, audit.high
     (20, 1.0)
     """
     _check(policy, ask, directory, confidence, rule)
@@ -417,9 +404,9 @@ def audit(
         raise InvalidInput(f"budget is {budget}, but the target has {len(contexts)} contexts; ask for at most these")
     if len(arm_names) not in (0, policy.n_arms):
         raise InvalidInput(f"arm_names has {len(arm_names)} names for {policy.n_arms} arms")
-    arms, own = decisions(policy, contexts, rule)
+    arms, by_policy = decisions(policy, contexts, rule)
     low, high = policy.reward_range
-    predicted = predictions(own, assessment, len(contexts), low, high)
+    predicted = predictions(by_policy, assessment, len(contexts), low, high)
     plan = (plan_draws if anytime else plan_strata)(predicted, budget=budget, seed=seed)
     settings = {
         "format": _FORMAT,
@@ -458,10 +445,10 @@ def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = 
         state = _restored(folder)
         given = read_answers(answers, state.asked)
         for identity, reward in given.items():
-            known = folder.answers.get(identity, reward)
-            if known != reward and not replace:
+            before = folder.answers.get(identity, reward)
+            if before != reward and not replace:
                 raise InvalidInput(
-                    f"{answers}: id {identity} was answered with {known:g} before, and now with {reward:g}; where the "
+                    f"{answers}: id {identity} was answered with {before:g} before, and now with {reward:g}; where the "
                     "first was a mistake, replace=True (--replace) takes the second"
                 )
         new = {identity: reward for identity, reward in given.items() if folder.answers.get(identity) != reward}
@@ -505,13 +492,13 @@ class _State:
 
     def check(self, reward: float, where: str) -> None:
         """Raise where a reward is not finite or outside a range that was given; warn where it is far from any seen."""
-        known = self.settings["reward_range"]
+        limits = self.settings["reward_range"]
         kept = "" if self.folder.path is None else f"; the {len(self.folder.answers)} answers before are kept"
         if not math.isfinite(reward):
             raise InvalidInput(f"{where}: the reward is {reward}, which is no number{kept}")
-        if known != "auto":
-            if not known[0] <= reward <= known[1]:
-                raise InvalidInput(f"{where}: reward {reward:g} is outside the policy's reward_range {known}{kept}")
+        if limits != "auto":
+            if not limits[0] <= reward <= limits[1]:
+                raise InvalidInput(f"{where}: reward {reward:g} is outside the policy's reward_range {limits}{kept}")
             return
         low, high = self.settings["estimated_range"]
         if not 2 * low - high <= reward <= 2 * high - low:
@@ -535,8 +522,10 @@ class _State:
         value = lower = upper = math.nan
         if self.plan.anytime or len(given) == len(self.asked):
             unit = (np.array(given, np.float64) - low) / (high - low)
-            found = self.plan.interval(unit, confidence=settings["confidence"])
-            value, lower, upper = (low + (high - low) * own for own in (found.value, found.low, found.high))
+            interval = self.plan.interval(unit, confidence=settings["confidence"])
+            value, lower, upper = (
+                low + (high - low) * share for share in (interval.value, interval.low, interval.high)
+            )
         return Audit(
             value=value,
             low=lower,
@@ -567,17 +556,17 @@ def _begun(
     rows: Mapping[str, Sequence[Any]],
 ) -> _State:
     """The audit as it was begun in the folder, or a new one."""
-    known = folder.plan()
-    if known is None:
+    begun = folder.plan()
+    if begun is None:
         asked = arms[plan.ids]
         content = {**settings, "arms": asked.tolist(), "plan": plan.as_dict()}
         folder.begin(content, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, rows=rows))
         return _State(folder, plan, asked, settings)
-    for name, own in settings.items():
-        if name not in ("estimated_range", "predicted") and known.get(name) != own:
+    for name, value in settings.items():
+        if name not in ("estimated_range", "predicted") and begun.get(name) != value:
             raise InvalidInput(
-                f"the audit in {folder.path} was begun with {name} = {known.get(name)!r}, not {own!r}; a plan is fixed "
-                "before the first reward. Choose another directory for another audit, or remove this one"
+                f"the audit in {folder.path} was begun with {name} = {begun.get(name)!r}, not {value!r}; a plan is "
+                "fixed before the first reward. Choose another directory for another audit, or remove this one"
             )
     state = _restored(folder)
     for identity, arm in state.asked.items():
@@ -590,15 +579,17 @@ def _begun(
 
 
 def _restored(folder: AuditFolder, *, repair: bool = True) -> _State:
-    known = folder.plan()
-    if known is None:
+    settings = folder.plan()
+    if settings is None:
         raise InvalidInput(f"{folder.path} holds no audit; begin one with daband.audit(..., directory=...)")
     try:
-        plan = Plan.from_dict(known.pop("plan"))
-        arms = np.array(known.pop("arms"), np.int64)
-        if known["format"] != _FORMAT:
-            raise DataError(f"{folder.path} holds an audit of format {known['format']}; this version reads {_FORMAT}")
-        state = _State(folder, plan, arms, known)
+        plan = Plan.from_dict(settings.pop("plan"))
+        arms = np.array(settings.pop("arms"), np.int64)
+        if settings["format"] != _FORMAT:
+            raise DataError(
+                f"{folder.path} holds an audit of format {settings['format']}; this version reads {_FORMAT}"
+            )
+        state = _State(folder, plan, arms, settings)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"the plan in {folder.path} is damaged: {error}") from None
     folder.restore(state.asked, repair=repair)

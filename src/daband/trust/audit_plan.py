@@ -58,7 +58,7 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as JSON can hold it."""
-        draws = None if self.draws is None else {name: _listed(own) for name, own in asdict(self.draws).items()}
+        draws = None if self.draws is None else {name: _listed(value) for name, value in asdict(self.draws).items()}
         return {
             "ids": self.ids.tolist(),
             "n_contexts": self.n_contexts,
@@ -68,17 +68,17 @@ class Plan:
         }
 
     @classmethod
-    def from_dict(cls, known: dict[str, Any]) -> Plan:
+    def from_dict(cls, fields: dict[str, Any]) -> Plan:
         """The plan that ``as_dict`` wrote; KeyError, TypeError or ValueError where it is none."""
-        draws = known["draws"]
+        draws = fields["draws"]
         if draws is not None:
             arrays = {name: np.array(draws[name], np.float64) for name in ("predicted", "probability")}
             draws = WeightedDraws(**{**draws, **arrays})
         return cls(
-            ids=np.array(known["ids"], np.int64),
-            n_contexts=int(known["n_contexts"]),
-            strata=None if known["strata"] is None else np.array(known["strata"], np.int64),
-            shares=None if known["shares"] is None else np.array(known["shares"], np.float64),
+            ids=np.array(fields["ids"], np.int64),
+            n_contexts=int(fields["n_contexts"]),
+            strata=None if fields["strata"] is None else np.array(fields["strata"], np.int64),
+            shares=None if fields["shares"] is None else np.array(fields["shares"], np.float64),
             draws=draws,
         )
 

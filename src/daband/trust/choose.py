@@ -76,25 +76,25 @@ def default_candidates(pair: Pair, *, recipe: str = "default") -> Sequence[Candi
     of the target tell which of them is right.
     """
     image = len(pair.context_shape) == _IMAGE_DIMENSIONS
-    found = [Candidate("constant", "constant")]
+    candidates = [Candidate("constant", "constant")]
     if image:
-        found += [
+        candidates += [
             Candidate("linucb-p", "linucb-p"),
             Candidate("nlinucb", "nlinucb", {"recipe": recipe}),
             Candidate("daband", "daband", {"recipe": recipe}, preferred=True),
         ]
-        return found
-    found.append(Candidate("linucb", "linucb"))
+        return candidates
+    candidates.append(Candidate("linucb", "linucb"))
     if "trees" in policies.names():
-        found.append(Candidate("trees", "trees"))
-    found.append(Candidate("daband", "daband", {"recipe": recipe}, preferred=True))
+        candidates.append(Candidate("trees", "trees"))
+    candidates.append(Candidate("daband", "daband", {"recipe": recipe}, preferred=True))
     if not pair.shift.stated and "shift" in setting_defaults(policies.get("daband")):
-        found += [
+        candidates += [
             Candidate("linucb, other units", "linucb", {"shift": "units"}),
             Candidate("daband, other units", "daband", {"recipe": recipe, "shift": "units"}),
             Candidate("daband, other style", "daband", {"recipe": recipe, "shift": "style"}),
         ]
-    return found
+    return candidates
 
 
 _CONTEXTS = 2000
@@ -175,10 +175,10 @@ def choose(
     """Train candidates on source rewards and unlabelled target contexts, and choose one.
 
     **Without target rewards** nothing can tell which assumption about the target is right, so the choice is the
-    ``preferred`` candidate (DABand with the pair's ``shift``), or the constant arm where that was better on held-out
-    source rounds. **With a few** (``budget``) these decide: contexts are asked for where the best candidates disagree,
-    candidates that lost are left out, and the asking stops when the answer is known. The chosen policy then learns from
-    the same rewards.
+    ``preferred`` candidate (DABand with the pair's ``shift``); where a constant arm was better on held-out source
+    rounds, the best there of those that assume nothing else. **With a few** (``budget``) these decide: contexts are
+    asked for where the best candidates disagree, candidates that lost are left out, and the asking stops when the
+    answer is known. The chosen policy then learns from the same rewards.
 
     Args:
         pair: what to learn; it needs ``source_test``, source rounds that training does not use.
@@ -221,11 +221,19 @@ def choose(
     )
     trained = [policies[0] for policies in members]
     assert pair.source_test is not None
-    scores, here, there = scores_of(
+    scores, source_contexts, target_contexts = scores_of(
         trained, source=pair.source_test, target=pair.target, contexts=_CONTEXTS, seed=seed, rule="greedy"
     )
     reward_range = trained[0].reward_range
-    explanations = explanations_of(trained, here, there, shift=pair.shift, rule="greedy", reward_range=reward_range)
+    explanations = explanations_of(
+        trained,
+        source_contexts,
+        target_contexts,
+        shift=pair.shift,
+        rule="greedy",
+        reward_range=reward_range,
+        origin=scores.origin,
+    )
     estimates = [estimate_target(scores, explanations, member=index) for index in range(len(trained))]
     place, rule = _without_rewards(options, scores, estimates)
     selection, questions = None, None
@@ -233,15 +241,15 @@ def choose(
     if budget:
         folder = None if directory is None else make_folder(directory)
         selection = _selection(scores, pair, seed)
-        positions = pair.target.order(0, len(there), seed=seed)
-        answers, questions = _ask(selection, there, positions, pair, reward_range, ask, budget, folder)
+        positions = pair.target.order(0, len(target_contexts), seed=seed)
+        answers, questions = _ask(selection, target_contexts, positions, pair, reward_range, ask, budget, folder)
         if selection.asked:
             place = selection.leader
             rule = _rule_of(selection, options)
     policy = trained[place]
     others = [one for index, one in enumerate(trained) if index != place and options[index].uses_contexts]
     assessment = assess(
-        [policy, *_different([policy], others, there)],
+        [policy, *_different([policy], others, target_contexts)],
         source=pair.source_test,
         target=pair.target,
         shift=pair.shift,
@@ -251,10 +259,10 @@ def choose(
     if selection is not None and selection.asked:
         limits = selection.interval(place)
         value, low, high = (
-            reward_range[0] + (reward_range[1] - reward_range[0]) * own
-            for own in (limits.value, limits.low, limits.high)
+            reward_range[0] + (reward_range[1] - reward_range[0]) * share
+            for share in (limits.value, limits.low, limits.high)
         )
-    _learn(policy, there, answers)
+    _learn(policy, target_contexts, answers)
     policy.deploy("target")
     return Choice(
         policy=policy,
@@ -320,9 +328,9 @@ def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float 
     """The candidate with this exploration, where its policy explores."""
     from daband.policies import policies
 
-    known = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
+    settable = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
     given = {"explore": explore, "epsilon": epsilon}
-    settings = {name: value for name, value in given.items() if value is not None and name in known}
+    settings = {name: value for name, value in given.items() if value is not None and name in settable}
     return replace(candidate, settings={**settings, **candidate.settings}) if settings else candidate
 
 
@@ -341,8 +349,9 @@ def _without_rewards(options: Sequence[Candidate], scores: Scores, estimates: Se
     )
     constants = [index for index in range(len(options)) if index not in uses]
     if constants and max(values[constants]) >= values[place]:
-        best = max(constants, key=lambda index: values[index])
-        return best, "contexts have not shown in the source that they help: the constant arm"
+        simple = [index for index, option in enumerate(options) if "shift" not in option.settings]
+        best = max(simple, key=lambda index: (values[index], -index))
+        return best, f"{options[place].name} was no better in the source than a constant arm: the best one there"
     return place, why
 
 
@@ -369,17 +378,17 @@ def _ask(
         questions = selection.draw(1 if path is None else min(_AT_A_TIME, budget - len(answers)))
         if not questions:
             break
-        known = dict(answers) if path is None else _filled_in(path, [*answers, *questions], positions, pair)
+        rewards = dict(answers) if path is None else _filled_in(path, [*answers, *questions], positions, pair)
         for question in questions:
-            if question not in known and ask is not None:
+            if question not in rewards and ask is not None:
                 context, arm = question
                 paid = as_numpy(ask(contexts[context : context + 1], np.array([arm])), "what ask returned")
                 if paid.size != 1:
                     raise InvalidInput(f"ask must return one reward for one context, got shape {paid.shape}")
-                known[question] = float(paid.reshape(()))
-            if question not in known:
+                rewards[question] = float(paid.reshape(()))
+            if question not in rewards:
                 return answers, path
-            reward = answers[question] = known[question]
+            reward = answers[question] = rewards[question]
             _check_reward(reward, pair, reward_range)
             selection.answer(float(np.clip((reward - low) / (high - low if high > low else 1.0), 0.0, 1.0)))
     return answers, None
@@ -399,18 +408,18 @@ def _filled_in(
     questions = list(dict.fromkeys(asked))
     arms = dict(enumerate(arm for _, arm in questions))
     contexts = [int(positions[context]) for context, _ in questions]
-    known: dict[int, float] = {}
+    rewards: dict[int, float] = {}
     n_written = 0
     if path.exists():
-        known = read_answers(path, arms, contexts=contexts)
+        rewards = read_answers(path, arms, contexts=contexts)
         n_written = path.read_text(encoding="utf-8-sig").strip().count("\n")
     if n_written < len(questions):
         rows = {column: [names[place] for place in contexts] for column, names in pair.target.row_names.items()}
         text = questions_csv(
-            list(arms), list(arms.values()), names=pair.class_names, rows=rows, contexts=contexts, rewards=known
+            list(arms), list(arms.values()), names=pair.class_names, rows=rows, contexts=contexts, rewards=rewards
         )
         write_text(path, text)
-    return {questions[i]: reward for i, reward in known.items()}
+    return {questions[i]: reward for i, reward in rewards.items()}
 
 
 def _rule_of(selection: Selection, options: Sequence[Candidate]) -> str:
@@ -425,7 +434,7 @@ def _different(chosen: list[Policy], others: Sequence[Policy], contexts: AnyArra
     means = [kept[0].decide(contexts[:256], "target", rule="greedy", round_offset=0).mean]
     for policy in others:
         mean = policy.decide(contexts[:256], "target", rule="greedy", round_offset=0).mean
-        if not any(np.array_equal(mean, known) for known in means):
+        if not any(np.array_equal(mean, other) for other in means):
             kept.append(policy)
             means.append(mean)
     return kept[1:]

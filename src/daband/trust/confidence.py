@@ -80,8 +80,8 @@ def counted(rewards: Sequence[FloatArray]) -> Counts:
     distinct = [np.unique(part, return_counts=True) for part in rewards]
     width = max(len(values) for values, _ in distinct)
     values, counts = np.zeros((len(distinct), width)), np.zeros((len(distinct), width))
-    for row, (own, often) in enumerate(distinct):
-        values[row, : len(own)], counts[row, : len(own)] = own, often
+    for row, (distinct_values, often) in enumerate(distinct):
+        values[row, : len(distinct_values)], counts[row, : len(distinct_values)] = distinct_values, often
     return Counts(values, counts)
 
 
@@ -220,9 +220,9 @@ def confidence_sequence(draws: WeightedDraws, rewards: FloatArray, *, confidence
     n, t = draws.n_contexts, len(rewards)
     g, pi = draws.predicted[:t], draws.probability[:t]
     left = 1.0 - (np.cumsum(pi) - pi)  # pi(R) before each draw
-    known = (np.cumsum(rewards) - rewards + draws.predicted_total - (np.cumsum(g) - g)) / n
-    drawn = known + (rewards - g) * left / pi / n
-    least, most = known - draws.deepest * left / n, known + draws.highest * left / n
+    centre = (np.cumsum(rewards) - rewards + draws.predicted_total - (np.cumsum(g) - g)) / n
+    drawn = centre + (rewards - g) * left / pi / n
+    least, most = centre - draws.deepest * left / n, centre + draws.highest * left / n
     candidates = np.linspace(0.0, 1.0, _GRID)
     stakes = _stakes(drawn, np.maximum(most - least, 1e-12), confidence)
     wealth = np.zeros((2, _GRID))

@@ -20,7 +20,7 @@ __all__ = ["DomainShift", "classifier_two_sample", "collapse_signs", "doubts_of"
 _NEIGHBOUR = 5
 _QUANTILE = 0.99
 _TOP_SHARE = 0.95
-_LOST_SPREAD = 0.1
+_LOST_DEVIATION = 0.1
 _UNUSED = 0.5
 _BEYOND, _MOST_BEYOND = 0.5, 0.1
 """Half of the range beyond it; and the share of contexts for which that is no accident."""
@@ -35,7 +35,7 @@ class DomainShift:
     """How far the domains can be told apart, by contexts as they come and by latents."""
 
     before: float
-    """Accuracy of a fresh classifier on contexts, .5 being chance."""
+    """Accuracy of a fresh classifier on contexts, .5 being guessing."""
     before_p_value: float
     after: float | None
     """The same on the first policy's latents; None for a policy that has none."""
@@ -52,8 +52,8 @@ def classifier_two_sample(source: FloatArray, target: FloatArray) -> tuple[float
     if n < 4:
         return 0.5, 1.0
     rows = np.concatenate([source[:n], target[:n]])
-    centre, spread = rows.mean(axis=0), rows.std(axis=0)
-    scaled = (rows - centre) / np.where(spread > 1e-9, spread, 1.0)
+    centre, deviation = rows.mean(axis=0), rows.std(axis=0)
+    scaled = (rows - centre) / np.where(deviation > 1e-9, deviation, 1.0)
     features = np.concatenate([scaled, np.square(scaled)], axis=1)
     features -= features.mean(axis=0)
     sign = np.repeat([-1.0, 1.0], n)
@@ -88,8 +88,8 @@ def outside_support(source: FloatArray, target: FloatArray) -> float:
     half = len(source) // 2
     if half <= _NEIGHBOUR or not len(target):
         return 0.0
-    spread = source.std(axis=0)
-    scale = np.where(spread > 1e-9, spread, max(float(spread.max()), 1e-9))
+    deviation = source.std(axis=0)
+    scale = np.where(deviation > 1e-9, deviation, max(float(deviation.max()), 1e-9))
     reference, usual = source[:half] / scale, source[half:] / scale
     limit = np.quantile(_distance(usual, reference), _QUANTILE)
     beyond = float((_distance(target / scale, reference) > limit * (1.0 + 1e-9)).mean())
@@ -123,17 +123,20 @@ def collapse_signs(scores: Scores, member: int = 0) -> list[str]:
     """A sentence for each sign that a policy collapsed in the target; none where nothing looks like it."""
     signs = []
     n_arms = scores.n_arms
-    here = np.bincount(scores.source_arm[member], minlength=n_arms) / scores.source_arm.shape[1]
-    there = np.bincount(scores.target_arm[member], minlength=n_arms) / scores.target_arm.shape[1]
-    top = int(there.argmax())
-    if there[top] >= _TOP_SHARE and here.max() < _TOP_SHARE:
-        signs.append(f"{there[top]:.0%} of target contexts go to arm {top}, which gets {here[top]:.0%} of the source's")
-    used = here > 0.5 / n_arms
-    lost = used & (there < 0.02 * here)
+    source_share = np.bincount(scores.source_arm[member], minlength=n_arms) / scores.source_arm.shape[1]
+    target_share = np.bincount(scores.target_arm[member], minlength=n_arms) / scores.target_arm.shape[1]
+    top = int(target_share.argmax())
+    if target_share[top] >= _TOP_SHARE and source_share.max() < _TOP_SHARE:
+        signs.append(
+            f"{target_share[top]:.0%} of target contexts go to arm {top}, which gets {source_share[top]:.0%} of the "
+            "source's"
+        )
+    used = source_share > 0.5 / n_arms
+    lost = used & (target_share < 0.02 * source_share)
     if used.sum() > 2 and lost.sum() >= _UNUSED * used.sum():
         signs.append(f"{int(lost.sum())} of the {int(used.sum())} arms used in the source are not used in the target")
     before, after = (float(mean[member].std(axis=0).mean()) for mean in (scores.source_mean, scores.target_mean))
-    if before > 0 and after < _LOST_SPREAD * before:
+    if before > 0 and after < _LOST_DEVIATION * before:
         signs.append(
             f"predictions hardly differ between target contexts: their deviation is {after / before:.0%} of that in "
             "the source"

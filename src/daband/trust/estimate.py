@@ -7,10 +7,11 @@ predictors that err independently agree as often as they are right: Jiang et al.
 of the mean agreement and one of the smallest value. Where all explanations are readings of one method they share its
 errors, so that the fall from the source to the estimate is too small: it counts ``ALONE`` times.
 
-The bound: **what the policy misses of the highest reward may be more than the estimate says by the factor**
-``1 + MISSED``; it is no higher than what any explanation says; of contexts outside the source's support nothing is
-known, so that they may pay the least; and it allows for the error of few held-out rounds. What depends on something
-that no context shows can move unseen, and the more of the reward the contexts leave open, the more there is that may.
+The bound: **the policy may lose the share** ``MISSED`` **of what it is estimated to get, or to miss of the highest
+reward, whichever is less**; it is no higher than what any explanation says; of contexts outside the source's support
+nothing is known, so that they may pay the least; and it allows for the error of few held-out rounds. What depends on
+something that no context shows can move unseen, and the more of the reward the contexts leave open, the more there is
+that may.
 
 ``ALONE`` and ``MISSED`` are the fitted numbers: ``benchmarks/trust_report.py --fit`` finds them on the development half
 of the data sets (``benchmarks/records/split.json``), and a test holds them to the record.
@@ -28,9 +29,9 @@ from daband.arrays import FloatArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-__all__ = ["ALONE", "MISSED", "Estimate", "estimate_target"]
+__all__ = ["ALONE", "MISSED", "Estimate", "estimate_target", "shift_to_mean"]
 
-ALONE, MISSED = 1.4, 0.6
+ALONE, MISSED = 1.4, 0.55
 _NORMAL_95 = 1.645
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
@@ -79,22 +80,22 @@ def estimate_target(
         outside: the share of target contexts outside the source's support.
     """
     reward, weight = scores.reward[member], scores.weight[member]
-    chosen, there = scores.source_arm[member], scores.target_arm[member]
+    chosen, target_chosen = scores.source_arm[member], scores.target_arm[member]
     rounds = max(1.0, float(scores.effective_rounds()[member]))
     in_source = float(scores.source_value()[member])
     floor = 0.0 if scores.binary else float(np.clip(np.nan_to_num(np.nanmean(scores.arm_value)), 0.0, in_source))
-    rows, columns = np.arange(len(chosen)), np.arange(len(there))
+    rows, columns = np.arange(len(chosen)), np.arange(len(target_chosen))
     values, kept, best_constant, tables = {}, [], [], []
     agreements, source_agreements = [], []
     for one in explanations:
         offset, slope = _calibrated(one.source_mean[rows, chosen], reward, weight)
         table = np.clip(offset + slope * np.clip(one.target_mean, -0.5, 1.5), 0.0, 1.0)
-        tables.append(table[columns, there])
+        tables.append(table[columns, target_chosen])
         values[one.name] = float(tables[-1].mean())
         best_constant.append(float(_arm_values(scores, one, slope).max()))
         if not one.expert and np.array_equal(one.target_mean, scores.target_mean[member]):
             continue  # the policy agrees with itself whether it is right or not
-        before, after = float((one.source_arm == chosen).mean()), float((one.target_arm == there).mean())
+        before, after = float((one.source_arm == chosen).mean()), float((one.target_arm == target_chosen).mean())
         agreements.append(after)
         source_agreements.append(before)
         kept.append(min(1.0, after / max(before, _FEWEST_AGREEMENTS)))
@@ -105,11 +106,11 @@ def estimate_target(
         fall *= ALONE
     value = float(np.clip(in_source - fall, 0.0, 1.0))
     error = _standard_error(in_source, rounds, reward, weight, binary=scores.binary)
-    low = min(value - MISSED * (1.0 - value), least_value) * (1.0 - outside) - _NORMAL_95 * error
+    low = min(value - MISSED * min(value, 1.0 - value), least_value) * (1.0 - outside) - _NORMAL_95 * error
     low = float(np.clip(low, 0.0, value))
     others = float(np.mean(agreements)) if agreements else 1.0
     disagreement, apart = _most_different(explanations)
-    known = np.nan_to_num(np.nanmax(scores.arm_value), nan=0.0)
+    best_in_source = np.nan_to_num(np.nanmax(scores.arm_value), nan=0.0)
     expected_source, expected_target = (
         np.mean([np.bincount(arms, minlength=scores.n_arms) / len(arms) for arms in side], axis=0)
         for side in ([one.source_arm for one in explanations], [one.target_arm for one in explanations])
@@ -119,13 +120,13 @@ def estimate_target(
         low=low,
         accuracy=value if scores.binary else others,
         accuracy_low=low if scores.binary else max(0.0, 2.0 * others - 1.0),
-        constant=float(np.clip(max(float(np.mean(best_constant)), float(known)), 0.0, 1.0)),
+        constant=float(np.clip(max(float(np.mean(best_constant)), float(best_in_source)), 0.0, 1.0)),
         by_explanation=values,
         agreement=others,
         source_agreement=float(np.mean(source_agreements)) if source_agreements else 1.0,
         disagreement=disagreement,
         apart=apart,
-        by_context=_with_mean(np.mean(tables, axis=0), value),
+        by_context=shift_to_mean(np.mean(tables, axis=0), value),
         expected_source=expected_source,
         expected_target=expected_target,
         source_error=error,
@@ -146,8 +147,8 @@ def _calibrated(predicted: FloatArray, reward: FloatArray, weight: FloatArray) -
 def _arm_values(scores: Scores, one: Explanation, slope: float) -> FloatArray:
     """What every arm pays in the target by an explanation, (K,): as in the source, and what predictions change by."""
     before, after = (np.clip(mean, -0.5, 1.5).mean(axis=0) for mean in (one.source_mean, one.target_mean))
-    known = np.where(np.isnan(scores.arm_value), before, scores.arm_value)
-    values: FloatArray = np.clip(known + slope * (after - before), 0.0, 1.0)
+    in_source = np.where(np.isnan(scores.arm_value), before, scores.arm_value)
+    values: FloatArray = np.clip(in_source + slope * (after - before), 0.0, 1.0)
     return values
 
 
@@ -171,16 +172,17 @@ def _most_different(explanations: Sequence[Explanation]) -> tuple[float, tuple[s
     return most, names
 
 
-def _with_mean(predicted: FloatArray, mean: float) -> FloatArray:
-    """Predictions (L,) in [0, 1], moved on the scale of log odds until they have this mean."""
-    inner = np.clip(predicted, 0.02, 0.98)
-    odds = np.log(inner) - np.log1p(-inner)
+def shift_to_mean(predicted: FloatArray, mean: float) -> FloatArray:
+    """Predictions (L,) in [0, 1], shifted by one number on the scale of log odds so that they have this mean."""
+    inside = np.clip(predicted, 0.001, 0.999)
+    odds = np.log(inside / (1.0 - inside))
+    wanted = min(max(mean, 0.001), 0.999)
     below, above = -20.0, 20.0
-    for _ in range(50):
+    for _ in range(60):
         middle = 0.5 * (below + above)
-        if float((1.0 / (1.0 + np.exp(-odds - middle))).mean()) < mean:
+        if float((1.0 / (1.0 + np.exp(-odds - middle))).mean()) < wanted:
             below = middle
         else:
             above = middle
-    moved: FloatArray = 1.0 / (1.0 + np.exp(-odds - 0.5 * (below + above)))
-    return moved
+    shifted: FloatArray = 1.0 / (1.0 + np.exp(-odds - below))
+    return shifted

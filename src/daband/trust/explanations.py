@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.evaluation import in_domains
 from daband.policies import Policy
 from daband.shift import Shift
 
@@ -65,6 +66,7 @@ def explanations_of(
     shift: Shift,
     rule: str,
     reward_range: tuple[float, float],
+    origin: AnyArray | None = None,
 ) -> list[Explanation]:
     """Every explanation that the shift allows, of each policy first ``as trained``; none twice.
 
@@ -75,6 +77,7 @@ def explanations_of(
         shift: what may differ between the domains; where it is not stated, everything may.
         rule: "ucb" or "greedy".
         reward_range: what predicted rewards are scaled by.
+        origin: with several sources, the name of the one that each held-out context is of, (N,).
     """
     readings: dict[str, tuple[AnyArray, str]] = {"as trained": (target, "target")}
     if _may_be_unmoved(shift):
@@ -83,21 +86,22 @@ def explanations_of(
         columns = _columns_in_other_units(shift, policies[0].context_shape[0])
         if columns is not None:
             readings["other units"] = (in_source_units(source, target, columns), "source")
-    found: list[Explanation] = []
+    explanations: list[Explanation] = []
     for index, policy in enumerate(policies):
         before = {
-            name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, "source", rule)
+            name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, origin, rule)
         }
         for reading, (contexts, domain) in readings.items():
-            for name, mean, arm in _predict(policy, contexts, domain, rule):
-                here = before[name]
+            where = None if domain == "source" else np.full(len(contexts), domain)
+            for name, mean, arm in _predict(policy, contexts, where, rule):
+                in_source = before[name]
                 target_mean = _scaled(mean, reward_range)
                 one = Explanation(
-                    index, reading, here[0], target_mean, here[1], arm, name, f"{policy.name} {policy.shift}"
+                    index, reading, in_source[0], target_mean, in_source[1], arm, name, f"{policy.name} {policy.shift}"
                 )
-                if not any(_same(one, other) for other in found):
-                    found.append(one)
-    return found
+                if not any(_same(one, other) for other in explanations):
+                    explanations.append(one)
+    return explanations
 
 
 def in_source_units(source: AnyArray, target: AnyArray, columns: Sequence[bool]) -> AnyArray:
@@ -141,22 +145,27 @@ def _columns_in_other_units(shift: Shift, n_features: int) -> tuple[bool, ...] |
     )
 
 
-def _predict(policy: Policy, contexts: AnyArray, domain: str, rule: str) -> list[tuple[str, FloatArray, IntArray]]:
-    """The policy's predictions (n, K) and choices (n,), and those of its experts where it has several."""
-    parts = [
-        policy.decide(contexts[start : start + _BATCH], domain, rule=rule, round_offset=start)
-        for start in range(0, len(contexts), _BATCH)
-    ]
-    found = [("", np.concatenate([part.mean for part in parts]), np.concatenate([part.arm for part in parts]))]
+def _predict(
+    policy: Policy, contexts: AnyArray, origin: AnyArray | None, rule: str
+) -> list[tuple[str, FloatArray, IntArray]]:
+    """The policy's predictions (n, K) and choices (n,), and those of its experts where it has several.
+
+    ``origin`` (n,) has the domain of each context; None: the first source.
+    """
     experts = getattr(policy, "expert_means", None)
-    if experts is None:
-        return found
-    by_expert = [experts(contexts[start : start + _BATCH], domain) for start in range(0, len(contexts), _BATCH)]
-    for name in by_expert[0]:
-        mean = np.concatenate([np.asarray(batch[name], np.float64) for batch in by_expert])
-        if np.ptp(mean, axis=0).max() > 0:  # a constant explains nothing
-            found.append((name, mean, mean.argmax(axis=1)))
-    return found
+    names: list[str] = []
+
+    def act(rows: AnyArray, domain: str) -> list[AnyArray]:
+        parts = [slice(start, start + _BATCH) for start in range(0, len(rows), _BATCH)]
+        decided = [policy.decide(rows[part], domain, rule=rule, round_offset=part.start) for part in parts]
+        columns = [np.concatenate([part.mean for part in decided]), np.concatenate([part.arm for part in decided])]
+        by_expert = [] if experts is None else [experts(rows[part], domain) for part in parts]
+        names[:] = by_expert[0] if by_expert else []
+        return columns + [np.concatenate([np.asarray(part[name], np.float64) for part in by_expert]) for name in names]
+
+    mean, arm, *means = in_domains(act, contexts, origin)
+    kept = [(name, own) for name, own in zip(names, means, strict=True) if np.ptp(own, axis=0).max() > 0]
+    return [("", mean, arm), *((name, own, own.argmax(axis=1)) for name, own in kept)]  # a constant explains nothing
 
 
 def _scaled(mean: FloatArray, reward_range: tuple[float, float]) -> FloatArray:

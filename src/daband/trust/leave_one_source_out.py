@@ -24,7 +24,7 @@ from daband.domains import Contexts, LoggedDomain, Pair, RewardDomain, restrict_
 from daband.errors import InvalidInput
 from daband.policies import Policy
 from daband.trust.assess import assess
-from daband.trust.assessment import Assessment, verdict_of
+from daband.trust.assessment import Assessment
 
 __all__ = ["SourceCalibration", "leave_one_source_out"]
 
@@ -83,24 +83,11 @@ class SourceCalibration:
         by_sources = float(np.clip(self.low(assessment.value), lowest, assessment.value))
         binary = assessment.accuracy_low == (assessment.low - lowest) / span
         low = by_sources if len(self.sources) >= _ENOUGH else min(assessment.low, by_sources)
-        doubts = list(assessment.collapse)
-        if len(doubts) == 0 and assessment.verdict == "ask" and assessment.low >= assessment.required:
-            doubts = [assessment.why]
-        verdict = verdict_of(
-            value=(assessment.value - lowest) / span,
-            low=(low - lowest) / span,
-            required=(assessment.required - lowest) / span,
-            disagreement=assessment.disagreement,
-            doubts=doubts,
-        )
+        judged = assessment.judge(low=low)
         return replace(
-            assessment,
-            low=low,
+            judged,
             accuracy_low=(low - lowest) / span if binary else min(assessment.accuracy_low, (low - lowest) / span),
-            verdict=verdict.text,
-            why=verdict.why,
-            audit_rewards=verdict.rewards,
-            reasons=[*assessment.reasons, f"{self}; by these the value is at least {by_sources:.3g}."],
+            reasons=[*judged.reasons, f"{self}; by these the value is at least {by_sources:.3g}."],
         )
 
     def __str__(self) -> str:

@@ -50,8 +50,8 @@ class Proposals:
     """The predicted reward of each context and arm, (L, K) within [0, 1]. It makes answers tell more, and no bias."""
     questions: IntArray = field(init=False)
     """Context and arm, (M, 2)."""
-    own: BoolArray = field(init=False)
-    """Whether the arm of a question is a candidate's own, (C, M)."""
+    proposes: BoolArray = field(init=False)
+    """Whether a candidate proposes the arm of a question, (C, M)."""
 
     def __post_init__(self) -> None:
         proposed = np.zeros(self.predicted.shape, np.bool_)
@@ -59,7 +59,7 @@ class Proposals:
             proposed[np.arange(len(proposed)), arms] = True
         questions = np.argwhere(proposed & (proposed.sum(axis=1) > 1)[:, None])
         object.__setattr__(self, "questions", questions)
-        object.__setattr__(self, "own", self.arms[:, questions[:, 0]] == questions[:, 1])
+        object.__setattr__(self, "proposes", self.arms[:, questions[:, 0]] == questions[:, 1])
 
     @property
     def contexts(self) -> int:
@@ -135,8 +135,8 @@ class Selection:
     @property
     def finished(self) -> bool:
         """Whether no reward is likely to change the choice by more than the tolerance."""
-        own = self.proposals.own[self.remaining][:, self._open]
-        if not (own.any(axis=0) & ~own.all(axis=0)).any():
+        proposes = self.proposals.proposes[self.remaining][:, self._open]
+        if not (proposes.any(axis=0) & ~proposes.all(axis=0)).any():
             return True
         leader, rivals = self.leader, self.remaining.copy()
         rivals[leader] = False
@@ -226,11 +226,11 @@ class Selection:
             context = int(self._order[self._n_drawn // _VALUE_EVERY])
             self._n_drawn += 1
             return _Drawn(context, int(self.proposals.arms[self.leader, context]))
-        own = self.proposals.own
+        proposes = self.proposals.proposes
         alive = np.flatnonzero(self.remaining)
         pairs = [self._two_that_may_be_best(), *((int(i), int(j)) for i in alive for j in alive if i < j)]
         for pair in pairs:
-            from_these = self._open & (own[pair[0]] != own[pair[1]])
+            from_these = self._open & (proposes[pair[0]] != proposes[pair[1]])
             if from_these.any():
                 break
         else:
@@ -277,7 +277,7 @@ class Selection:
         """Let the gamblers of two candidates bet on the answer to a question that was drawn to tell them apart."""
         assert drawn.open is not None
         one, other = drawn.pair
-        sign = self.proposals.own[one].astype(np.float64) - self.proposals.own[other]
+        sign = self.proposals.proposes[one].astype(np.float64) - self.proposals.proposes[other]
         unknown = drawn.open & (sign != 0)
         reach = float(unknown.sum()) / self.proposals.contexts
         # What is known, what is predicted of the rest, and an even draw from its error: the conditional expectation is

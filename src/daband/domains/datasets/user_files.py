@@ -42,17 +42,35 @@ class FilesRead:
     types: list[ColumnType]
 
 
-def read_files(source: str, target: str, roles: ColumnRoles) -> FilesRead:
-    """The tables at these paths, and what their columns are."""
-    old, new = read_table(_existing(source, "source")), read_table(_existing(target, "target"))
+def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> FilesRead:
+    """The tables at these paths, and what their columns are.
+
+    With ``domain``, a column of the one table at ``source``, the target is the rows whose value ``target`` names.
+    """
+    old = read_table(_existing(source, "source"))
+    if domain:
+        if domain not in old.columns:
+            raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
+        of_target = [str(value) in _targets(target) for value in old[domain].to_list()]
+        new, old = old.filter(of_target), old.filter([not one for one in of_target])
+        if not len(old) or not len(new):
+            raise InvalidInput(f"column {domain!r} must have {target!r}, the target, and another value, a source")
+        roles = replace(roles, drop=(*roles.drop, domain))
+    else:
+        new = read_table(_existing(target, "target"))
     return FilesRead(old, new, *infer_columns(old, new, roles))
+
+
+def _targets(target: str) -> list[str]:
+    return [name.strip() for name in target.split(",")]
 
 
 def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
     """The options with absolute paths and a digest of the files: a run is never mixed with one of other data."""
     if options.get("tiny") or "source" not in options or "target" not in options:
         return options
-    paths = {side: _existing(options[side], side).resolve() for side in ("source", "target")}
+    sides = ("source",) if options.get("domain") else ("source", "target")
+    paths = {side: _existing(options[side], side).resolve() for side in sides}
     return {**options, **{side: str(path) for side, path in paths.items()}, "digest": _digest(*paths.values())}
 
 
@@ -68,6 +86,7 @@ def _files(
     tiny: bool = False,
     source: str = "",
     target: str = "",
+    domain: str = "",
     label: str | None = None,
     arm: str | None = None,
     reward: str | None = None,
@@ -93,6 +112,8 @@ def _files(
         tiny: 300 + 300 made-up rows instead.
         source: the path of a table, or of a folder.
         target: the same, of the target. Where it has the label's column, half of its rows are for the evaluator.
+        domain: a column of the table ``source`` that names the domain of a row; ``target`` is then the value, or the
+            values separated by commas, that are targets, and every other value is a source of its own.
         label: the column that names the right arm; or
         arm: the column that names the arm that was chosen,
         reward: what it paid,
@@ -119,21 +140,27 @@ def _files(
         return from_table(source=old, target=new, columns=columns, shift=shift, name="files", **common)
     if not source or not target:
         raise InvalidInput("the pair 'files' needs source and target: --source old.csv --target new.csv")
-    paths = _existing(source, "source"), _existing(target, "target")
+    paths = [_existing(source, "source"), *([] if domain else [_existing(target, "target")])]
     if digest and digest != _digest(*paths):
         raise DataError(
             f"{source} or {target} has changed since these settings were made; start anew with the new files"
         )
     if all(path.is_dir() for path in paths):
+        if domain:
+            raise InvalidInput("--domain names a column of a table, and the source is a folder")
         if label or arm:
             raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
         pair = from_image_folder(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
     else:
-        read = read_files(source, target, ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop))
+        roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
+        read = read_files(source, target, roles, domain=domain)
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
         pair = from_table(
-            source=read.source,
-            target=read.target,
+            **(
+                {"source": read_table(paths[0]), "domain": domain, "targets": _targets(target)}
+                if domain
+                else {"source": read.source, "target": read.target}
+            ),
             columns=columns,
             shift=shift,
             units=units,
@@ -142,7 +169,8 @@ def _files(
             name="files",
             **common,
         )
-    return replace(pair, about=About(summary=f"{paths[0].name} to {paths[1].name}", licence="the user's own"))
+    new_name = f"{domain} {target}" if domain else paths[1].name
+    return replace(pair, about=About(summary=f"{paths[0].name} to {new_name}", licence="the user's own"))
 
 
 def _columns_of(transform: TableTransform, columns: Columns) -> Columns:

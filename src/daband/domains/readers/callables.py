@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
+from daband.domains.mixtures import read_several
 from daband.domains.readers.arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
 from daband.domains.splits import EvaluatedRewards
 from daband.errors import InvalidInput
@@ -47,9 +49,7 @@ class CallableContexts(Contexts):
 
     def order(self, start: int, stop: int, *, seed: int) -> IntArray:
         """Whole blocks one after the other, so that a batch draws few; the seed fixes their order and that in each."""
-        super().order(stop, stop, seed=seed)  # checks that there are so many rounds
-        if not 0 <= start <= stop:
-            raise InvalidInput(f"rounds must satisfy 0 <= start <= stop, got start={start}, stop={stop}")
+        self.check_rounds(start, stop)
         rounds = np.arange(start, stop)
         passes, places = np.divmod(rounds, self._length)
         positions = np.empty(len(rounds), dtype=np.int64)
@@ -101,10 +101,12 @@ class CallableSource(CallableContexts, RewardDomain):
 
 def from_callable(
     *,
-    source: tuple[Draw, Pay],
-    target: Draw,
-    target_test: tuple[ArrayLike, ArrayLike] | None = None,
-    source_test: tuple[ArrayLike, ArrayLike] | float | None = 0.1,
+    source: tuple[Draw, Pay] | None = None,
+    target: Draw | None = None,
+    sources: Mapping[str, tuple[Draw, Pay]] | None = None,
+    targets: Mapping[str, Draw] | None = None,
+    target_test: Any = None,
+    source_test: Any = 0.1,
     n_arms: int,
     length: int = 100_000,
     class_names: Sequence[str] | None = None,
@@ -121,6 +123,8 @@ def from_callable(
             returns what these arms pay there, (n,). All randomness must come from the generator: a round is the same
             whenever it is asked for. ``pay`` is called once per arm; what an arm pays must not depend on earlier calls.
         target: ``draw`` of the target.
+        sources: several sources by name, in the place of ``source``, e.g. three simulators.
+        targets: several targets by name, in the place of ``target``; ``target_test`` is then a mapping as well.
         target_test: contexts and labels (t,) or expected rewards (t, K), for the evaluator, or None.
         source_test: source rounds that training does not use: contexts and labels or expected rewards, or how many to
             draw, as a share of ``length``, or None. Drawn ones hold realised rewards in the place of expected ones.
@@ -144,6 +148,20 @@ def from_callable(
     >>> pair.source.read([0]).shape
     (1, 3)
     """
+    if sources is not None or targets is not None:
+        return read_several(
+            from_callable,
+            {"source": source, "target": target, "sources": sources, "targets": targets},
+            by_source={"source_test": source_test, "data_seed": _seeds(sources or ["source"], data_seed)},
+            by_target={"target_test": target_test, "data_seed": _seeds(targets or ["target"], data_seed)},
+            name=name,
+            n_arms=n_arms,
+            length=length,
+            class_names=class_names,
+            reward_range=reward_range,
+            shift=shift,
+            units=units,
+        )
     if not (isinstance(source, tuple) and len(source) == 2 and all(callable(part) for part in source)):
         raise InvalidInput("source must be a tuple of two functions (draw, pay)")
     if not callable(target):
@@ -175,6 +193,11 @@ def from_callable(
         about=About(summary="functions given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=paying.context_shape, units=units),
     )
+
+
+def _seeds(names: Iterable[str], data_seed: int) -> dict[str, int]:
+    """A seed for every domain; each uses the two that follow as well."""
+    return {name: data_seed + 3 * place for place, name in enumerate(names)}
 
 
 @lru_cache(maxsize=8)

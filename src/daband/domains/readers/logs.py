@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
 from daband.domains.contract import About, LoggedDomain, Pair
+from daband.domains.mixtures import read_several
 from daband.domains.readers.arrays import (
     ArrayContexts,
     TargetParts,
@@ -71,11 +73,13 @@ class ArrayLog(ArrayContexts, LoggedDomain):
 
 def from_log(
     *,
-    source: tuple[ArrayLike, ...] | str | Path | ParquetLog,
-    target: ArrayLike,
-    target_test: tuple[ArrayLike, ArrayLike] | None = None,
-    target_labelled: tuple[ArrayLike, ArrayLike] | None = None,
-    source_test: tuple[ArrayLike, ...] | str | Path | ParquetLog | float | None = 0.1,
+    source: tuple[ArrayLike, ...] | str | Path | ParquetLog | None = None,
+    target: ArrayLike | None = None,
+    sources: Mapping[str, tuple[ArrayLike, ...] | str | Path | ParquetLog] | None = None,
+    targets: Mapping[str, ArrayLike] | None = None,
+    target_test: Any = None,
+    target_labelled: Any = None,
+    source_test: Any = 0.1,
     n_arms: int,
     class_names: Sequence[str] | None = None,
     feedback: str = "bandit",
@@ -93,6 +97,8 @@ def from_log(
             glob of Parquet files (a ``ParquetLog`` where columns have other names), which may be larger than memory.
             Without propensities (a tuple of three) they are estimated, with a warning that says how.
         target: contexts of the target, (m, *C); training sees these and nothing else of the target.
+        sources: several logs by name, in the place of ``source``.
+        targets: several targets by name, in the place of ``target``; what follows of the target is then a mapping.
         target_test: contexts and labels (t,) or rewards (t, K) that only the evaluator sees, or None.
         target_labelled: target contexts with labels or rewards, for continued training.
         source_test: logged rounds that training does not use, as ``source``, or the share of ``source`` to hold out (a
@@ -116,6 +122,24 @@ def from_log(
     >>> pair.n_arms
     2
     """
+    if sources is not None or targets is not None:
+        return read_several(
+            from_log,
+            {"source": source, "target": target, "sources": sources, "targets": targets},
+            by_source={"source_test": source_test},
+            by_target={"target_test": target_test, "target_labelled": target_labelled},
+            name=name,
+            n_arms=n_arms,
+            class_names=class_names,
+            feedback=feedback,
+            reward_range=reward_range,
+            passes=passes,
+            target_passes=target_passes,
+            shift=shift,
+            units=units,
+        )
+    if source is None or target is None:
+        raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
     if feedback not in ("bandit", "one_hot"):
         raise InvalidInput(f"feedback must be 'bandit' or 'one_hot', got {feedback!r}")
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)

@@ -129,6 +129,11 @@ def from_table(
         transform = TableTransform.fit(
             both, context=columns.context, categorical=columns.categorical, dates=columns.dates
         )
+    names = transform.feature_names
+    assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
+    # A column in units of each domain's own has gaps of its own too: a price in euros is no guess of one in zloty.
+    marked = assumed.own_statistics(len(names))
+    of_source, transform = (transform.with_medians(frame, marked) for frame in (source_frame, target_frame))
     _warn_of_disjoint_categories(source_frame, target_frame, columns)
     contexts = transform.apply(target_frame)
     test = None
@@ -158,7 +163,7 @@ def from_table(
     }
     rounds = _rounds if columns.arm is None else _log
     parts: dict[str, Any] = {
-        what: None if frame is None else rounds(frame, transform, columns, classes, what)
+        what: None if frame is None else rounds(frame, of_source, columns, classes, what)
         for what, frame in (("source", source_frame), ("source_test", held_frame))
     }
     if columns.arm is not None and columns.propensity is None:
@@ -166,8 +171,7 @@ def from_table(
     pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
     pair.target.row_names = {name: target_frame[name].to_list() for name in columns.id if name in target_frame.columns}
     about = About(summary="tables given by the user", licence="the user's own")
-    assumed = as_shift(shift, context_shape=pair.context_shape, units=units, feature_names=transform.feature_names)
-    return replace(pair, about=about, feature_names=transform.feature_names, table=transform, shift=assumed)
+    return replace(pair, about=about, feature_names=names, table=transform, shift=assumed)
 
 
 def _from_domains(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -27,8 +27,10 @@ _IN_MEMORY = 1 << 30  # bytes; what is larger goes to a file that is mapped, and
 
 def from_datasets(
     *,
-    source: Any,
-    target: Any,
+    source: Any = None,
+    target: Any = None,
+    sources: Mapping[str, Any] | None = None,
+    targets: Mapping[str, Any] | None = None,
     target_test: Any = None,
     source_test: Any = 0.1,
     n_arms: int | None = None,
@@ -44,6 +46,8 @@ def from_datasets(
     Args:
         source: items ``(context, label)`` with an integer label, the arm that pays 1.
         target: items ``context``, or ``(context, label)``; then the labels are kept for continued training.
+        sources: several sources by name, in the place of ``source``.
+        targets: several targets by name, in the place of ``target``; ``target_test`` is then a mapping as well.
         target_test: items ``(context, label)`` for the evaluator, or None.
         source_test: items ``(context, label)`` of the source that training does not use, or the share of ``source`` to
             hold out (a fixed split by class), or None.
@@ -66,16 +70,29 @@ def from_datasets(
     >>> daband.domains.from_datasets(source=old, target=new).n_arms
     2
     """
-    x, y = _collect(source, "source")
-    x_target, y_target = _collect(target, "target", labels_needed=False)
-    test = None if target_test is None else _collect(target_test, "target_test")
-    given = source_test is None or isinstance(source_test, Real)
+
+    def read(given: Any, what: str, *, labels_needed: bool = True) -> Any:
+        if given is None or isinstance(given, Real):
+            return given
+        if isinstance(given, Mapping):
+            return {name: read(own, f"{what} {name}", labels_needed=labels_needed) for name, own in given.items()}
+        return _collect(given, what, labels_needed=labels_needed)
+
+    def each(given: Any, part: Callable[[Any], Any]) -> Any:
+        if isinstance(given, Mapping):
+            return {name: part(own) for name, own in given.items()}
+        return None if given is None else part(given)
+
+    there = read(target if targets is None else targets, "target", labels_needed=False)
+    contexts = each(there, lambda own: own[0])
     pair = from_arrays(
-        source=(x, y),
-        source_test=source_test if given else _collect(source_test, "source_test"),
-        target=x_target,
-        target_test=test,
-        target_labelled=None if y_target is None else (x_target, y_target),
+        source=read(source, "source"),
+        sources=read(sources, "source"),
+        source_test=read(source_test, "source_test"),
+        target=contexts if targets is None else target,
+        targets=None if targets is None else contexts,
+        target_test=read(target_test, "target_test"),
+        target_labelled=each(there, lambda own: None if own[1] is None else own),
         n_arms=n_arms,
         class_names=class_names,
         passes=passes,

@@ -1,0 +1,50 @@
+"""``--domain COLUMN``: one table with a column of markets; the target is a value of it, every other one a source."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from daband.cli.main import app
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 600
+    country, age = rng.choice(["de", "fr", "pl", "cz"], n), rng.uniform(20, 70, n)
+    columns = {"country": country, "age": age, "offer": np.where(age > 45, "card", "loan")}
+    pl.DataFrame(columns).write_csv(tmp_path / "markets.csv")
+    return tmp_path / "markets.csv"
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_a_run_has_the_sources_of_the_column(table, tmp_path):
+    out = tmp_path / "out"
+    files = ["--source", table, "--domain", "country", "--target", "pl", "--label", "offer"]
+    found = run("run", *files, "--method", "linucb", "--set", "episodes=4", "--out", out)
+    assert found.exit_code == 0, found.output
+    assert 'domain = "country"' in (out / "daband.toml").read_text()
+    (config,) = out.glob("*/config.json")
+    domains = json.loads(config.read_text())["policy"]["domains"]
+    assert domains == {"sources": ["cz", "de", "fr"], "targets": ["pl"]}
+    again = run("run", out / "daband.toml", "--method", "constant", "--set", "episodes=4", "--out", tmp_path / "b")
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--domain", "nation", "--target", "pl"], "no column 'nation'"),
+        (["--domain", "country", "--target", "us"], "must have 'us'"),
+    ],
+)
+def test_what_splits_nothing_is_refused(table, tmp_path, words, message):
+    found = run("run", "--source", table, *words, "--label", "offer", "--method", "linucb", "--out", tmp_path / "o")
+    assert found.exit_code != 0
+    assert message in " ".join((found.output + str(found.exception)).split())
