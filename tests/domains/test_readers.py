@@ -8,8 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import daband
 from daband.checks.pairs import check_pair
-from daband.domains import from_callable, from_datasets, from_log, readers
-from daband.domains.readers import torch_datasets as datasets_module
+from daband.domains import from_callable, from_datasets, from_log, readers, registry
 from daband.errors import InvalidInput
 
 N = 30
@@ -90,11 +89,11 @@ def test_pillow_images_come_channels_first():
 
 
 def test_large_datasets_go_to_a_mapped_file_that_goes_away(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets_module, "_IN_MEMORY", 10)
+    monkeypatch.setattr(registry, "_IN_MEMORY", 10)
     labelled = TensorDataset(torch.as_tensor(CONTEXTS), torch.as_tensor(LABELS))
     pair = from_datasets(source=labelled, target=Bare(), target_test=labelled)
     np.testing.assert_array_equal(pair.target.read(np.arange(N)), CONTEXTS)
-    files = tmp_path / "cache" / "datasets"
+    files = tmp_path / "cache" / "arrays"
     assert len(list(files.iterdir())) == 3
     del pair
     assert not list(files.iterdir())

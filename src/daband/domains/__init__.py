@@ -26,10 +26,11 @@ from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArrayS
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import ColumnRoles, Columns, column_differences
 from daband.domains.readers.image_folder import Reading, from_image_folder
-from daband.domains.readers.images import Framing, imagenet_normalise
+from daband.domains.readers.images import Framing
 from daband.domains.readers.logs import ArrayLog, from_log
 from daband.domains.readers.parquet_files import (
     LogColumns,
+    LogPart,
     PlainLog,
     log_files,
     read_footer,
@@ -37,17 +38,27 @@ from daband.domains.readers.parquet_files import (
     refuse_nulls,
     resolve_columns,
 )
-from daband.domains.readers.parquet_log import LogPart, ParquetLog, open_log
+from daband.domains.readers.parquet_log import ParquetLog, open_log
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.readers.torch_datasets import from_datasets
-from daband.domains.registry import PairEntry, cache_directory, data_directory, load, pair_names, pairs, register_pair
+from daband.domains.registry import (
+    PairEntry,
+    allocate,
+    cache_directory,
+    data_directory,
+    load,
+    pair_names,
+    pairs,
+    register_pair,
+)
+from daband.image_layout import imagenet_normalise
 from daband.table_transform import TableTransform
 
 __all__ = [
     "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "ColumnRoles", "Columns", "Contexts",
     "EvaluationDomain", "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair",
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
-    "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",
+    "allocate", "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",
     "from_callable", "from_datasets", "from_image_folder", "from_log", "from_table", "get_data",
     "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "open_log", "origins",
     "pair_names", "pairs",

@@ -13,7 +13,7 @@ from daband.errors import InvalidInput
 from daband.evaluation.off_policy_inputs import CheckedLog
 from daband.linear import RewardModel, flat_features, fold_numbers
 
-__all__ = ["FOLDS", "CrossFitted", "DensityRatio", "Regressor", "check_rows", "cross_fit"]
+__all__ = ["FOLDS", "CrossFitted", "DensityRatio", "Regressor", "WeightedRounds", "check_rows", "cross_fit"]
 
 FOLDS = 5
 """Models are fitted to all folds but one, and used on that one. Folds are those of ``fold_numbers``: a log that is read
@@ -39,12 +39,26 @@ class CrossFitted(NamedTuple):
     """Rewards that the model expects of the logged arms, (n,)."""
     direct: FloatArray
     """Rewards that it expects of the policy: (n,), or (m,) on the target's contexts."""
-    ratio: FloatArray
-    """Target density over source density of the logged contexts, (n,), scaled to a mean of 1; 1 without a target."""
+    ratio: FloatArray | None
+    """Target density over source density of the logged contexts, (n,), scaled to a mean of 1; None without a target."""
     mass: float
     """The mean of that ratio before it was scaled: below 1 where the target has contexts that the log has not."""
     model_error: float
     """The standard error of the mean of ``direct`` that comes from the rewards which the model was fitted to."""
+
+
+class WeightedRounds(NamedTuple):
+    """What estimators need of a log and of a policy on it."""
+
+    rewards: FloatArray
+    """(n,)"""
+    weights: FloatArray | None
+    """How much each round counts, (n,); None where the log has no propensities."""
+    fitted: CrossFitted
+    shares: FloatArray
+    """The policy's probability of every arm, averaged over the contexts in which it is valued, (K,)."""
+    plays: IntArray
+    """How often the log has each arm, (K,)."""
 
 
 def cross_fit(
@@ -74,7 +88,7 @@ def cross_fit(
     predicted, ratio, influence = np.zeros(n), np.ones(n), np.zeros(n)
     direct, mass = np.zeros(n if other is None else len(other)), 0.0
     if not rewards and other is None:
-        return CrossFitted(predicted, direct, ratio, 1.0, 0.0)
+        return CrossFitted(predicted, direct, None, 1.0, 0.0)
     batches = flat_features(rounds.contexts, *([] if other is None else [other]), lead=2 if shared_arms else 1)
     features = batches[0]
     check_rows(min(n, n if other is None else len(batches[1])))
@@ -97,7 +111,8 @@ def cross_fit(
             direct[places] = (at * model.predict(valued)).sum(axis=1)
             if isinstance(model, RewardModel):
                 influence[fit] += model.influence(valued, at)
-    return CrossFitted(predicted, direct, ratio, mass, float(np.linalg.norm(influence)) / len(direct))
+    error = float(np.linalg.norm(influence)) / len(direct)
+    return CrossFitted(predicted, direct, None if other is None else ratio, mass, error)
 
 
 def check_rows(n: int) -> None:

@@ -13,10 +13,11 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import read_several
-from daband.domains.readers.images import Framing, ImageStore, imagenet_normalise
+from daband.domains.readers.images import Framing, ImageStore
 from daband.domains.splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.files import checked_path
+from daband.image_layout import imagenet_normalise
 from daband.shift import ShiftLike, as_shift
 
 __all__ = [

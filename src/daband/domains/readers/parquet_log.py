@@ -41,7 +41,7 @@ from daband.table_transform import TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["BATCH_ROWS", "LogFile", "LogPart", "ParquetLog", "open_log"]
+__all__ = ["BATCH_ROWS", "ParquetLog", "open_log"]
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""

@@ -31,7 +31,7 @@ from daband.table_transform import TableTransform, category_texts, moments, numb
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Columns", "from_table", "read_table"]
+__all__ = ["from_table", "read_table"]
 
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
