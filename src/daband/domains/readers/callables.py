@@ -47,15 +47,9 @@ class CallableContexts(Contexts):
             contexts[rows] = self._block(int(block))[indices[rows] % _BLOCK]
         return contexts
 
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Whole blocks one after the other, so that a batch draws few; the seed fixes their order and that in each."""
-        self.check_rounds(start, stop)
-        rounds = np.arange(start, stop)
-        passes, places = np.divmod(rounds, self._length)
-        positions = np.empty(len(rounds), dtype=np.int64)
-        for number in np.unique(passes):
-            positions[passes == number] = _block_order(self._length, seed, int(number))[places[passes == number]]
-        return positions
+        return _block_order(self._length, seed, number)[start:stop]
 
     def _draw_block(self, block: int) -> AnyArray:
         generator = np.random.default_rng([self._data_seed, block, 0])

@@ -202,21 +202,10 @@ class ParquetLog(LoggedDomain):
 
     # The log as a domain.
 
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Blocks in an order that the seed fixes, and so the rows of each: no permutation of the whole log."""
-        if not 0 <= start <= stop <= self.rounds_available:
-            return super().order(start, stop, seed=seed)  # which says what is wrong
-        pieces = []
-        while start < stop:
-            pass_number, offset = divmod(start, len(self))
-            until = min(stop - pass_number * len(self), len(self))
-            pieces.append(self._order_of_pass(pass_number, offset, until, seed))
-            start = pass_number * len(self) + until
-        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
-
-    def _order_of_pass(self, pass_number: int, start: int, stop: int, seed: int) -> IntArray:
         n = len(self)
-        blocks = np.random.default_rng([seed, pass_number, n, self._order_key]).permutation(len(self._blocks))
+        blocks = np.random.default_rng([seed, number, n, self._order_key]).permutation(len(self._blocks))
         lengths = self._lengths[blocks]
         ends = np.cumsum(lengths)
         pieces = []
@@ -224,7 +213,7 @@ class ParquetLog(LoggedDomain):
             first = int(ends[place] - lengths[place])
             if first >= stop:
                 break
-            rows = np.random.default_rng([seed, pass_number, n, self._order_key, int(blocks[place])])
+            rows = np.random.default_rng([seed, number, n, self._order_key, int(blocks[place])])
             within = rows.permutation(int(lengths[place]))[max(0, start - first) : stop - first]
             pieces.append(int(self._ends[blocks[place]] - lengths[place]) + within)
         return np.concatenate(pieces)
