@@ -1,4 +1,4 @@
-"""Registries that discover their members: a new policy, term or pair is one new file and nothing else.
+"""Registries that discover their members: a new policy, term or pair is one new file and nothing else. And checks.
 
 A registry owns a package. The first look at its names imports every module of that package, and each module registers
 what it defines with a decorator. Code outside daband registers with the same decorator, from plugins.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
 import sys
@@ -15,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from daband.errors import InvalidInput, did_you_mean
 
-__all__ = ["Registry", "import_plugins", "name_plugins", "named_plugins"]
+__all__ = ["Checks", "Registry", "import_plugins", "name_plugins", "named_plugins"]
 
 # Modules of other packages that register policies, pairs, terms or encoders with daband.
 #
@@ -183,3 +184,25 @@ class Registry(Generic[Member]):
             importlib.import_module(module.name)
         self._discovered = True  # before plugins, which may look at the registry themselves
         import_plugins()
+
+
+CheckT = TypeVar("CheckT", bound=Callable[..., None])
+
+
+class Checks(list[Callable[..., None]]):
+    """Checks in their order; each is a function whose docstring is its rule."""
+
+    def add(self, check: CheckT) -> CheckT:
+        """A decorator: the check joins the list."""
+        self.append(check)
+        return check
+
+    def run(self, *what: Any) -> None:
+        """Call every check with ``what``; the error of the first that fails carries the check's rule as a note."""
+        for check in self:
+            try:
+                check(*what)
+            except Exception as error:
+                rule = (inspect.getdoc(check) or "").partition("\n\n")[0].replace("\n", " ")
+                error.add_note(f"daband.checks, {getattr(check, '__name__', check)}: {rule}")
+                raise

@@ -140,6 +140,8 @@ class TableTransform:
     """What each context column becomes, in order."""
 
     columns: tuple[AnyColumn, ...]
+    ids: tuple[str, ...] = ()
+    """Columns that name a row: no part of a context, but rows may have them."""
 
     @classmethod
     def fit(
@@ -149,6 +151,7 @@ class TableTransform:
         context: Sequence[str],
         categorical: Sequence[str] = (),
         dates: Sequence[str] = (),
+        ids: Sequence[str] = (),
     ) -> TableTransform:
         """Fit on the context columns of a frame.
 
@@ -175,7 +178,7 @@ class TableTransform:
             deviation = float(filled.std()) or 1.0
             missing = bool(np.isnan(values).any())
             fitted.append(NumericColumn(name, median, float(filled.mean()), deviation, missing))
-        return cls(tuple(fitted))
+        return cls(tuple(fitted), tuple(ids))
 
     def with_medians(self, frame: pl.DataFrame, marked: Sequence[bool]) -> TableTransform:
         """The same, but gaps are filled by the median of this frame in numeric columns whose numbers are ``marked``.
@@ -190,7 +193,7 @@ class TableTransform:
                 if not np.isnan(values).all():
                     columns[place] = replace(column, median=float(np.nanmedian(values)))
             start += len(column.features)
-        return TableTransform(tuple(columns))
+        return replace(self, columns=tuple(columns))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -238,7 +241,7 @@ class TableTransform:
         """Everything that was fitted, as JSON can hold it; ``from_state`` makes the same transform of it."""
         kinds = {NumericColumn: "numeric", CategoricalColumn: "categorical", DateColumn: "date"}
         columns = [{"kind": kinds[type(column)], **asdict(column)} for column in self.columns]
-        return {"format": _FORMAT, "version": 1, "columns": columns}
+        return {"format": _FORMAT, "version": 1, "columns": columns, "ids": list(self.ids)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TableTransform:
@@ -264,9 +267,10 @@ class TableTransform:
                     columns.append(CategoricalColumn(name, tuple(str(value) for value in column["categories"])))
                 else:
                     raise ValueError(f"column {name!r} is of the unknown kind {column['kind']!r}")
+            ids = tuple(str(name) for name in state.get("ids", ()))  # files of before 0.3 have none
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"this is not the state of a table transform ({error})") from None
-        return cls(tuple(columns))
+        return cls(tuple(columns), ids)
 
     def save(self, path: str | Path) -> None:
         """Write the transform as JSON."""
@@ -301,6 +305,7 @@ class TableRows:
     def __init__(self, transform: TableTransform) -> None:
         self.names = tuple(column.name for column in transform.columns)
         self._known = frozenset(self.names)
+        self._ids = frozenset(transform.ids)
         self._dimension = len(transform.feature_names)
         self._numeric: list[tuple[str, NumericColumn, int]] = []
         self._categorical: list[tuple[str, dict[str, int], str]] = []
@@ -414,7 +419,7 @@ class TableRows:
         return [
             RowWarning("extra_column", str(name), f"{str(name)!r} is no column of training and was ignored")
             for name in row
-            if name not in self._known
+            if name not in self._known and name not in self._ids
         ]
 
 

@@ -178,3 +178,31 @@ def test_decide_takes_a_folder_of_pictures(tmp_path):
     assert "give a folder of pictures" in daband(
         "decide", "p.daband", "log.csv", "--out", "x.csv", cwd=tmp_path, code=2
     )
+
+
+def test_a_file_in_the_place_of_a_preset_says_which_options_take_it(market):
+    told = daband("choose", "old.csv", cwd=market, code=2)
+    assert "--source old.csv --target OTHER" in told
+    told = daband("choose", "--source", "old.csv", "--target", "new.csv", cwd=market, code=2)
+    assert "the source has customer, spent, age" in told
+
+
+def test_a_csv_of_a_european_spreadsheet(market, tmp_path):
+    for name in ("old", "new"):
+        pl.read_csv(market / f"{name}.csv").write_csv(tmp_path / f"{name}.csv", separator=";", decimal_comma=True)
+    told = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "p.safetensors", cwd=tmp_path)
+    assert "│ spent │ number │" in told
+    fitted = daband("fit-log", "old.csv", *FILES[4:], "--propensity", "p", "--out", "p.safetensors", cwd=market)
+    assert told == fitted
+
+
+def test_decisions_are_shown_where_no_file_is_named(market):
+    daband("run", *FILES, "--propensity", "p", "--set", "episodes=2", "--out", "shown", cwd=market)
+    run = next(market.glob("shown/*/done")).parent
+    told = daband("export", str(run), "ucb.daband", cwd=market)
+    assert "It tries uncertain arms (ucb)" in told
+    told = daband("decide", "ucb.daband", "new.csv", cwd=market)
+    assert "row 0: " in told
+    assert "240 rows in all" in told
+    assert "Nothing is written" in told
+    assert "no column of training" not in told

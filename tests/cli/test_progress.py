@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from daband.cli import output
-from daband.cli.output import watch
-from daband.cli.running import warnings_on
+from daband.cli.output import warnings_on, watch
 from daband.experiments import Experiment, RunEvent
 
 
@@ -18,8 +17,14 @@ def specs():
     return Experiment(pair="synthetic", episodes=10).runs(["linucb", "random"], [0, 1])
 
 
-def console(terminal):
-    return Console(file=io.StringIO(), force_terminal=terminal, width=110)
+@pytest.fixture
+def console(monkeypatch):
+    def make(terminal):
+        made = Console(file=io.StringIO(), force_terminal=terminal, width=110)
+        monkeypatch.setattr(output, "console", made)
+        return made
+
+    return make
 
 
 def episode(spec, number, regret=12.0, **more):
@@ -32,9 +37,9 @@ def last_frame(screen):
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def test_live_lines_tell_episode_regret_time_and_the_whole(specs, monkeypatch):
+def test_live_lines_tell_episode_regret_time_and_the_whole(specs, console):
     screen = console(True)
-    with watch(specs, screen) as hear:
+    with watch(specs) as hear:
         hear(RunEvent("found", specs[0], {"target_accuracy": 0.5}))
         hear(episode(specs[1], 3, of=10))
         hear(episode(specs[2], 2, regret=None, of=10))
@@ -49,11 +54,11 @@ def test_live_lines_tell_episode_regret_time_and_the_whole(specs, monkeypatch):
     assert "[bold]no[/bold] markup" in text
 
 
-def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, monkeypatch):
+def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatch):
     screen = console(False)
     now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
     monkeypatch.setattr(output.time, "monotonic", lambda: float(next(now)))
-    with watch(specs, screen) as hear:
+    with watch(specs) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, of=10))
         hear(RunEvent("again", specs[0], {"reason": "its worker died"}))
@@ -70,26 +75,26 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, monkeypatch):
     ]
 
 
-def test_runs_of_several_pairs_and_variants_are_told_apart(specs):
+def test_runs_of_several_pairs_and_variants_are_told_apart(specs, console):
     screen = console(False)
     other = specs[1].model_copy(update={"pair": "digit", "variant": "paper:RP"})
-    with watch([specs[0], other], screen) as hear:
+    with watch([specs[0], other]) as hear:
         hear(RunEvent("finished", other, {"target_accuracy": 0.5}))
     assert "digit  random paper:RP, seed 0: target" in screen.file.getvalue()
 
 
-def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs):
+def test_a_run_over_all_contexts_learns_its_length_on_the_way(specs, console):
     endless = specs[0].model_copy(update={"episodes": "all"})
     screen = console(True)
-    with watch([endless], screen) as hear:
+    with watch([endless]) as hear:
         hear(episode(endless, 1))
         hear(episode(endless, 2, of=8))
     assert "2/8" in " ".join(last_frame(screen))
 
 
-def test_a_warning_is_a_line_and_only_while_it_is_wanted():
+def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
     before, screen = warnings.showwarning, console(False)
-    with warnings_on(screen):
+    with warnings_on():
         warnings.simplefilter("always")
         warnings.warn("nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1)
     assert screen.file.getvalue() == "warning   nearly all target contexts go to one arm [95%]\n"

@@ -9,6 +9,7 @@ import daband
 from daband.checks.pairs import check_pair
 from daband.domains import Columns, TableTransform, from_table, load
 from daband.domains.readers.columns import ColumnRoles, infer_columns
+from daband.domains.readers.parquet_files import csv_options
 from daband.domains.registry import pairs
 
 N = 120
@@ -189,3 +190,38 @@ def test_two_folders_are_a_pair(tmp_path):
         load("files", source=str(tmp_path / "nowhere"), target=str(tmp_path / "seen"))
     with pytest.raises(daband.InvalidInput, match="needs source and target"):
         load("files")
+
+
+def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
+    old, new = frames()
+    old.write_csv(tmp_path / "old.csv")
+    new.with_columns(pl.col("income") * 1000).write_csv(tmp_path / "new.csv")
+    options = {"arm": "offer", "reward": "euros", "propensity": "p"}
+    options |= {side: str(tmp_path / f"{name}.csv") for side, name in (("source", "old"), ("target", "new"))}
+    with pytest.warns(UserWarning, match=r"Another unit\? Say so: --units income, units=\['income'\] in Python"):
+        load("files", **options)
+    load("files", **pairs.get("files").resolved(options))
+    load("files", **options, units=["income"])
+
+
+def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
+    old, new = frames()
+    columns, _ = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
+    assert columns.id == ("customer", "row_id", "note")
+    pair = from_table(source=old, target=new, columns=columns)
+    assert list(pair.target.row_names) == ["customer", "row_id", "note"]
+    table = TableTransform.from_state(pair.table.state())
+    row = new.row(3, named=True)
+    assert {odd.column for odd in table.rows.read(row)[1]} == {"country", "empty"}
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "decimal_comma"),
+    [("a;b\n1,5;x\n", ";", True), ("a;b\n1.5;2,5\n", ";", False), ("a,b\n1.5,2\n", ",", False), ("", ",", False)],
+)
+def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, separator, decimal_comma):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    told = csv_options(path)
+    assert told["separator"] == separator
+    assert told.get("decimal_comma", False) == decimal_comma

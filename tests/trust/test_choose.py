@@ -2,9 +2,11 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -269,7 +271,7 @@ def test_the_command_asks_by_a_file_until_it_knows(tmp_path):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
         spent = json.loads((out / "choice.json").read_text())["rewards"]
-        if "Fill in the last column" not in done.output:
+        if "Fill in the column reward" not in done.output:
             break
         head, *lines = path.read_text().splitlines()
         assert spent < len(lines) <= 25 * (number + 1)
@@ -297,3 +299,31 @@ def test_a_large_table_is_shown_in_longer_episodes_so_that_steps_stay_as_many(ro
     contexts, labels = np.zeros((rows, 2)), np.arange(rows) % 3
     pair = daband.domains.from_arrays(source=(contexts, labels), source_test=None, target=contexts[:5])
     assert training_budget(pair, None, 64)[1:] == expected
+
+
+def test_whoever_is_asked_sees_the_rows_of_the_table(tmp_path):
+    generator = np.random.default_rng(0)
+    age = generator.normal(40.0, 9.0, 400).round(1)
+    table = pl.DataFrame({"customer": np.arange(400), "age": age, "offer": np.where(age > 40, "call", "mail")})
+    columns = daband.domains.Columns(context=["age"], label="offer", id=["customer"])
+    pair = daband.domains.from_table(source=table[:200], target=table[200:].drop("offer"), columns=columns)
+    asked = []
+
+    def reward_of(rows, arms):
+        asked.append(rows["customer"][0])
+        assert rows.columns == ["customer", "age"]
+        assert age[rows["customer"][0]] == rows["age"][0]
+        return [float(pair.class_names[arms[0]] == ("call" if rows["age"][0] > 40 else "mail"))]
+
+    candidates = [Candidate("constant", "constant"), Candidate("linucb", "linucb", preferred=True)]
+    choice = daband.choose(pair, candidates=candidates, episodes=2, ask=reward_of, budget=10)
+    assert 0 < choice.rewards == len(asked)
+    daband.audit(choice.policy, target=pair.target, budget=5, ask=reward_of)
+    assert len(asked) == choice.rewards + 5
+    plain = daband.domains.from_table(
+        source=table[:200], target=table[200:].drop("offer"), columns=replace(columns, id=())
+    )
+    waiting = daband.choose(plain, candidates=candidates, episodes=2, budget=10, directory=tmp_path)
+    head, first, *_ = waiting.questions.read_text().splitlines()
+    assert head == "id,context,age,arm,arm_name,reward"
+    assert float(first.split(",")[2]) in age[200:]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch.func import functional_call
 
-from daband.checks.rules import Checks
 from daband.encoders import Encoder, build_encoder, domain_rows
 from daband.learning import FlatStatistics
+from daband.registry import Checks
 
 __all__ = ["ENCODER_CHECKS", "check_encoder"]
 
@@ -72,33 +72,31 @@ def check_two_runs_equal_each_alone(name: str, context_shape: tuple[int, ...]) -
     if not _made(name, context_shape).features.stackable:
         return
     batches = [_contexts(context_shape, seed) for seed in (0, 1)]
-    side_by_side = [_made(name, context_shape, seed) for seed in (0, 1)]
-    layout = FlatStatistics(side_by_side[0], runs=2)
-    buffers = layout.buffers(layout.pack(side_by_side))
-    named = [dict(encoder.named_parameters()) for encoder in side_by_side]
-    both = {key: torch.cat([own[key].detach() for own in named]).requires_grad_() for key in named[0]}
+    stacked = [_made(name, context_shape, seed) for seed in (0, 1)]
+    layout = FlatStatistics(stacked[0], runs=2)
+    buffers = layout.buffers(layout.pack(stacked))
+    named = [dict(encoder.named_parameters()) for encoder in stacked]
+    both = {key: torch.cat([parameters[key].detach() for parameters in named]).requires_grad_() for key in named[0]}
     for mode in (True, False):
         alone = [_made(name, context_shape, seed).train(mode) for seed in (0, 1)]
-        for encoder, beside in zip(alone, side_by_side, strict=True):
-            encoder.load_state_dict(beside.state_dict())
-        side_by_side[0].train(mode)
-        given = {**both, **buffers}
-        found = functional_call(
-            side_by_side[0], given, (torch.stack(batches, dim=1),), {"domain_rows": _DOMAIN_ROWS, "runs": 2}
-        )
-        ours = torch.autograd.grad(_score(found.latent, found.alignment), list(both.values()), allow_unused=True)
+        for encoder, other in zip(alone, stacked, strict=True):
+            encoder.load_state_dict(other.state_dict())
+        stacked[0].train(mode)
+        options = {"domain_rows": _DOMAIN_ROWS, "runs": 2}
+        output = functional_call(stacked[0], {**both, **buffers}, (torch.stack(batches, dim=1),), options)
+        gradients = torch.autograd.grad(_score(output.latent, output.alignment), list(both.values()), allow_unused=True)
         for run, encoder in enumerate(alone):
             latent, alignment = encoder(batches[run], domain_rows=_DOMAIN_ROWS)
-            assert _close(found.latent[:, run], latent), f"run {run} has other latents than alone"
-            assert _close(found.alignment[:, run], alignment), f"run {run} has other alignments than alone"
-            theirs = torch.autograd.grad(_score(latent, alignment), list(encoder.parameters()), allow_unused=True)
-            for key, mine, gradient in zip(both, ours, theirs, strict=True):
-                if gradient is not None:
-                    assert mine is not None, f"{key} gets no gradient"
-                    part = mine.view(2, *gradient.shape)[run]
-                    assert _close(part, gradient), f"run {run} has another gradient of {key}"
+            assert _close(output.latent[:, run], latent), f"run {run} has other latents than alone"
+            assert _close(output.alignment[:, run], alignment), f"run {run} has other alignments than alone"
+            expected = torch.autograd.grad(_score(latent, alignment), list(encoder.parameters()), allow_unused=True)
+            for key, gradient, wanted in zip(both, gradients, expected, strict=True):
+                if wanted is not None:
+                    assert gradient is not None, f"{key} gets no gradient"
+                    part = gradient.view(2, *wanted.shape)[run]
+                    assert _close(part, wanted), f"run {run} has another gradient of {key}"
             state = dict(encoder.named_buffers())
-            for key, buffer in side_by_side[run].named_buffers():
+            for key, buffer in stacked[run].named_buffers():
                 assert _close(buffer, state[key]), f"run {run} has another {key} than alone"
 
 

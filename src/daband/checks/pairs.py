@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import AnyArray
-from daband.checks.rules import Checks
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, load
 from daband.errors import InvalidInput
+from daband.registry import Checks
 
 __all__ = [
     "PAIR_CHECKS", "check_finite_contexts", "check_names", "check_no_target_rewards_in_reach", "check_order",
@@ -39,29 +39,29 @@ def reachable(root: object) -> Iterator[object]:
     waiting: list[object] = [root]
     seen: dict[int, object] = {}  # holds the objects too: an id is unique only while its object lives
     while waiting:
-        found = waiting.pop()
-        if id(found) in seen or isinstance(found, _ATOMS):
+        reached = waiting.pop()
+        if id(reached) in seen or isinstance(reached, _ATOMS):
             continue
-        seen[id(found)] = found
-        yield found
-        waiting.extend(_next(found))
+        seen[id(reached)] = reached
+        yield reached
+        waiting.extend(_referents(reached))
 
 
-def _next(found: Any) -> list[object]:
-    if isinstance(found, np.ndarray):
-        below: list[object] = [found.base] if found.base is not None else []
-        return [*below, *found.reshape(-1).tolist()] if found.dtype == object else below
-    if isinstance(found, types.FunctionType):
-        cells = [cell.cell_contents for cell in found.__closure__ or () if _is_filled(cell)]
-        return [*cells, *(found.__defaults__ or ()), *(found.__kwdefaults__ or {}).values(), found.__dict__]
-    if isinstance(found, types.MethodType):
-        return [found.__self__, found.__func__]
-    if isinstance(found, functools.partial):
-        return [found.func, found.args, found.keywords]
-    if isinstance(found, dict):
-        return [*found.keys(), *found.values()]
-    slots = [getattr(found, name) for name in _slots(type(found)) if hasattr(found, name)]
-    return [*gc.get_referents(found), *slots]
+def _referents(thing: Any) -> list[object]:
+    if isinstance(thing, np.ndarray):
+        below: list[object] = [thing.base] if thing.base is not None else []
+        return [*below, *thing.reshape(-1).tolist()] if thing.dtype == object else below
+    if isinstance(thing, types.FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
+        return [*cells, *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), thing.__dict__]
+    if isinstance(thing, types.MethodType):
+        return [thing.__self__, thing.__func__]
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
+    if isinstance(thing, dict):
+        return [*thing.keys(), *thing.values()]
+    slots = [getattr(thing, name) for name in _slots(type(thing)) if hasattr(thing, name)]
+    return [*gc.get_referents(thing), *slots]
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -75,8 +75,8 @@ def _is_filled(cell: types.CellType) -> bool:
 def _slots(kind: type) -> list[str]:
     names: list[str] = []
     for ancestor in kind.__mro__:
-        own = ancestor.__dict__.get("__slots__", ())
-        names += [own] if isinstance(own, str) else list(own)
+        slots = ancestor.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else list(slots)
     return names
 
 
@@ -197,21 +197,21 @@ def check_source_test(pair: Pair) -> None:
 def check_no_target_rewards_in_reach(pair: Pair) -> None:
     """Nothing that training is given leads to what the target pays.
 
-    Walks everything reachable from ``pair.source``, ``pair.target`` and ``pair.source_test``: no labelled domain or
-    evaluates the target, no array that shares memory with the target's rewards or labels, and none that repeats them.
+    Walks everything reachable from ``pair.source``, ``pair.target`` and ``pair.source_test``: no labelled domain, no
+    evaluator of the target, no array that shares memory with the target's rewards or labels, none that repeats them.
     """
     secrets = list(_secrets(pair))
     for side, root in (("source", pair.source), ("target", pair.target), ("source_test", pair.source_test)):
-        for found in reachable(root):
-            kind = type(found).__name__
+        for thing in reachable(root):
+            kind = type(thing).__name__
             forbidden: tuple[type, ...] = (Pair,) if side == "source_test" else (EvaluationDomain, Pair)
             _require(
-                not isinstance(found, forbidden) and found is not pair.target_test, f"pair.{side} leads to a {kind}"
+                not isinstance(thing, forbidden) and thing is not pair.target_test, f"pair.{side} leads to a {kind}"
             )
-            pays = isinstance(found, (RewardDomain, LoggedDomain))
-            if pays and (side == "target" or found is pair.target_labelled):
+            pays = isinstance(thing, (RewardDomain, LoggedDomain))
+            if pays and (side == "target" or thing is pair.target_labelled):
                 _require(False, f"pair.{side} leads to a {kind}, which pays for the target")
-            array = _as_array(found)
+            array = _as_array(thing)
             if array is None:
                 continue
             for what, secret, holders in secrets:
@@ -311,10 +311,10 @@ def _secrets(pair: Pair) -> Iterator[tuple[str, AnyArray, list[AnyArray]]]:
             yield f"{name}'s {what}", secret, inside
 
 
-def _as_array(found: object) -> AnyArray | None:
+def _as_array(thing: object) -> AnyArray | None:
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(found, torch.Tensor):
-        found = found.detach().cpu().numpy()
-    if isinstance(found, (list, tuple)) and found and all(isinstance(value, (int, float)) for value in found):
-        found = np.asarray(found)
-    return found if isinstance(found, np.ndarray) and found.dtype.kind in "biuf" else None
+    if torch is not None and isinstance(thing, torch.Tensor):
+        thing = thing.detach().cpu().numpy()
+    if isinstance(thing, (list, tuple)) and thing and all(isinstance(value, (int, float)) for value in thing):
+        thing = np.asarray(thing)
+    return thing if isinstance(thing, np.ndarray) and thing.dtype.kind in "biuf" else None

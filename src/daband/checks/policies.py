@@ -22,9 +22,9 @@ import numpy as np
 
 from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray
-from daband.checks.rules import Checks
 from daband.errors import InvalidInput
 from daband.policies import Policy, RewardedDecision, RidgePolicy, load_policy
+from daband.registry import Checks
 
 __all__ = ["POLICY_CHECKS", "MakePolicy", "check_policy"]
 
@@ -405,7 +405,7 @@ def _expected_rewards(contexts: FloatArray) -> FloatArray:
     return 0.5 + contexts @ directions.T
 
 
-def _played_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedDecision:
+def _play_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedDecision:
     rng = np.random.default_rng(20)
     policy = fresh(make, arms, reward_range=(-factor, factor))
     policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
@@ -418,11 +418,11 @@ def _played_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedD
 def check_units_of_two_change_no_bit(make: MakePolicy) -> None:
     """Rewards times a power of two, with their range, give the same arms to the bit, and predictions in that unit."""
     for arms in ARM_MODELS:
-        expected, found = (_played_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
-        assert_same(expected.arm, found.arm, "arms in another unit")
-        assert_same(1024.0 * expected.mean, found.mean, "predicted rewards in another unit")
-        assert_same(1024.0 * expected.width, found.width, "widths in another unit")
-        assert_same(1024.0 * expected.reward, found.reward, "rewards in another unit")
+        expected, scaled = (_play_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
+        assert_same(expected.arm, scaled.arm, "arms in another unit")
+        assert_same(1024.0 * expected.mean, scaled.mean, "predicted rewards in another unit")
+        assert_same(1024.0 * expected.width, scaled.width, "widths in another unit")
+        assert_same(1024.0 * expected.reward, scaled.reward, "rewards in another unit")
 
 
 @POLICY_CHECKS.add

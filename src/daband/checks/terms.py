@@ -1,7 +1,7 @@
 """What every term of the objective must do. Each check takes the term's class.
 
     from daband.checks import check_term
-    check_term(MyTerm)
+    check_term(MyTerm)  # or its registered name
 
 A check raises ``AssertionError`` with what it saw. All run over every registered term in daband's own tests.
 """
@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from daband.checks.rules import Checks
 from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
+from daband.registry import Checks
 
 __all__ = ["TERM_CHECKS", "check_term"]
 
@@ -134,7 +134,7 @@ def check_arms_can_be_added(kind: type[Term]) -> None:
 
 @TERM_CHECKS.add
 def check_rows_need_not_match(kind: type[Term]) -> None:
-    """Paid rounds of the target may stand behind the source's, or alone, and a round may have a context per arm."""
+    """Rewarded rounds of the target may stand behind the source's, or alone, and a round may have a context per arm."""
     batch, term = _batch(), _made(kind)
     again = {name: torch.cat([getattr(batch, name)] * 2) for name in ("predicted", "arm", "reward")}
     a_context_per_arm = {
@@ -147,8 +147,7 @@ def check_rows_need_not_match(kind: type[Term]) -> None:
         ("without a round of the source", {"alignment": batch.alignment[:0]}),
     ):
         changed = replace(batch, **changes)
-        found = {"value": term(changed), **term.measured(changed)}
-        for name, value in found.items():
+        for name, value in {"value": term(changed), **term.measured(changed)}.items():
             assert torch.isfinite(value), f"{what} {name} is {value.item()}"
 
 
@@ -158,16 +157,16 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
 
     What a term holds must be parameters and buffers, and its code free of branches on values (``.item()``, ``if``).
     """
-    made = [_Judge(_made(kind, seed)) for seed in (0, 1)]
-    held = [{**dict(one.named_parameters()), **dict(one.named_buffers())} for one in made]
+    runs = [_Measured(_made(kind, seed)) for seed in (0, 1)]
+    weights = [{**dict(run.named_parameters()), **dict(run.named_buffers())} for run in runs]
     batches = [
         vars(_batch()),
         vars(replace(_batch(), predicted=_batch().predicted.flip(0), alignment=_batch().alignment * 1.5)),
     ]
 
-    def judged(own: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = functional_call(made[0], own, (Batch(**fields),))  # type: ignore[arg-type]
-        return found
+    def measure(of_run: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        values: dict[str, torch.Tensor] = functional_call(runs[0], of_run, (Batch(**fields),))
+        return values
 
     def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         inputs = [fields[name] for name in _WITH_GRADIENT]
@@ -181,17 +180,18 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
     for fields in (*batches, both):
         for name in _WITH_GRADIENT:
             fields[name].requires_grad_()
-    together = torch.vmap(judged)({name: torch.stack([own[name] for own in held]) for name in held[0]}, both)
-    ours = gradients(together["value"].sum(), both)
-    for run, (one, fields) in enumerate(zip(made, batches, strict=True)):
-        alone = one(Batch(**fields))
+    stacked = torch.vmap(measure)({name: torch.stack([one[name] for one in weights]) for name in weights[0]}, both)
+    stacked_gradients = gradients(stacked["value"].sum(), both)
+    for number, (run, fields) in enumerate(zip(runs, batches, strict=True)):
+        alone = run(Batch(**fields))
         for name, value in alone.items():
-            assert torch.allclose(together[name][run], value), f"run {run} has another {name} than alone"
-        for name, gradient, mine in zip(_WITH_GRADIENT, gradients(alone["value"], fields), ours, strict=True):
-            assert torch.allclose(mine[run], gradient), f"run {run} has another gradient of {name} than alone"
+            assert torch.allclose(stacked[name][number], value), f"run {number} has another {name} than alone"
+        alone_gradients = gradients(alone["value"], fields)
+        for name, gradient, other in zip(_WITH_GRADIENT, alone_gradients, stacked_gradients, strict=True):
+            assert torch.allclose(other[number], gradient), f"run {number} has another gradient of {name} than alone"
 
 
-class _Judge(nn.Module):
+class _Measured(nn.Module):
     """A term with its value and all that it measures in one call."""
 
     def __init__(self, term: Term) -> None:
@@ -202,6 +202,9 @@ class _Judge(nn.Module):
         return {"value": self.term(batch), **self.term.measured(batch)}
 
 
-def check_term(kind: type[Term]) -> None:
-    """Run every check; the first that fails raises an error, mostly ``AssertionError``, with its rule as a note."""
-    TERM_CHECKS.run(kind)
+def check_term(term: type[Term] | str) -> None:
+    """Run every check on a term, its class or its registered name.
+
+    The first check that fails raises an error, mostly ``AssertionError``, with its rule as a note.
+    """
+    TERM_CHECKS.run(terms.get(term) if isinstance(term, str) else term)

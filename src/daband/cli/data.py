@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from daband.cli.output import say
+from daband.cli.output import console, say
 from daband.domains import check_data, data_directory, data_of, get_data, list_data, load, pairs
 from daband.errors import InvalidInput
 
@@ -23,7 +22,6 @@ data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-console = Console()
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": "red"}
@@ -50,7 +48,7 @@ def list_command(
     console.print(table)
     if hidden:
         console.print(f"and {hidden} ordered pairs such as amazon/books-dvd: --all shows them", style="dim")
-    say(console, f"data directory: {data_directory()}", style="dim")
+    say(f"data directory: {data_directory()}", style="dim")
 
 
 @data_app.command("check", epilog="Example: daband data check amazon/books-dvd")
@@ -60,7 +58,7 @@ def check_command(
     """Say what is there, what is missing or damaged, where to get it and under which licence."""
     wanted = names or [name for name in pairs.names() if "/" not in name and data_of(name)]
     damaged = False
-    say(console, f"data directory: {data_directory()}", style="dim")
+    say(f"data directory: {data_directory()}", style="dim")
     for name in wanted:
         statuses = list(check_data(name))
         console.print(f"[bold]{name}[/bold]")
@@ -76,9 +74,9 @@ def check_command(
                 highlight=False,
                 soft_wrap=True,
             )
-            say(console, f"           {status.path}", style="dim")
+            say(f"           {status.path}", style="dim")
             if status.remedy:
-                say(console, f"           {status.remedy}")
+                say(f"           {status.remedy}")
     if damaged:
         raise typer.Exit(1)
 
@@ -102,11 +100,11 @@ def get_command(
                 bar.update(lines[what], completed=done, total=total or None)
 
             for fetched in get_data(name, progress=show):
-                say(console, f"{fetched.action}: {fetched.resource.what}")
+                say(f"{fetched.action}: {fetched.resource.what}")
                 if fetched.action == "by hand":
                     by_hand = True
-                    say(console, f"  {fetched.resource.by_hand}")
-                    say(console, f"  it belongs at {fetched.path}", style="dim")
+                    say(f"  {fetched.resource.by_hand}")
+                    say(f"  it belongs at {fetched.path}", style="dim")
     if by_hand:
         raise typer.Exit(1)
 
@@ -133,7 +131,7 @@ def show_command(
         f"contexts {pair.context_shape}",
         highlight=False,
     )
-    say(console, f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def _option(text: str) -> tuple[str, Any]:

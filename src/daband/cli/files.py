@@ -16,12 +16,12 @@ from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.output import say
+from daband.cli.output import console, say
 from daband.domains import (
+    PICTURE_SIDE,
     ColumnRoles,
     Columns,
     FilesRead,
@@ -62,7 +62,7 @@ def _file_options(
     number: Annotated[list[str] | None, _option("A column to read as a number.")] = None,
     date: Annotated[list[str] | None, _option("A column to read as a date.")] = None,
     drop: Annotated[list[str] | None, _option("A column to leave out.")] = None,
-    side: Annotated[int, _option("Of pictures, pixels a side.")] = 64,
+    side: Annotated[int, _option("Of pictures, pixels a side; more take longer.")] = PICTURE_SIDE,
     shift: Annotated[str | None, _option("What may differ: covariate, units, style, labels, or several.")] = None,
     units: Annotated[list[str] | None, _option("A column in other units in the target, e.g. a price.")] = None,
     settings: Annotated[Path | None, _option("Where the choices go; by default daband.toml in --out.")] = None,
@@ -83,7 +83,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_files(**given: Any) -> None:
         files = {name: given.pop(name) for name in file_parameters}
-        named = {name: value for name, value in files.items() if value not in (None, [], 64)}
+        named = {name: value for name, value in files.items() if value not in (None, [], PICTURE_SIDE)}
         if not named:
             if given["name"] is None and own["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
@@ -115,10 +115,10 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     return with_files
 
 
-def table_as_log(console: Console, path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
+def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
     """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
     read = read_files(path, path, ColumnRoles(**named))
-    _show(console, read, {"source": path, "target": path, "shift": "covariate", "units": []})
+    _show(read, {"source": path, "target": path, "shift": "covariate", "units": []})
     pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
     logged = pair.source.read_log(np.arange(len(pair.source)))
@@ -134,7 +134,6 @@ def _label(source: str, target: str) -> str:
 
 def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     """Show what the files are taken for, and write it down; returns the TOML file."""
-    console = Console()
     options: dict[str, Any] = {}
     for name, value in files.items():
         if name == "settings" or not value:
@@ -144,13 +143,15 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     for name in paths:
         options[name] = str(Path(options[name]).expanduser().resolve())
     if all(Path(options[name]).is_dir() for name in paths):
-        say(console, f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
+        say(f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
+        side = options["side"]
+        say(f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long.")
     else:
         options.pop("side", None)
         taken = ("source", "target", "domain", "shift", "units")
         roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
         read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
-        _show(console, read, files)
+        _show(read, files)
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
     text = _toml(options)
@@ -161,7 +162,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         )
     write_text(place, text)
     quoted = shlex.quote(str(place))
-    say(console, f"These settings: {place} (edit it, and go on with `daband {command} {quoted}`, or any other command)")
+    say(f"These settings: {place} (edit it, and go on with `daband {command} {quoted}`, or any other command)")
     return Path(place)
 
 
@@ -176,7 +177,7 @@ def _check_units(read: FilesRead, units: list[str]) -> None:
             raise InvalidInput(f"--units {name} is no column of numbers (those are: {', '.join(numeric) or 'none'})")
 
 
-def _show(console: Console, read: FilesRead, files: dict[str, Any]) -> None:
+def _show(read: FilesRead, files: dict[str, Any]) -> None:
     table = Table(
         title=escape(f"{files['source']}: {len(read.source):,} rows; {files['target']}: {len(read.target):,}")
     )
@@ -188,20 +189,18 @@ def _show(console: Console, read: FilesRead, files: dict[str, Any]) -> None:
     console.print(table)
     extra = [name for name in read.target.columns if name not in read.source.columns]
     if extra:
-        say(console, f"Only the target has {', '.join(extra)}: left out.")
+        say(f"Only the target has {', '.join(extra)}: left out.")
     for line in column_differences(read.source, read.target, read.types, units=_listed(files["units"])):
-        say(console, line, style="yellow")
-    say(console, "Another type: --category, --number, --date, --drop COLUMN.")
+        say(line, style="yellow")
+    say("Another type: --category, --number, --date, --drop COLUMN.")
     if read.columns.arm and read.columns.propensity is None:
         say(
-            console,
             "The log has no propensities: they are estimated from which arms it chose. What corrects for the logging "
             "policy (evaluate-log, weights in training) is as right as that estimate; --propensity names a column.",
             style="yellow",
         )
     if files["shift"] is None and not files["units"]:
         say(
-            console,
             "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "
             "another currency: --units price. Other looks or sensors: --shift style.",
         )

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 import daband
 from daband.cli.files import table_as_log
 from daband.cli.options import log_columns, named_as_options
-from daband.cli.output import say
-from daband.cli.running import rows_bar, warnings_on
+from daband.cli.output import console, say, warnings_on
+from daband.cli.running import rows_bar
 from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
 from daband.experiments import checked_method, decimals, policy_class, policy_folder
@@ -56,20 +55,19 @@ def fit_log_command(
 
     For example: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
     """
-    console = Console()
     check_writable(out)  # before the fit, which may take hours
     on_damaged = "skip" if skip_damaged else "refuse"
     if arm is not None:
         if policy is not None or context is not None:
             raise InvalidInput("--arm makes a new policy of a table: leave --policy and --context out")
-        _fit_table(console, log, out, method, {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []})
+        _fit_table(log, out, method, {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []})
         return
     with named_as_options():
         columns = log_columns(context)
         if policy is not None and half_life is not None:
             raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
-    with rows_bar(console, fitted.name) as show, named_as_options():
+    with rows_bar(fitted.name) as show, named_as_options():
         daband.fit_log(
             fitted,
             log,
@@ -83,7 +81,7 @@ def fit_log_command(
             progress=show,
         )
     fitted.save(out)
-    say(console, f"{fitted!r}\nPolicy: {out}")
+    say(f"{fitted!r}\nPolicy: {out}")
 
 
 def learn_command(
@@ -112,7 +110,6 @@ def learn_command(
     A log names arms as `daband decide` does. Given again with rewards that came late, rounds that it knows by --id
     are not counted again.
     """
-    console = Console()
     folder = policy_folder(policy) if policy.is_dir() else None
     version, place = (0, out or policy) if folder is None else folder.next_version()
     place = out or place
@@ -123,7 +120,7 @@ def learn_command(
     if folder is not None and learner.arm_names is None:
         learner.arm_names = folder.arm_names
     before, rows = learner.rounds_learned, 0
-    with rows_bar(console, learner.name) as show, named_as_options():
+    with rows_bar(learner.name) as show, named_as_options():
 
         def count(record: dict[str, float]) -> None:
             nonlocal rows
@@ -144,28 +141,28 @@ def learn_command(
         )
     learned = learner.rounds_learned - before
     if not learned:
-        say(console, "Nothing new: the policy has learned every round of this log before. Nothing is written.")
+        say("Nothing new: the policy has learned every round of this log before. Nothing is written.")
         return
     learner.save(place)
-    say(console, f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
+    say(f"Learned {learned:,} rounds of the target; {learner.rounds_learned:,} in all.")
     if id_column is not None and rows > learned:
-        say(console, f"Left out: {rows - learned:,} rows with a {id_column} learned before. An id names one round.")
-    say(console, f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
+        say(f"Left out: {rows - learned:,} rows with a {id_column} learned before. An id names one round.")
+    say(f"Policy: {place}" + (f" (version {version})" if folder is not None and out is None else ""))
     if folder is not None and out is None:
-        say(console, f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
+        say(f"For production: daband export {shlex.quote(str(policy))} FILE --epsilon 0.1")
 
 
-def _fit_table(console: Console, log: str, out: Path, method: str, named: dict[str, Any]) -> None:
+def _fit_table(log: str, out: Path, method: str, named: dict[str, Any]) -> None:
     """Fit a new policy to one table, whose columns are inferred and shown."""
     checked_method(method)
-    with warnings_on(console), tempfile.TemporaryDirectory() as folder:
-        pair, columns = table_as_log(console, log, Path(folder) / "log.parquet", named)
+    with warnings_on(), tempfile.TemporaryDirectory() as folder:
+        pair, columns = table_as_log(log, Path(folder) / "log.parquet", named)
         settings = {"transform": daband.PCA(min(64, pair.context_shape[0]))} if method.endswith("-p") else {}
         fitted = policy_class(method).for_pair(pair, seed=0, **settings)
-        with rows_bar(console, fitted.name) as show:
+        with rows_bar(fitted.name) as show:
             daband.fit_log(fitted, folder, columns=columns, table=pair.table, progress=show)
     fitted.save(out)
-    say(console, f"{fitted!r}\nPolicy: {out}")
+    say(f"{fitted!r}\nPolicy: {out}")
 
 
 def _new(
@@ -219,7 +216,6 @@ def evaluate_log_command(
     """What would a policy be paid per round? Estimate it from rounds that another policy played and logged."""
     from daband.evaluation import compare_estimators
 
-    console = Console()
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
     if not names:
         raise InvalidInput("--estimators names none")
@@ -230,7 +226,7 @@ def evaluate_log_command(
     if domain is not None:
         valued.deploy(domain)
     with (
-        rows_bar(console, "pass 1") as show,
+        rows_bar("pass 1") as show,
         named_as_options(),
         tempfile.TemporaryDirectory(prefix="daband-") as copies,
     ):
@@ -238,7 +234,7 @@ def evaluate_log_command(
         named = LogColumns(arm, reward, propensity)
         plain = PlainLog(log, Path(copies), named, valued.arm_names, rename=columns is None)
         for path, rounds in plain.unrewarded.items():
-            say(console, f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
+            say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
         with plain.errors_name_originals():
             estimates = compare_estimators(
                 valued,
@@ -264,7 +260,7 @@ def evaluate_log_command(
     if place is not None:
         records = [estimate.as_dict() for estimate in estimates.values()]
         write_text(place, json.dumps({"log": log, "estimates": records}, indent=2) + "\n")
-        say(console, f"Written: {place}")
+        say(f"Written: {place}")
 
 
 def _policy(path: Path) -> tuple[Policy, Path | None]:

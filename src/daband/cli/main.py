@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,8 +18,8 @@ from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
-from daband.cli.output import method_table, profiled, say
-from daband.cli.running import continue_command, run_all, warnings_on
+from daband.cli.output import console, errors, method_table, profiled, say, warnings_on
+from daband.cli.running import continue_command, run_all
 from daband.cli.serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli.studies import ablate, sweep
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
@@ -51,7 +50,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.data_app, name="data")
-console = Console()
 
 Committee = Annotated[
     int | None,
@@ -127,9 +125,9 @@ def run(
     for spec in experiment.runs([method], [seed]):
         shorter = start_from_shorter(spec, folder) if folder.is_dir() else None
         if shorter is not None:
-            say(console, f"Extending {shorter}")
+            say(f"Extending {shorter}")
     if profile:
-        profiled(experiment.runs([method], [seed]), folder, console=console)
+        profiled(experiment.runs([method], [seed]), folder)
     _compare(experiment, folder, [method], [seed], 1, name, report=False, committee=committee)
 
 
@@ -176,9 +174,9 @@ def report(
 ) -> None:
     """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
     page = _written(folder, pair)
-    say(console, f"Report:  {page}")
-    say(console, f"Figures: {page.parent / 'report' / 'figures'}")
-    say(console, f"Tables:  {page.parent / 'report' / 'tables'}")
+    say(f"Report:  {page}")
+    say(f"Figures: {page.parent / 'report' / 'figures'}")
+    say(f"Tables:  {page.parent / 'report' / 'tables'}")
 
 
 @app.command()
@@ -225,32 +223,32 @@ def _compare(
     def show(records: Records) -> None:
         console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
-    records = run_all(specs, out, console=console, jobs=jobs, ray=ray, on_failure=show)
+    records = run_all(specs, out, jobs=jobs, ray=ray, on_failure=show)
     show([record for record in records if record["folder"] in asked])
     for note in dict.fromkeys(record["note"] for record in records if "note" in record):
-        say(console, f"Note: {note}.")
+        say(f"Note: {note}.")
     lines = []
     if committee is not None:
         assessed = _assessed(out, of)
         lines = [assessed_line(run) for run in assessed if run.spec.folder_name in asked]
         for run in assessed if not of else ():
             if run.spec.folder_name in asked:
-                say(console, f"{run.spec.label}: {run.assessment.sentence}")
+                say(f"{run.spec.label}: {run.assessment.sentence}")
     if report:
         page = _written(out)
-        say(console, f"Runs:   {out}\nReport: {page}")
+        say(f"Runs:   {out}\nReport: {page}")
     else:
-        say(console, f"Run: {out / records[0]['folder']}")
+        say(f"Run: {out / records[0]['folder']}")
     return lines
 
 
 def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
     """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
-    with warnings_on(console), console.status("Assessing without labels ..."):
+    with warnings_on(), console.status("Assessing without labels ..."):
         try:
             return assess_runs(out, methods=methods)
         except DabandError as error:
-            say(console, f"warning   nothing could be assessed: {error}", style="yellow")
+            say(f"warning   nothing could be assessed: {error}", style="yellow")
             return []
 
 
@@ -297,6 +295,11 @@ for _command in app.registered_commands:
         _command.epilog = f"Example: {_EXAMPLES[_name]}"
 
 
+def _leave(message: str) -> NoReturn:
+    errors.print(f"[bold red]Error:[/bold red] {escape(message)}", highlight=False, soft_wrap=True)
+    sys.exit(2)
+
+
 def main() -> None:
     """The entry point: an error of ours is a message and exit code 2, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -305,10 +308,7 @@ def main() -> None:
     try:
         app()
     except DabandError as error:
-        Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _leave(str(error))
     except OSError as error:  # a folder that cannot be written, a full disk: nothing a traceback would help with
         place = f"{error.filename}: " if error.filename else ""
-        message = f"{place}{error.strerror or error}"
-        Console(stderr=True).print(f"[bold red]Error:[/bold red] {escape(message)}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _leave(f"{place}{error.strerror or error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +20,30 @@ from daband.experiments import TARGET_ACCURACY, RunEvent, RunSpec, decimals, met
 from daband.report import Mean, MethodSummary
 from daband.report.summary import UNKNOWN
 
-__all__ = ["CONTINUING", "TRAINING", "Stage", "method_table", "profiled", "say", "watch"]
+__all__ = [
+    "CONTINUING", "TRAINING", "Stage", "console", "errors", "method_table", "profiled", "say", "warnings_on", "watch",
+]  # fmt: skip
+
+console = Console()
+"""Where commands print; it writes to what ``sys.stdout`` is at the time."""
+errors = Console(stderr=True)
 
 
-def say(console: Console, text: str, *, style: str | None = None) -> None:
+def say(text: str, *, style: str | None = None, to: Console | None = None) -> None:
     """Print a line: no markup (a folder may be called ``[v2]``), no colours of rich's own, no breaks inside a path."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    (to or console).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def warnings_on() -> Iterator[None]:
+    """Show warnings as a line of their own, without the place in the code they come from."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say(f"warning   {message}", style="yellow")
+
+    with warnings.catch_warnings():  # puts the way of showing back as well
+        warnings.showwarning = show
+        yield
 
 
 _QUIET = 60.0
@@ -62,21 +81,21 @@ CONTINUING = Stage("target", _continued)
 
 
 @contextmanager
-def watch(specs: Sequence[RunSpec], console: Console, stage: Stage = TRAINING) -> Iterator[Callable[[RunEvent], None]]:
+def watch(specs: Sequence[RunSpec], stage: Stage = TRAINING) -> Iterator[Callable[[RunEvent], None]]:
     """A listener that draws what it hears.
 
     On a terminal there is a live line for every run under way (episode, source regret, time left) and one for all. In
     a log a run has a line when it ends, and one a minute until then.
     """
     if console.is_terminal:
-        with _live(specs, console, stage) as hear:
+        with _live(specs, stage) as hear:
             yield hear
     else:
-        yield _Plain(specs, console, stage).hear
+        yield _Plain(specs, stage).hear
 
 
 @contextmanager
-def _live(specs: Sequence[RunSpec], console: Console, stage: Stage) -> Iterator[Callable[[RunEvent], None]]:
+def _live(specs: Sequence[RunSpec], stage: Stage) -> Iterator[Callable[[RunEvent], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -126,8 +145,8 @@ def _live(specs: Sequence[RunSpec], console: Console, stage: Stage) -> Iterator[
 class _Plain:
     """Lines for a log."""
 
-    def __init__(self, specs: Sequence[RunSpec], console: Console, stage: Stage) -> None:
-        self._specs, self._console, self._stage = specs, console, stage
+    def __init__(self, specs: Sequence[RunSpec], stage: Stage) -> None:
+        self._specs, self._stage = specs, stage
         self._began: dict[str, tuple[float, int]] = {}
         self._spoke: dict[str, float] = {}
         self._over = 0
@@ -143,20 +162,17 @@ class _Plain:
                 if state.episodes is not None and state.episode > first:
                     pace = (now - began) / (state.episode - first)
                     left = f", about {pace * (state.episodes - state.episode) / 60:.0f} min left"
-                self._say(f"running   {name}: episode {state.count}, {self._stage.regret(state.regret)}{left}")
+                say(f"running   {name}: episode {state.count}, {self._stage.regret(state.regret)}{left}")
             return
         if event.kind == "again":
-            self._say(f"again     {name}: {event.detail['reason']}")
+            say(f"again     {name}: {event.detail['reason']}")
             return
         self._over += 1
         place = f"[{self._over}/{len(self._specs)}]"
         if event.kind == "failed":
-            self._say(f"failed    {place} {name}: {event.detail['error']}")
+            say(f"failed    {place} {name}: {event.detail['error']}")
         else:
-            self._say(f"{event.kind:<9} {place} {name}: {self._stage.ended(event.detail)}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            say(f"{event.kind:<9} {place} {name}: {self._stage.ended(event.detail)}")
 
 
 @dataclass(frozen=True)
@@ -324,7 +340,7 @@ def _short_names(pairs: Sequence[str]) -> dict[str, str]:
     return {pair: pair.partition("/")[2] or pair if of_one else pair for pair in pairs}
 
 
-def profiled(specs: Sequence[RunSpec], out: Path, *, console: Console) -> None:
+def profiled(specs: Sequence[RunSpec], out: Path) -> None:
     """Do these runs one after the other, each with a stopwatch; say where the time went and where the trace lies."""
     for spec in specs:
         with console.status(f"Profiling {spec.method} on {spec.pair} ..."):
@@ -337,5 +353,5 @@ def profiled(specs: Sequence[RunSpec], out: Path, *, console: Console) -> None:
         for part, seconds in profile.seconds.items():
             table.add_row(part, f"{seconds:.2f}", f"{seconds / total:.1%}", _MEANING[part])
         console.print(table)
-        say(console, f"Trace: {profile.trace}")
+        say(f"Trace: {profile.trace}")
         console.print("Open it at ui.perfetto.dev or in chrome://tracing; it stays on your machine.")

@@ -10,21 +10,19 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from daband.cli.options import Jobs
-from daband.cli.output import CONTINUING, say, watch
+from daband.cli.output import CONTINUING, console, errors, say, warnings_on, watch
 from daband.experiments import (
     TARGET_ACCURACY,
     BenchError,
@@ -42,7 +40,6 @@ from daband.report import Mean
 
 __all__ = [
     "Terminated", "continue_command", "interrupted_exit", "interruptible", "report_hint", "rows_bar", "run_all",
-    "warnings_on",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -52,7 +49,6 @@ def run_all(
     specs: Sequence[RunSpec],
     out: Path,
     *,
-    console: Console,
     jobs: int = 1,
     ray: str | None = None,
     on_failure: Callable[[Records], None],
@@ -63,7 +59,7 @@ def run_all(
     """
     executor = None if ray is None else on_ray(ray, workers=jobs if jobs > 1 else None)
     try:
-        with warnings_on(console), watch(specs, console) as drawing, interruptible(drawing) as listener:
+        with warnings_on(), watch(specs) as drawing, interruptible(drawing) as listener:
             return bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
     except BenchError as error:
         if error.records:
@@ -71,18 +67,6 @@ def run_all(
         raise
     except KeyboardInterrupt as stopped:
         raise interrupted_exit(out, stopped) from None
-
-
-@contextmanager
-def warnings_on(console: Console) -> Iterator[None]:
-    """Show warnings as a line of their own, without the place in the code they come from."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        console.print(f"[yellow]warning[/yellow]   {escape(str(message))}", highlight=False, soft_wrap=True)
-
-    with warnings.catch_warnings():  # puts the way of showing back as well
-        warnings.showwarning = show
-        yield
 
 
 def report_hint(folder: Path) -> str:
@@ -94,8 +78,7 @@ def interrupted_exit(out: Path, stopped: KeyboardInterrupt) -> typer.Exit:
     """Print that what is done is kept; the exit code is the shell's: 130 for Ctrl-C, 143 for SIGTERM."""
     terminated = isinstance(stopped, Terminated)
     word = "Terminated" if terminated else "Interrupted"
-    message = f"{word}. What is done is kept in {out}; the same command resumes from there."
-    Console(stderr=True).print(escape(message), highlight=False, soft_wrap=True)
+    say(f"{word}. What is done is kept in {out}; the same command resumes from there.", to=errors)
     return typer.Exit(143 if terminated else 130)
 
 
@@ -136,10 +119,10 @@ def interruptible(listener: Callable[[T], None]) -> Iterator[Callable[[T], None]
 
 
 @contextmanager
-def rows_bar(console: Console, name: str) -> Iterator[Callable[[dict[str, float]], None]]:
+def rows_bar(name: str) -> Iterator[Callable[[dict[str, float]], None]]:
     """A bar over the rows of a log, and warnings as lines above it."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]}"), TimeElapsedColumn())
-    with warnings_on(console), Progress(*columns, console=console, transient=True) as drawing:
+    with warnings_on(), Progress(*columns, console=console, transient=True) as drawing:
         task = drawing.add_task(name, rows="0 rows")
 
         def show(record: dict[str, float]) -> None:
@@ -168,10 +151,9 @@ def continue_command(
     jobs: Jobs = 1,
 ) -> None:
     """Go on in the target, now with its rewards: how much is the head start worth?"""
-    console = Console()
     specs = [read_spec(path) for path in finished_runs(folder)]
     try:
-        with warnings_on(console), watch(specs, console, CONTINUING) as drawing, interruptible(drawing) as listener:
+        with warnings_on(), watch(specs, CONTINUING) as drawing, interruptible(drawing) as listener:
             trust = _number_or_name(prior_trust)
             records = continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
     except BenchError as error:
@@ -182,8 +164,8 @@ def continue_command(
         raise interrupted_exit(folder, stopped) from None
     console.print(_table(records))
     if (folder / "continued.json").is_file():
-        say(console, f"Written: {folder / 'continued.json'}")
-    say(console, report_hint(folder))
+        say(f"Written: {folder / 'continued.json'}")
+    say(report_hint(folder))
 
 
 def _number_or_name(text: str | None) -> float | str | None:

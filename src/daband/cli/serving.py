@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from daband.cli.output import say
 from daband.errors import DataError, InvalidInput
@@ -41,7 +40,6 @@ def export_command(
     from daband.experiments import policy_folder
     from daband.serving import export, load_deployed
 
-    console = Console()
     place = policy_folder(folder)
     pair = None
     if data:
@@ -61,13 +59,17 @@ def export_command(
         explore=explore,
         least_rounds=least_rounds,
     )
-    say(console, f"{load_deployed(file)!r}")
+    deployed = load_deployed(file)
+    say(f"{deployed!r}")
     size, quoted = file.stat().st_size / 1024, shlex.quote(str(file))
-    say(console, f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
-    if load_deployed(file).columns is not None:
-        say(console, f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
-    if not epsilon and not getattr(policy, "epsilon", 0.0):
-        say(console, "It does not explore: with --epsilon 0.1 its log can tell what other arms would have paid.")
+    say(f"Written: {file} ({size:,.0f} KiB, version {policy.version})")
+    if deployed.columns is not None:
+        say(f"It decides on rows of a file: daband decide {quoted} ROWS.csv --out log.csv")
+    exploration = deployed.frozen.exploration
+    if exploration.rule != "thompson" and not exploration.epsilon:
+        tries = {"ucb": "It tries uncertain arms (ucb), the same one for the same row"}.get(exploration.rule)
+        tell = "with --epsilon 0.1 its log can tell what other arms would have paid."
+        say(f"{tries or 'It does not explore'}: {tell}")
 
 
 _SHOWN = 5
@@ -83,9 +85,9 @@ def decide_command(
         ),
     ],
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(help="Where the rows go with arm, propensity and an empty reward to fill in: .csv or .parquet."),
-    ],
+    ] = None,
     among: Annotated[str | None, typer.Option(help="The arms that may be chosen, e.g. card,loan.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Make warnings of a row errors.")] = False,
     false_alarms: Annotated[
@@ -94,7 +96,8 @@ def decide_command(
 ) -> None:
     """Decide on every row of a file, and tell whether the rows have left what training saw.
 
-    What it writes is a log: fill in the rewards as they come, and `daband learn` takes it.
+    What it writes to --out is a log: fill in the rewards as they come, and `daband learn` takes it. Without --out, the
+    decisions of the first rows are shown.
     """
     import numpy as np
     import polars as pl
@@ -102,7 +105,6 @@ def decide_command(
     from daband.domains import read_table
     from daband.serving import load_deployed
 
-    console = Console()
     deployed = load_deployed(file)
     contexts: Any
     if rows.is_dir():
@@ -123,13 +125,11 @@ def decide_command(
         raise InvalidInput(
             f"{rows} has a column {taken[0]!r} already, which decisions are written to; rename or drop it"
         )
-    check_writable(out)
-    if (
-        out.is_file()
-        and "reward" in (before := read_table(out)).columns
-        and before["reward"].null_count() < len(before)
-    ):
-        raise InvalidInput(f"{out} has rewards that somebody filled in; give another --out, or move it away")
+    if out is not None:
+        check_writable(out)
+        before = read_table(out) if out.is_file() else frame
+        if "reward" in before.columns and before["reward"].null_count() < len(before):
+            raise InvalidInput(f"{out} has rewards that somebody filled in; give another --out, or move it away")
     arms = None if among is None else [name.strip() for name in among.split(",")]
     watched = None if deployed.reference is None else deployed.monitor(false_alarms=false_alarms)
     decision = (watched or deployed).decide(contexts, among=arms, strict=strict)
@@ -139,18 +139,26 @@ def decide_command(
         reward=pl.lit(None, pl.Float64),
         version=pl.lit(deployed.version),
     )
-    if out.suffix.lower() == ".parquet":
+    if out is None:
+        for number, (name, propensity) in enumerate(decided.select("arm", "propensity").head(_SHOWN).iter_rows()):
+            say(f"row {number}: {name} (propensity {propensity:.3g})")
+        if len(decided) > _SHOWN:
+            say(f"... {len(decided):,} rows in all")
+    elif out.suffix.lower() == ".parquet":
         decided.write_parquet(out)
     else:
         decided.write_csv(out)
     texts = [warning.message for each in decision.warnings for warning in each]
     for text in list(dict.fromkeys(texts))[:_SHOWN]:
-        say(console, f"warning   {text} ({texts.count(text):,} rows)", style="yellow")
+        say(f"warning   {text} ({texts.count(text):,} rows)", style="yellow")
     if watched is not None:
-        say(console, f"{watched.report()!r}")
-    say(console, f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
+        say(f"{watched.report()!r}")
+    if out is None:
+        say("Nothing is written: --out log.csv keeps the decisions, to fill in rewards and to learn.")
+        return
+    say(f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
     if not rows.is_dir():
-        say(console, f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
+        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
 
 
 # ``daband serve``: decisions and rewards over HTTP, with a log that loses nothing.
@@ -217,8 +225,7 @@ def serve_command(
         tokens=tokens,
         limits=Limits(body_bytes=body_bytes, rate=rate),
     )
-    console = Console()
-    say(console, f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
+    say(f"Page:    http://{host}:{port}/\nCalls:   http://{host}:{port}/docs\nLog:     {log.split('@')[-1]}")
     serve(
         file,
         log,
@@ -249,4 +256,4 @@ def export_events_command(
     except ModuleNotFoundError as error:
         raise InvalidInput(f"the service needs {error.name}: pip install 'daband[serve]'") from None
     written = export_events(log, file, since=since, until=until, defaults=defaults, ids=ids)
-    say(Console(), f"Written: {file} ({written:,} events)")
+    say(f"Written: {file} ({written:,} events)")

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem, whole_numbers
-from daband.cli.output import say
+from daband.cli.output import console, say
 from daband.cli.running import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
 from daband.experiments import (
@@ -53,7 +52,6 @@ def ablate(
     overrides: Overrides = None,
 ) -> None:
     """Leave out R, P and D in all eight combinations, with paired tests against the full method."""
-    console = Console()
     experiment = load_experiment(name, overrides or ())
     numbers = None if seeds is None else whole_numbers(seeds, "seeds")
     specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=numbers)
@@ -66,9 +64,9 @@ def ablate(
                 console.print(_table(pair, kind, [row for row in rows if (row.pair, row.base) == (pair, kind)]))
         write_ablation(folder, rows)
 
-    show(run_all(specs, folder, console=console, jobs=jobs, ray=ray, on_failure=show))
-    say(console, f"Runs, results.json and ablation.json: {folder}")
-    say(console, report_hint(folder))
+    show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
+    say(f"Runs, results.json and ablation.json: {folder}")
+    say(report_hint(folder))
 
 
 def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
@@ -125,7 +123,6 @@ def sweep(
     overrides: Overrides = None,
 ) -> None:
     """Run a method with a grid of settings, and choose between them by a named rule."""
-    console = Console()
     if select not in SELECTION_RULES:
         raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(SELECTION_RULES)})")
     experiment = load_experiment(name, overrides or ())
@@ -135,7 +132,7 @@ def sweep(
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
     def show(records: Records) -> tuple[list[Point], list[SweepChoice]]:
-        points = sweep_points(records, _measured(records, folder, console))
+        points = sweep_points(records, _measured(records, folder))
         picked = choices(points)
         for pair in dict.fromkeys(point.pair for point in points):
             console.print(_points_table(pair, [point for point in points if point.pair == pair]))
@@ -146,15 +143,15 @@ def sweep(
     def show_alone(records: Records) -> None:
         show(records)
 
-    points, picked = show(run_all(specs, folder, console=console, jobs=jobs, ray=ray, on_failure=show_alone))
+    points, picked = show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show_alone))
     selected = write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
     for variant in dict.fromkeys(record["variant"] for record in selected):
         console.print(f"Selected by {select}: {variant}", highlight=False)
-    say(console, f"Runs, results.json and sweep.json: {folder}")
-    say(console, report_hint(folder))
+    say(f"Runs, results.json and sweep.json: {folder}")
+    say(report_hint(folder))
 
 
-def _measured(records: Records, folder: Path, console: Console) -> dict[str, dict[str, float | None]]:
+def _measured(records: Records, folder: Path) -> dict[str, dict[str, float | None]]:
     try:
         with Progress(console=console, transient=True) as bar:
             line = bar.add_task("measuring", total=len(records))

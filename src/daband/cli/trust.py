@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import daband
 from daband.cli.options import Name, Overrides, stem
-from daband.cli.output import say
-from daband.cli.running import interrupted_exit, interruptible, warnings_on
+from daband.cli.output import console, say, warnings_on
+from daband.cli.running import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
 from daband.experiments import (
@@ -55,23 +54,22 @@ def assess_command(
 
     A tenth of the source's rows stands for rounds that a saved policy never learned from: see to it that it did not.
     """
-    console = Console()
     if folder.is_file() or name is not None:
-        _assess_saved(console, folder, name, required)
+        _assess_saved(folder, name, required)
         return
-    with warnings_on(console), console.status("Scoring contexts of both domains ..."):
+    with warnings_on(), console.status("Scoring contexts of both domains ..."):
         runs = assess_runs(folder, required=required)
     if len(runs) > 1:
         console.print(_table_assess(runs))
     for run in _one_per_method(runs):
         if len(runs) > 1:
             console.rule(escape(run.spec.label))
-        say(console, str(run.assessment))
+        say(str(run.assessment))
     written = runs[0].path / "assessment.json" if len(runs) == 1 else folder / "*" / "assessment.json"
-    say(console, f"Written: {written}")
+    say(f"Written: {written}")
 
 
-def _assess_saved(console: Console, path: Path, name: str | None, required: float | None) -> None:
+def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
     """Assess a policy that ``policy.save`` or ``daband fit-log`` wrote, on data that are named beside it."""
     if name is None:
         raise InvalidInput(f"{path} is a saved policy: name its data, --source old.csv --target new.csv ..., or --on")
@@ -79,17 +77,17 @@ def _assess_saved(console: Console, path: Path, name: str | None, required: floa
         raise InvalidInput(f"{path} is no saved policy; the data of a folder are known: leave --on and files out")
     experiment = load_experiment(name)
     policy = daband.load(path, device="cpu")
-    options = dict(experiment.pair_options)
+    options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as it learned to
         options["transform"] = policy.table
-    with warnings_on(console), console.status("Scoring contexts of both domains ..."):
+    with warnings_on(), console.status("Scoring contexts of both domains ..."):
         pair = load(experiment.pairs()[0], **options)
         if pair.source_test is None:
             raise InvalidInput(f"{name} keeps no rounds of the source apart (source_test), which assess needs")
-        found = daband.assess(
+        assessment = daband.assess(
             [policy], source=pair.source_test, target=pair.target, required=required, arm_names=pair.class_names
         )
-    say(console, str(found))
+    say(str(assessment))
 
 
 def assessed_line(run: AssessedRun) -> str:
@@ -150,14 +148,13 @@ def audit_command(
     First `daband audit DIR --budget 200 --out questions.csv`; with the column reward filled in, some time later,
     `daband audit DIR --answers questions.csv`. Without options, how far the audit has come.
     """
-    console = Console()
     place = policy_folder(folder).path / AUDIT_FOLDER
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
-        with warnings_on(console):
+        with warnings_on():
             answered = answer_audit(place, answers, replace=replace)
-        _show(console, answered, folder)
+        _show(answered, folder)
         return
     if replace:
         raise InvalidInput("--replace goes with --answers: it says that these answers count, not earlier ones")
@@ -169,7 +166,7 @@ def audit_command(
         begun = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
     if out is not None:
         _copy_questions(begun, out)
-    _show(console, begun, folder, questions=out)
+    _show(begun, folder, questions=out)
 
 
 def _copy_questions(begun: Audit, out: Path) -> None:
@@ -183,13 +180,13 @@ def _copy_questions(begun: Audit, out: Path) -> None:
     write_bytes(out, text)
 
 
-def _show(console: Console, audit: Audit, folder: Path, questions: Path | None = None) -> None:
+def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
     if audit.answered < audit.budget:
         written = questions or audit.questions
         console.print(f"{audit.answered} of {audit.budget} questions are answered.", highlight=False)
-        say(console, f"Questions: {written}")
+        say(f"Questions: {written}")
         command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
-        say(console, f"Fill in the column reward, then: {command}")
+        say(f"Fill in the column reward, then: {command}")
     if audit.finished and audit.answered:
         digits = decimals(audit.value, audit.low, audit.high)
         console.print(
@@ -224,7 +221,6 @@ def choose_command(
 
     Stopped by Ctrl-C, the same command goes on where it was.
     """
-    console = Console()
     experiment = load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
     names = experiment.pairs()
@@ -232,12 +228,12 @@ def choose_command(
         # Before the training: a folder that cannot be made should not cost it.
         place = make_folder(folder / pair_name.replace("/", "-") if len(names) > 1 else folder, "out")
         options = pairs.get(pair_name).resolved(experiment.pair_options)
-        with warnings_on(console):
+        with warnings_on():
             pair = load(pair_name, **options)
         whole = max(1, pair.source.rounds_available // experiment.episode_length)
         episodes = {"auto": None, "all": whole}.get(str(experiment.episodes), experiment.episodes)
         try:
-            with warnings_on(console), _bar(console) as draw, interruptible(draw) as progress:
+            with warnings_on(), _bar() as draw, interruptible(draw) as progress:
                 choice = choose(
                     pair,
                     episodes=None if episodes is None else int(episodes),
@@ -265,25 +261,28 @@ def choose_command(
         )
         finish_choice(choice, pair, spec, place)
         console.print(_table_choose(pair_name, choice))
-        say(console, f"Chosen: {choice.candidate} ({choice.rule}).")
-        say(console, choice.assessment.sentence)
-        say(console, f"Written: {place}")
+        say(f"Chosen: {choice.candidate} ({choice.rule}).")
+        say(choice.assessment.sentence)
+        say(f"Written: {place}")
         folder_name = shlex.quote(str(place))
         if choice.rewards:
             limits = f"value {choice.value:.3g}, {choice.low:.3g} to {choice.high:.3g}"
-            say(console, f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
+            say(f"Decided by {choice.rewards} target rewards: {limits} before it learned from them.")
         if choice.questions is not None:
-            say(console, f"Fill in the last column of {choice.questions}, and call this again: the rewards decide.")
+            say(
+                f"Fill in the column reward of {choice.questions} (up to 25 rows at a time, {budget - choice.rewards} "
+                "to go), and call this again: the rewards decide.",
+            )
         elif not choice.rewards:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
             tell = "could change that" if choice.assessment.verdict == "do not" else "confirm it"
-            say(console, f"A few rewards {tell}: daband audit {folder_name} --budget {wanted} --out questions.csv")
-        say(console, f"Why: daband assess {folder_name}")
-        say(console, f"For production: daband export {folder_name} FILE --epsilon 0.1")
+            say(f"A few rewards {tell}: daband audit {folder_name} --budget {wanted} --out questions.csv")
+        say(f"Why: daband assess {folder_name}")
+        say(f"For production: daband export {folder_name} FILE --epsilon 0.1")
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
+def _bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """A bar on a terminal, a line now and then in a log; both with the time left."""
     printed, note = 0.0, ""
 
@@ -291,7 +290,7 @@ def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
         nonlocal note
         if now.note != note:
             note = now.note
-            say(console, f"Note: {note}.")
+            say(f"Note: {note}.")
 
     def line(now: CandidateProgress) -> None:
         nonlocal printed
@@ -299,7 +298,7 @@ def _bar(console: Console) -> Iterator[Callable[[CandidateProgress], None]]:
         if now.share - printed >= _QUIET_SHARE:
             printed = now.share
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
-            say(console, f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
+            say(f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
 
     if not console.is_terminal:
         yield line

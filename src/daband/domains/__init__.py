@@ -19,7 +19,7 @@ from daband.domains.contract import (
     Rounds,
 )
 from daband.domains.datasets.synthetic import SyntheticView
-from daband.domains.datasets.user_files import FilesRead, read_files
+from daband.domains.datasets.user_files import PICTURE_SIDE, FilesRead, read_files
 from daband.domains.download import check_data, data_of, get_data, list_data
 from daband.domains.mixtures import join_pairs, mixed, origins, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
@@ -55,7 +55,8 @@ from daband.image_layout import imagenet_normalise
 from daband.table_transform import TableTransform
 
 __all__ = [
-    "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "ColumnRoles", "Columns", "Contexts",
+    "PICTURE_SIDE", "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "ColumnRoles", "Columns",
+    "Contexts",
     "EvaluationDomain", "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair",
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
     "allocate", "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",

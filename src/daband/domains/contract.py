@@ -93,6 +93,8 @@ class Contexts(ABC):
     decoded, and right only where what is read depends on the positions alone."""
     row_names: Mapping[str, Sequence[object]] = MappingProxyType({})
     """Columns (n,) by which people know the contexts, such as ids or files; for questions, never for a policy."""
+    table: Any = None
+    """Where the contexts were made of a user's table, its rows (a polars frame) without labels and rewards."""
     _order_key: int = 0  # each kind of domain has orders of its own: source and target are never shown in lockstep
 
     @abstractmethod
@@ -102,6 +104,10 @@ class Contexts(ABC):
     @abstractmethod
     def read(self, indices: IntArray) -> AnyArray:
         """The contexts at these positions, (B, *context_shape), or (B, K, *context_shape) for shared arms."""
+
+    def as_given(self, indices: IntArray) -> Any:
+        """The contexts at these positions as their owner knows them: rows of ``table``, else what ``read`` gives."""
+        return self.read(indices) if self.table is None else self.table[indices]
 
     @property
     def rounds_available(self) -> int:

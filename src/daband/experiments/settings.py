@@ -160,6 +160,11 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
     elif name_or_file in pairs:
         settings = {"pair": name_or_file}
     else:
+        if Path(name_or_file).exists():
+            raise InvalidInput(
+                f"{name_or_file} is no file of settings (.toml); your own data are two files or folders: "
+                f"--source {name_or_file} --target OTHER, and of tables the columns: --label, or --arm and --reward"
+            )
         hint = did_you_mean(name_or_file, preset_names())
         raise InvalidInput(f"unknown preset {name_or_file!r}{hint} (`daband presets` lists them, or give a .toml file)")
     for override in overrides:

@@ -244,6 +244,10 @@ class ContextReader:
         names_of = self._target.row_names if isinstance(self._target, Contexts) else {}
         return {column: [names[index] for index in indices.tolist()] for column, names in names_of.items()}
 
+    def as_given(self, indices: IntArray) -> Any:
+        """The contexts at these positions as their owner knows them: rows of a table, or as ``read`` gives them."""
+        return self._target.as_given(indices) if isinstance(self._target, Contexts) else self.read(indices)
+
     def read(self, indices: IntArray) -> AnyArray:
         """The contexts at these positions; of an evaluation domain they must be consecutive."""
         if isinstance(self._target, EvaluationDomain):
@@ -301,7 +305,9 @@ def predictions(predicted: FloatArray, assessment: Any, n: int, low: float, high
 
 
 Ask = Callable[[AnyArray, IntArray], ArrayLike]
-"""``ask(contexts, arms) -> rewards``: what these arms pay for these contexts, (B, *C) and (B,) to (B,)."""
+"""``ask(contexts, arms) -> rewards``: what these arms pay for these contexts, (B, *C) and (B,) to (B,).
+
+Of a pair that was made of tables, the contexts are rows: a polars frame with the columns that its owner gave."""
 _FORMAT = 1
 
 
@@ -483,7 +489,7 @@ class _State:
                 continue
             if stop is not None and self.folder.answers and stop(self.result()):
                 return
-            paid = as_numpy(ask(contexts.read(np.array([identity])), np.array([arm])), "what ask returned")
+            paid = as_numpy(ask(contexts.as_given(np.array([identity])), np.array([arm])), "what ask returned")
             if paid.size != 1:
                 raise InvalidInput(f"ask must return one reward for one context, got an array of shape {paid.shape}")
             reward = float(paid.reshape(()))

@@ -242,7 +242,7 @@ def choose(
         folder = None if directory is None else make_folder(directory)
         selection = _selection(scores, pair, seed)
         positions = pair.target.order(0, len(target_contexts), seed=seed)
-        answers, questions = _ask(selection, target_contexts, positions, pair, reward_range, ask, budget, folder)
+        answers, questions = _ask(selection, positions, pair, reward_range, ask, budget, folder)
         if selection.asked:
             place = selection.leader
             rule = _rule_of(selection, options)
@@ -326,8 +326,6 @@ def _checked(
 
 def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
     """The candidate with this exploration, where its policy explores."""
-    from daband.policies import policies
-
     settable = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
     given = {"explore": explore, "epsilon": epsilon}
     settings = {name: value for name, value in given.items() if value is not None and name in settable}
@@ -362,7 +360,6 @@ def _selection(scores: Scores, pair: Pair, seed: int) -> Selection:
 
 def _ask(
     selection: Selection,
-    contexts: AnyArray,
     positions: IntArray,
     pair: Pair,
     reward_range: tuple[float, float],
@@ -382,7 +379,7 @@ def _ask(
         for question in questions:
             if question not in rewards and ask is not None:
                 context, arm = question
-                paid = as_numpy(ask(contexts[context : context + 1], np.array([arm])), "what ask returned")
+                paid = as_numpy(ask(pair.target.as_given(positions[[context]]), np.array([arm])), "what ask returned")
                 if paid.size != 1:
                     raise InvalidInput(f"ask must return one reward for one context, got shape {paid.shape}")
                 rewards[question] = float(paid.reshape(()))

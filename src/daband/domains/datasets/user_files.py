@@ -7,6 +7,7 @@ old.csv --target new.csv ...`` writes such a file.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from daband.arguments import RewardRange
 from daband.domains.contract import About, Pair
-from daband.domains.readers.columns import ColumnRoles, Columns, ColumnType, infer_columns
+from daband.domains.readers.columns import ColumnRoles, Columns, ColumnType, column_differences, infer_columns
 from daband.domains.readers.image_folder import from_image_folder
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import register_pair
@@ -27,8 +28,10 @@ from daband.table_transform import CategoricalColumn, DateColumn, TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["FilesRead", "read_files"]
+__all__ = ["PICTURE_SIDE", "FilesRead", "read_files"]
 
+PICTURE_SIDE = 32
+"""Pixels a side of a user's pictures: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU."""
 _READ_WHOLE = 1 << 28  # bytes; of a larger file, size and time stand for its content
 
 
@@ -96,7 +99,7 @@ def _files(
     number: Sequence[str] = (),
     date: Sequence[str] = (),
     drop: Sequence[str] = (),
-    side: int = 64,
+    side: int = PICTURE_SIDE,
     shift: ShiftLike = None,
     units: Sequence[str] | None = None,
     reward_range: RewardRange | None = None,
@@ -123,7 +126,7 @@ def _files(
         number: columns to read as numbers.
         date: columns to read as dates.
         drop: columns to leave out.
-        side: of pictures, pixels a side.
+        side: of pictures, pixels a side; training takes as much longer as there are more pixels.
         shift: what may differ between the domains; see ``daband.shift``.
         units: the columns in other units in the target.
         reward_range: the smallest and largest reward, or "auto".
@@ -154,6 +157,9 @@ def _files(
     else:
         roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
         read = read_files(source, target, roles, domain=domain)
+        if not digest:  # the command line, which resolves its settings, has shown them
+            for line in column_differences(read.source, read.target, read.types, units=units or ()):
+                warnings.warn(line, stacklevel=4)
         columns = read.columns if transform is None else _columns_of(transform, read.columns)
         pair = from_table(
             **(

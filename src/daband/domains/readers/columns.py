@@ -26,8 +26,8 @@ class Columns:
     hold dates and become their parts. What arms pay is given in one of three ways: ``label`` (the arm named by this
     column pays 1, every other 0), ``rewards`` (a column per arm), or, for a log of another policy, ``arm``, ``reward``
     and ``propensity`` (without which ``from_table`` estimates propensities). A log may have ``label`` or ``rewards``
-    besides: the target's test uses them. ``id`` names rows for people, in the questions of an audit. None of these
-    columns may be a context.
+    besides: the target's test uses them. ``id`` names rows for people, in the questions of an audit, and may stand in
+    rows to decide on. None of these columns may be a context.
     """
 
     context: tuple[str, ...]
@@ -117,7 +117,8 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
     """Which columns mean what, and why, for every column of the source in its order."""
     if (roles.label is None) == (roles.arm is None):
         raise InvalidInput(
-            "name either the label's column (which arm is right), or the arm's and the reward's columns of a log"
+            "name either the label's column (label: which arm is right), or the arm's and the reward's columns of a "
+            f"log (arm and reward); the source has {', '.join(source.columns)}"
         )
     given = {
         **dict.fromkeys(roles.drop, ("left out", "dropped, as you say")),
@@ -146,7 +147,7 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
         context=context,
         categorical=chosen["category"],
         dates=chosen["date"],
-        id=tuple(roles.id),
+        id=tuple(roles.id) or tuple(one.name for one in types if one.why.startswith("an id")),
         **answers,
     ), types
 
@@ -203,7 +204,7 @@ def column_differences(
                 lines.append(
                     f"{name}: its median is {median:.4g} in the source and {other_median:.4g} in the target, its "
                     f"standard deviation {deviation:.3g} and {other_deviation:.3g}. Another unit? Say so: --units "
-                    f"{name}"
+                    f"{name}, units=[{name!r}] in Python"
                 )
         if column.role == "category":
             source_texts = set(category_texts(source, name))

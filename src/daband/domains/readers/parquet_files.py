@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import gzip
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = [
-    "LogColumns", "LogFile", "LogPart", "PlainLog", "UnusableFile", "check_schema", "is_list", "lists_as_rows",
-    "log_files", "read_footer", "read_frames", "refuse_nulls", "refuse_where", "resolve_columns",
+    "LogColumns", "LogFile", "LogPart", "PlainLog", "UnusableFile", "check_schema", "csv_options", "is_list",
+    "lists_as_rows", "log_files", "read_footer", "read_frames", "refuse_nulls", "refuse_where", "resolve_columns",
 ]  # fmt: skip
 
 
 _TEXT = (".csv", ".tsv")
+_SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
 
 
 @dataclass(frozen=True)
@@ -134,11 +137,7 @@ class PlainLog:
         pl, named = _polars(), self._named
         text = path.suffix.lower() in _TEXT
         try:
-            if text:
-                separator = "\t" if path.suffix.lower() == ".tsv" else ","
-                rows = pl.scan_csv(path, separator=separator, infer_schema_length=None)
-            else:
-                rows = pl.scan_parquet(path)
+            rows = pl.scan_csv(path, infer_schema_length=None, **csv_options(path)) if text else pl.scan_parquet(path)
             schema = dict(rows.collect_schema())
             absent = next((name for name in (named.arm, named.reward, named.propensity) if name not in schema), None)
             if absent is not None:
@@ -174,6 +173,23 @@ class PlainLog:
             self.unrewarded[str(path)] = missing
         self._copies[str(copy)] = str(path)
         return copy
+
+
+def csv_options(path: Path) -> dict[str, Any]:
+    """How polars reads this CSV file: its separator, and a decimal comma where only ; separates and numbers have one.
+
+    The beginning of the file tells. A spreadsheet writes ; and decimal commas in much of Europe.
+    """
+    if Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv":
+        return {"separator": "\t"}
+    with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
+        lines = file.read(_SAMPLE).decode("utf-8-sig", errors="replace").splitlines()
+    header = lines[0] if lines else ""
+    if header.count(";") <= header.count(","):
+        return {"separator": ","}
+    cells = [cell.strip(' "') for line in lines[1:] for cell in line.split(";")]
+    commas, points = (any(re.fullmatch(rf"[+-]?\d+{mark}\d+", cell) for cell in cells) for mark in (",", r"\."))
+    return {"separator": ";", "decimal_comma": commas and not points}
 
 
 def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequence[str] | None) -> dict[Any, int] | None:

@@ -23,6 +23,7 @@ from daband.domains.readers.logs import (
     log_reward_range,
     warn_of_estimated_propensities,
 )
+from daband.domains.readers.parquet_files import csv_options
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike, as_shift
@@ -90,6 +91,8 @@ def from_table(
     >>> pair.n_arms, pair.table.contexts({"age": 41, "city": "Oslo"}).shape == (1, *pair.context_shape)
     (2, True)
     """
+    import polars as pl
+
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     if domain is not None or targets:
@@ -127,7 +130,7 @@ def from_table(
     if transform is None:
         both = _stack_contexts(source_frame, target_frame, columns)
         transform = TableTransform.fit(
-            both, context=columns.context, categorical=columns.categorical, dates=columns.dates
+            both, context=columns.context, categorical=columns.categorical, dates=columns.dates, ids=columns.id
         )
     names = transform.feature_names
     assumed = as_shift(shift, context_shape=(len(names),), units=units, feature_names=names)
@@ -169,7 +172,9 @@ def from_table(
     if columns.arm is not None and columns.propensity is None:
         _estimate_propensities(parts, len(classes))
     pair = from_arrays(**parts, **rest) if columns.arm is None else from_log(**parts, **rest)
-    pair.target.row_names = {name: target_frame[name].to_list() for name in columns.id if name in target_frame.columns}
+    ids = [name for name in columns.id if name in target_frame.columns]
+    pair.target.table = target_frame.select([*ids, *columns.context])
+    pair.target.row_names = pair.target.table.select(ids or pl.all()).to_dict(as_series=False)
     about = About(summary="tables given by the user", licence="the user's own")
     return replace(pair, about=about, feature_names=names, table=transform, shift=assumed)
 
@@ -263,8 +268,10 @@ def _read_file(path: Path) -> pl.DataFrame:
         ".parquet": pl.read_parquet,
         ".arrow": pl.read_ipc,
         ".feather": pl.read_ipc,
-        ".csv": lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None),
-        ".tsv": lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None, separator="\t"),
+        **dict.fromkeys(
+            (".csv", ".tsv"),
+            lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None, **csv_options(at)),
+        ),
     }
     kind = Path(path.name.lower().removesuffix(".gz")).suffix  # CSV may be gzipped
     if kind not in readers:
@@ -274,7 +281,8 @@ def _read_file(path: Path) -> pl.DataFrame:
     except FileNotFoundError:
         raise DataError(f"{path} is not there") from None
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path} cannot be read as a table: {error}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} cannot be read as a table: {reason}") from None
     return frame
 
 
