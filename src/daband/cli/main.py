@@ -17,7 +17,7 @@ import daband
 from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
-from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, seed_numbers, spans, stem
 from daband.cli.output import console, errors, method_table, profiled, say, warnings_on
 from daband.cli.running import continue_command, run_all
 from daband.cli.serving import decide_command, export_command, export_events_command, serve_command
@@ -93,12 +93,13 @@ def demo(
     seeds: Seeds = None,
 ) -> None:
     """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes."""
-    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
     console.print(
         "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
     console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
-    records = _compare(load_experiment("demo"), out, None, numbers, jobs, "demo", committee=2, of=("daband",))
+    records = _compare(
+        load_experiment("demo"), out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",)
+    )
     if records:
         console.print(records[0], highlight=False)
 
@@ -146,8 +147,16 @@ def bench_command(
     """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
-    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
-    _compare(experiment, out or Path("runs") / stem(name), chosen, numbers, jobs, name, ray=ray, committee=committee)
+    _compare(
+        experiment,
+        out or Path("runs") / stem(name),
+        chosen,
+        seed_numbers(seeds),
+        jobs,
+        name,
+        ray=ray,
+        committee=committee,
+    )
 
 
 app.command()(ablate)
