@@ -163,7 +163,7 @@ class RidgeHead:
         return mean
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
-        """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward.
+        """Learn from rounds: features as in ``decide``, the arm chosen in each and its reward.
 
         A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
         """
@@ -223,14 +223,12 @@ class RidgeHead:
         exploration, drawn = self.exploration, self._draws(first_round)
         multiplier, draws = exploration.multiplier(n, self.n_arms, drawn), drawn(n, 2)
         arms, propensity = np.empty(n, np.int64), np.empty(n)
-        loop = kernels.episode_disjoint
-        if self.arms == "shared":
-            loop = kernels.episode_shared
-            products, mean, variance = products[0], mean.reshape(n, -1), variance.reshape(n, -1)
-        loop(
+        mean, variance = mean.reshape(n, -1), variance.reshape(n, -1)
+        kernels.play_episode(
             products,
             contexts,
             direct,
+            self.arms == "shared",
             mean,
             variance,
             multiplier,
@@ -241,12 +239,12 @@ class RidgeHead:
             arms,
             propensity,
         )
-        paid = rewards[np.arange(n), arms]
+        received = rewards[np.arange(n), arms]
         if self.arms == "disjoint":
-            self.statistics.update(flat, arms, paid)
+            self.statistics.update(flat, arms, received)
             self._change_form()
         else:
-            self.learn(features, arms, paid)
+            self.learn(features, arms, received)
         width = np.sqrt(variance)
         return Decision(arms, exploration.propensities(arms, propensity, mean, width, available), mean, width)
 

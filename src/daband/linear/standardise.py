@@ -262,8 +262,8 @@ class Standardise:
         if len(self._steps) < 2:  # a file of one domain's statistics has vectors
             return self._steps[0].arrays() if self._steps else {}
         first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
-        own = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
-        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in own if name in first}}
+        by_domain = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
+        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in by_domain if name in first}}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
@@ -316,11 +316,11 @@ def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
     tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, where there are three
     ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
     low, high = ordered[tail], ordered[n - 1 - tail]
-    spread = high - low
+    width = high - low
     # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
-    kept = np.where(spread > 0, np.clip(columns, low - spread, high + spread), columns)
+    kept = np.where(width > 0, np.clip(columns, low - width, high + width), columns)
     with np.errstate(over="ignore"):
-        mean = low + (kept - low).mean(axis=0)  # rounding goes by the spread of a column, not by its offset
+        mean = low + (kept - low).mean(axis=0)  # rounding goes by the width of a column, not by its offset
         deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
     rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
     return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)
