@@ -153,11 +153,11 @@ class Objective(nn.Module):
         elif weighed:
             parts.append(torch.stack(factors) @ torch.stack(weighed))
         total = sum(parts[1:], start=parts[0])
-        found = {name: value.detach() for name, value in values.items()}
+        measured = {name: value.detach() for name, value in values.items()}
         for term in self.terms.values() if measure else ():
             assert isinstance(term, Term)
-            found.update(term.measured(batch))
-        return total, found
+            measured.update(term.measured(batch))
+        return total, measured
 
     def grow(self) -> None:
         """One more arm."""

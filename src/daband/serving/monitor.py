@@ -216,7 +216,7 @@ class MonitorReport:
         lines = [f"{self.rounds:,} rounds: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
         lines += [f"  {by_name[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in by_name]
         if len(self.reasons) > _MOST_SHOWN:
-            lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: see .reasons")
+            lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: {', '.join(self.reasons[_MOST_SHOWN:])}")
         lines += [f"arms chosen: {listed(self.arm_counts)}", f"rows with warnings: {listed(self.warnings)}"]
         return "\n".join(lines)
 
