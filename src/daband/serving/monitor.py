@@ -213,7 +213,8 @@ class MonitorReport:
             return f"{shown}, ..." if len(most) > _MOST_SHOWN else shown or "none"
 
         by_name = {score.name: score for score in self.scores}
-        lines = [f"{self.rounds:,} rounds: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds:,} rounds"
+        lines = [f"{rounds}: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
         lines += [f"  {by_name[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in by_name]
         if len(self.reasons) > _MOST_SHOWN:
             lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: {', '.join(self.reasons[_MOST_SHOWN:])}")
