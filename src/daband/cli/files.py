@@ -131,7 +131,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     for name, value in files.items():
         if name == "settings" or not value:
             continue
-        options[name] = _listed(value) if name in _LISTS else value
+        options[name] = _split_names(value) if name in _LISTS else value
     paths = ("source",) if options.get("domain") else ("source", "target")
     for name in paths:
         options[name] = str(Path(options[name]).expanduser().resolve())
@@ -158,7 +158,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     return Path(place)
 
 
-def _listed(values: list[str] | None) -> list[str]:
+def _split_names(values: list[str] | None) -> list[str]:
     return [part.strip() for one in values or () for part in one.split(",")]
 
 
@@ -182,7 +182,7 @@ def _show(read: FilesRead, files: dict[str, Any]) -> None:
     extra = [name for name in read.target.columns if name not in read.source.columns]
     if extra:
         say(f"Only the target has {', '.join(extra)}: left out.")
-    for line in column_differences(read.source, read.target, read.types, units=_listed(files["units"])):
+    for line in column_differences(read.source, read.target, read.types, units=_split_names(files["units"])):
         say(line, style="yellow")
     say("Another type: --category, --number, --date, --drop COLUMN.")
     if read.columns.arm and read.columns.propensity is None:

@@ -130,7 +130,7 @@ def sweep(
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
     def show(records: Records) -> tuple[list[Point], list[SweepChoice]]:
-        points = sweep_points(records, _measured(records, folder))
+        points = sweep_points(records, _measure(records, folder))
         picked = choices(points)
         for pair in dict.fromkeys(point.pair for point in points):
             console.print(_points_table(pair, [point for point in points if point.pair == pair]))
@@ -149,7 +149,7 @@ def sweep(
     say(report_hint(folder))
 
 
-def _measured(records: Records, folder: Path) -> dict[str, dict[str, float | None]]:
+def _measure(records: Records, folder: Path) -> dict[str, dict[str, float | None]]:
     try:
         with Progress(console=console, transient=True) as bar:
             line = bar.add_task("measuring", total=len(records))

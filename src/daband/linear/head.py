@@ -170,7 +170,7 @@ class RidgeHead:
         if self.arms == "shared":
             features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
         if weights is not None:
-            features, rewards = _weighted(features, rewards, weights)
+            features, rewards = _weigh(features, rewards, weights)
         if self.trust is not None:
             check_norm(features, self.ridge)
             self.trust.update(unit_scale(features), arms, rewards)
@@ -259,7 +259,7 @@ class RidgeHead:
             features = features[np.arange(len(features)), arms]
             arms = np.zeros(len(arms), np.int64)
         fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
-        features, rewards = _weighted(features, rewards, weights)
+        features, rewards = _weigh(features, rewards, weights)
         fresh.fit(features, arms, rewards)
         return fresh
 
@@ -385,7 +385,7 @@ class RidgeHead:
             self.statistics = self.statistics.to_primal()
 
 
-def _weighted(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:
+def _weigh(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:
     """Rounds (B, d) and rewards (B,) whose ridge statistics are those of the given ones, counted by their weights."""
     if weights is None:
         return features, rewards

@@ -68,7 +68,7 @@ _ONE = np.uint64(1)
 
 
 @compiled()
-def _mixed(x: Any) -> Any:
+def _mix(x: Any) -> Any:
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
@@ -77,8 +77,8 @@ def _mixed(x: Any) -> Any:
 @compiled()
 def uniform(key: Any, round_number: Any, slot: Any) -> Any:
     """The uniform number in [0, 1) of one round and slot."""
-    bits = _mixed(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
-    bits = _mixed(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
+    bits = _mix(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
+    bits = _mix(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
     return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 

@@ -56,9 +56,9 @@ def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Ten
     if len(parts) < 2:
         return logits.sum() * 0.0
     if logits.ndim == 2:
-        present = [domain for domain, own in enumerate(rows) if own]
+        present = [domain for domain, n_rows in enumerate(rows) if n_rows]
         log_shares = [torch.log_softmax(part, dim=1) for part in parts]
-        losses = [-own[:, domain].mean() for domain, own in zip(present, log_shares, strict=True)]
+        losses = [-of_domain[:, domain].mean() for domain, of_domain in zip(present, log_shares, strict=True)]
         return torch.stack(losses).mean()
     first, second = parts
     if len(first) == len(second):  # the usual case, with half of the operations

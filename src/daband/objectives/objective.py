@@ -118,7 +118,7 @@ class Objective(nn.Module):
 
     def weights_at(self, step: int, run_steps: int = 1) -> list[float]:
         """Every term's weight at one gradient step of a run, with the gate fully open."""
-        return [own for (own,) in self.weights_over([step], run_steps=run_steps)]
+        return [weight for (weight,) in self.weights_over([step], run_steps=run_steps)]
 
     def forward(
         self, batch: Batch, weights: torch.Tensor, measure: bool = False

@@ -146,7 +146,7 @@ class ModelRow:
 _KINDS = {"str": sa.Text, "float": sa.Double, "int": sa.Integer}
 
 
-def _columns(row: type, **options: dict[str, Any]) -> list[sa.Column[Any]]:
+def _columns(row: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
     """A column for each field of a dataclass, with SQLAlchemy's ``options`` by its name; "| None" may be NULL."""
     columns = []
     for name, field in row.__dataclass_fields__.items():

@@ -250,7 +250,7 @@ class Monitor:
         self._arms = len(reference.arms) > 1
         if self._arms:
             width = max(reference.counts.shape[1], len(reference.arms))
-            watched = [_padded(reference.counts, width), _padded(reference.arms[None], width)]
+            watched = [_pad(reference.counts, width), _pad(reference.arms[None], width)]
             names, levels = [*names, _ARMS], [*levels, false_alarms / 2]
         else:
             levels = [2 * level for level in levels]
@@ -367,5 +367,5 @@ class Monitor:
         return total
 
 
-def _padded(counts: IntArray, width: int) -> IntArray:
+def _pad(counts: IntArray, width: int) -> IntArray:
     return np.pad(counts, ((0, 0), (0, width - counts.shape[1])))
