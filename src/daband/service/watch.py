@@ -299,7 +299,7 @@ class Watch:
         """Rewards are tested in the order of decisions where a default ends every wait: quick ones may be better."""
         if self._promise is None or row.event.mode != "online":
             return
-        reward = (row.reward - self._low) / self._scale
+        reward = min(max((row.reward - self._low) / self._scale, 0.0), 1.0)  # outside a range that was estimated
         if self.settings.wait is None:
             self._promise.add(reward)
             return
