@@ -138,7 +138,10 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     if all(Path(options[name]).is_dir() for name in paths):
         say(f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
         side = options["side"]
-        say(f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long.")
+        say(
+            f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long. Without a "
+            "GPU a network takes minutes."
+        )
     else:
         options.pop("side", None)
         named = {name: value for name, value in options.items() if name not in ("shift", "units")}
