@@ -62,7 +62,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
-TRAINED = ("audit", "baselines", "choose", "prior-trust", "sources", "trust", "trust-development")
+TRAINED = ("audit", "baselines", "choose", "choose-cost", "prior-trust", "sources", "trust", "trust-development")
 """Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 
 

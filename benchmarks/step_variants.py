@@ -163,11 +163,16 @@ def step_cost(
 
 def whole_table(jobs: int, commit: str) -> dict[str, Any]:
     """Seconds of ``daband bench digit``: every method of the table, five seeds, with loading and evaluation."""
-    from daband.experiments import bench, load_experiment  # needs pydantic
+    from daband.experiments import RunEvent, bench, load_experiment  # needs pydantic
 
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        records = bench(load_experiment("digit").runs(), folder, jobs=jobs)
+
+        def tell(event: RunEvent) -> None:
+            if event.kind == "finished":
+                print(f"{time.perf_counter() - began:.0f} s: {event.spec.method}, seed {event.spec.seed}", flush=True)
+
+        records = bench(load_experiment("digit").runs(), folder, jobs=jobs, on_event=tell)
         seconds = time.perf_counter() - began
     accuracy: dict[str, list[float]] = {}
     for record in records:

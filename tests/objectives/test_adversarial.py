@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from daband.domain_names import DomainNames
 from daband.objectives import Objective, TermShape, Weight, terms
 from daband.objectives.adversarial import domain_accuracy, domain_cross_entropy, reverse_gradient
 from tests.objectives.batches import B, K, T, W, make_batch, shape, weights_at
@@ -107,19 +106,12 @@ def test_taps_that_lie_together_are_not_copied():
     assert torch.equal(term(joint), term(batch))
 
 
-def test_a_discriminator_of_three_domains_descends_the_softmax_cross_entropy_of_each():
+def test_several_sources_are_one_mixture():
     torch.manual_seed(0)
-    domains = DomainNames(sources=("a", "b"), targets=("c",))
-    term = terms.get("adversarial")(shape(domains=domains)).double()
-    features = torch.randn(B + T, W, dtype=torch.float64, requires_grad=True)
-    batch = replace(make_batch(), alignments=features, domain_rows=(2, B - 2, T), weight=torch.tensor(0.5).double())
-    label = torch.tensor([0] * 2 + [1] * (B - 2) + [2] * T)
-    logits = term.discriminator(features)
-    assert logits.shape == (B + T, 3)
-    each = functional.cross_entropy(logits, label, reduction="none")
-    expected = torch.stack([each[label == domain].mean() for domain in range(3)]).mean()
-    torch.testing.assert_close(term(batch), expected)
-    (received,), (descended,) = torch.autograd.grad(term(batch), features), torch.autograd.grad(expected, features)
-    torch.testing.assert_close(received, -3 * 0.5 * descended)
-    assert float(domain_accuracy(torch.eye(3), (1, 1, 1))) == 1.0
-    assert float(domain_accuracy(torch.eye(3)[[0, 0, 0]], (1, 1, 1))) == pytest.approx(1 / 3)
+    term = terms.get("adversarial")(shape()).double()
+    batch = replace(make_batch(), weight=torch.tensor(0.5).double())
+    moved = batch.alignment.detach()[torch.randperm(len(batch.alignment))]
+    torch.testing.assert_close(term(replace(batch, alignment=moved)), term(batch))
+    assert batch.alignment_rows == (len(batch.alignment), len(batch.target_alignment))
+    assert float(domain_accuracy(torch.tensor([-1.0, -1.0, -1.0, 1.0]), (3, 1))) == 1.0
+    assert float(domain_accuracy(torch.tensor([1.0, -1.0, -1.0, 1.0]), (2, 2))) == 0.5

@@ -270,3 +270,24 @@ def test_a_warning_that_is_an_error_leaves_no_half_learned_round():
     with pytest.raises(UserWarning, match="uint8"):  # the tests turn warnings into errors
         policy.update(np.full((2, 3, 20, 20), 200.0), [0, 1], [1.0, 0.0])
     assert policy.counts.sum() == len(policy.buffers.rounds[0]) == policy.rounds_learned == 0
+
+
+def test_a_run_of_few_episodes_takes_more_steps_in_each(tmp_path):
+    contexts = np.random.default_rng(0).normal(size=(64, 3))
+    for episodes, steps in ((500, 8), (64, 16), (4, 32)):
+        policy = daband.DABand(context_shape=(3,), n_arms=2, shift="covariate", device="cpu")
+        policy.plan(episodes)
+        assert policy.learner.run_steps == steps * episodes
+        policy.update(contexts, [0, 1] * 32, [1.0, 0.0] * 32)
+        policy.adapt()
+        assert policy.learner.step_number == steps
+        policy.save(tmp_path / "p.safetensors")
+        again = daband.load(tmp_path / "p.safetensors")
+        again.plan(7)  # a run that goes on keeps its plan
+        again.adapt()
+        assert again.learner.step_number == 2 * steps
+    images = daband.DABand(context_shape=(3, 28, 28), n_arms=2, recipe="small", device="cpu")
+    many = daband.DABand(context_shape=(65,), n_arms=2, shift="covariate", device="cpu")
+    for policy in (images, many):  # images have their own plan, and on many numbers more steps overfit
+        policy.plan(4)
+        assert policy.learner.run_steps == 4 * policy.recipe.learning.steps

@@ -86,3 +86,34 @@ def test_with_the_units_of_a_market_named_a_linear_policy_comes_close_to_the_bes
         value[shift.kinds] = daband.evaluate(policy, pair.target_test, rule="greedy")
     assert value["units",].value > 0.95 * value["units",].best_value
     assert value["covariate",].value < 0.85 * value["covariate",].best_value
+
+
+def rarer(shift):
+    """Three classes that overlap: equally frequent in the source, one of them eight times the others in the target."""
+    draw = np.random.default_rng(0)
+
+    def rows(n, frequencies):
+        label = draw.choice(3, n, p=frequencies)
+        return 1.2 * np.eye(3, 4)[label] + draw.normal(size=(n, 4)), label
+
+    source, (contexts, _), test = rows(1500, [1 / 3] * 3), rows(800, [0.8, 0.1, 0.1]), rows(1500, [0.8, 0.1, 0.1])
+    return daband.domains.from_arrays(source=source, target=contexts, target_test=test, shift=shift)
+
+
+def test_where_arms_are_differently_frequent_predictions_in_the_target_follow(tmp_path):
+    (policy, stated), (_, unstated) = (accuracy(daband.DABand, rarer(shift)) for shift in ("labels", "covariate"))
+    assert stated > unstated + 0.05
+    assert "arms' frequencies estimated there" in policy.alignment
+    contexts = np.random.default_rng(1).normal(size=(40, 4))
+    in_source, in_target = (policy.decide(contexts, domain, rule="greedy").mean for domain in ("source", "target"))
+    offset = in_target - in_source
+    np.testing.assert_allclose(offset, np.broadcast_to(offset[0], offset.shape))
+    assert offset[0].argmax() == 0
+    policy.save(tmp_path / "p.safetensors")
+    again = daband.load(tmp_path / "p.safetensors")
+    np.testing.assert_array_equal(again.decide(contexts, "target", rule="greedy").mean, in_target)
+    daband.export(policy, tmp_path / "p.daband", domain="target", explore="greedy")
+    deployed = daband.load_deployed(tmp_path / "p.daband").decide(contexts)
+    np.testing.assert_array_equal(deployed.arm, in_target.argmax(axis=1))
+    policy.add_arm()  # of which nothing is known
+    assert policy.decide(contexts, "target").mean.shape == (40, 4)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.domains import from_arrays
+from daband.domains import LoggedRounds, from_arrays
 from daband.errors import InvalidInput
 from daband.training.source_weights import measured_source_weights
 
@@ -77,6 +77,39 @@ def test_a_source_that_counts_for_nothing_is_not_played():
     assert [part.n_seen > 0 for part in policy._buffers.rounds] == [True, True, False, False]
 
 
+@pytest.mark.parametrize("kind", ["LinUCB", "DABand"])
+@pytest.mark.parametrize("episodes", [None, 12])
+def test_a_run_beside_a_bad_source_is_the_run_without_it(kind, episodes):
+    """To the bit, and of as many rounds: nothing of a source that counts for nothing reaches the policy."""
+    found = []
+    for more in ({}, {"fr": shuffled(1)}):
+        pair = pair_of(de=market(0.0, 0), it=market(-0.3, 2), **more)
+        settings = {} if kind == "LinUCB" else {"recipe": "small", "device": "cpu"}
+        policy = getattr(daband, kind).for_pair(pair, seed=0, **settings)
+        given = {"source_weights": {**dict.fromkeys(pair.domains.sources, 1.0), **dict.fromkeys(more, 0.0)}}
+        if kind == "LinUCB":
+            given = {}  # measured
+        run = daband.train(policy, source=pair.source, target=pair.target, episodes=episodes, **given)
+        found.append((run.arm, run.reward, policy.decide(market(0.2, 8)[0], "pl").mean))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rounds_of_a_log_are_not_counted_again_where_another_is_left_out():
+    rng = np.random.default_rng(3)
+
+    def log(contexts, labels):
+        arms = rng.integers(0, 4, len(labels))
+        return contexts, arms, (arms == labels).astype(float), np.full(len(labels), 0.25)
+
+    sources = {name: log(*market(0.0, seed)) for seed, name in enumerate(("de", "it", "fr"))}
+    pair = daband.domains.from_log(sources=sources, target=market(0.2, 7)[0], n_arms=4)
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    given = {"source_weights": {"de": 1, "it": 1, "fr": 0}, "episodes": 25}
+    daband.train(policy, source=pair.source, target=pair.target, **given)
+    assert policy.rounds_learned == 16 * 64  # of 1,080
+
+
 def test_a_source_that_others_do_not_explain_may_explain_them():
     """A hard source, of which hardly anything can be said, counts where its own policy is good in another."""
     contexts, labels = market(0.0, 0, 1500)
@@ -132,3 +165,28 @@ def test_logs_are_weighed_too():
     policy = daband.LinUCB.for_pair(pair, seed=0)
     daband.train(policy, source=pair.source, target=pair.target, episodes=3)
     assert policy.rounds_learned == 192
+
+
+def test_rewards_of_the_target_decide():
+    """Most sources agree on what is wrong in the target: only its own rewards can tell, if they are enough."""
+    moved = {name: (x, (y + 1) % 4) for name, (x, y) in {"fr": market(0.3, 1), "it": market(-0.3, 2)}.items()}
+    pair = pair_of(de=market(0.0, 0), **moved)
+    assert weights(pair).weights == {"de": 0.0, "fr": 1.0, "it": 1.0}
+    contexts, labels = market(0.2, 11, 100)
+    arms = np.random.default_rng(0).integers(0, 4, 100)
+    rounds = LoggedRounds(contexts, arms, (arms == labels).astype(float), np.full(100, 0.25))
+    policy = daband.LinUCB.for_pair(pair, seed=0)
+    found = measured_source_weights(pair.source, pair.target, like=policy, target_rounds=rounds)
+    assert found.weights == {"de": 1.0, "fr": 0.0, "it": 0.0}
+    few = LoggedRounds(contexts[:2], arms[:2], rounds.rewards[:2], rounds.propensities[:2])
+    found = measured_source_weights(pair.source, pair.target, like=policy, target_rounds=few)
+    assert found.weights == weights(pair).weights
+
+
+def test_shuffled_labels_have_a_skill_of_noise():
+    """Whatever the others have learned: over draws it is within two deviations of 0 about 95 times of 100."""
+    good = {"de": market(0.0, 0), "it": market(-0.3, 2)}
+    skills = np.array([weights(pair_of(**good, fr=shuffled(seed))).skill["fr"] for seed in range(20, 32)])
+    deviations = skills * np.sqrt(540)
+    assert (np.abs(deviations) < 2).sum() >= 10
+    assert abs(deviations.mean()) < 1

@@ -165,7 +165,7 @@ def check_runs_can_be_mapped(kind: type[Term]) -> None:
     ]
 
     def measure(of_run: dict[str, torch.Tensor], fields: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        values: dict[str, torch.Tensor] = functional_call(runs[0], of_run, (Batch(**fields),))  # type: ignore[arg-type]
+        values: dict[str, torch.Tensor] = functional_call(runs[0], of_run, (Batch(**fields),))
         return values
 
     def gradients(value: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -92,7 +92,7 @@ def learn_command(
         str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
     ] = None,
     context: options.ContextColumns = None,
-    prior_trust: options.PriorTrust = None,
+    prior_trust: options.TrustInPrior = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
     ] = None,

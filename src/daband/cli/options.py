@@ -15,9 +15,27 @@ from daband.errors import DataError, InvalidInput
 from daband.experiments import method_names, preset_names
 
 __all__ = [
-    "ArmColumn", "ContextColumns", "Jobs", "Name", "Out", "Overrides", "PriorTrust", "PropensityColumn", "Ray",
-    "RewardColumn", "Seeds", "SkipDamaged", "SomeLog", "SomePolicy", "complete_methods", "log_columns",
-    "named_as_options", "number_or_name", "seed_numbers", "spans", "stem",
+    "ArmColumn",
+    "ContextColumns",
+    "Jobs",
+    "Name",
+    "Out",
+    "Overrides",
+    "PropensityColumn",
+    "Ray",
+    "RewardColumn",
+    "Seeds",
+    "SkipDamaged",
+    "SomeLog",
+    "SomePolicy",
+    "TrustInPrior",
+    "complete_methods",
+    "log_columns",
+    "named_as_options",
+    "number_or_name",
+    "seed_numbers",
+    "spans",
+    "stem",
 ]  # fmt: skip
 
 
@@ -55,7 +73,7 @@ ContextColumns = Annotated[
 SkipDamaged = Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")]
 SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
 SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
-PriorTrust = Annotated[
+TrustInPrior = Annotated[
     str | None,
     typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
 ]

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from daband.cli.options import Jobs, PriorTrust, number_or_name
+from daband.cli.options import Jobs, TrustInPrior, number_or_name
 from daband.cli.output import CONTINUING, console, errors, say, warnings_on, watch
 from daband.experiments import (
     TARGET_ACCURACY,
@@ -144,7 +144,7 @@ _CAPTION = "continued: in the rounds played now, with rewards; zero-shot: before
 def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
-    prior_trust: PriorTrust = None,
+    prior_trust: TrustInPrior = None,
     jobs: Jobs = 1,
 ) -> None:
     """Go on in the target, now with its rewards: how much is the head start worth?"""

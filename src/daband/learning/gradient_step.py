@@ -162,7 +162,6 @@ class GradientStep:
             alignments=run.alignment if len(aligned) == len(alignments) else None,
             target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
             weight=run.weights[0],
-            domain_rows=batches.domain_rows(aligned),
             target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
         )
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))

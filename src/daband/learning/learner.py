@@ -80,7 +80,6 @@ class Learner:
                 alignment_width=encoder.alignment_width,
                 feedback=feedback,
                 scale=recipe.learning.scale,
-                domains=self.domains,
             )
             torch.manual_seed(seed + 1)  # a term more or less must not change another's start
             objective = Objective(weights=recipe.weights, shape=shape)

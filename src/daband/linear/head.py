@@ -433,6 +433,8 @@ class HeadMixture:
     shares: tuple[float, ...]
     exploring: tuple[float, ...] = ()
     """What each head counts in the width; as in the mean, unless given."""
+    offset: FloatArray | None = None
+    """Added to every arm's predicted reward, (K,)."""
 
     @property
     def n_arms(self) -> int:
@@ -448,7 +450,7 @@ class HeadMixture:
         rule: str | None = None,
     ) -> Decision:
         """Choose an arm for each row, with the statistics as they are."""
-        if len(self.heads) == 1:
+        if len(self.heads) == 1 and self.offset is None:
             return self.heads[0].decide(features[0], first_round=first_round, available=available, rule=rule)
         mean, variance = self.score(features)
         return self.heads[0].choose(mean, variance, first_round=first_round, available=available, rule=rule)
@@ -467,10 +469,12 @@ class HeadMixture:
     def mix(self, scores: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
         """Predicted rewards and squared widths from those of each head."""
         if len(scores) == 1:
-            return scores[0]
-        both = [(mean, np.sqrt(variance)) for mean, variance in scores]
-        mean, width = mixed_scores(both, self.shares, self.width_shares)
-        return mean, width * width
+            mean, variance = scores[0]
+        else:
+            both = [(mean, np.sqrt(variance)) for mean, variance in scores]
+            mean, width = mixed_scores(both, self.shares, self.width_shares)
+            variance = width * width
+        return mean if self.offset is None else mean + self.offset, variance
 
     @property
     def width_shares(self) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
-"""D, the data divergence, as a game: a discriminator learns to tell the domains apart, the encoder to prevent it.
+"""D, the data divergence, as a game: a discriminator learns to tell source and target apart, the encoder to prevent it.
 
-The discriminator descends the mean cross-entropy of the domain label (of two domains at chance: ln 2). The encoder
-receives exactly that gradient, reversed and times twice the weight: the paper adds the two domains' expectations where
-the mean halves them; of k domains, k times.
+The discriminator descends the mean cross-entropy of the domain label (at chance: ln 2). The encoder receives exactly
+that gradient, reversed and times twice the weight: the paper adds the two domains' expectations where the mean halves
+them. Several sources are one mixture, and so are several targets: so a source that counts for nothing changes nothing.
 """
 
 from __future__ import annotations
@@ -47,45 +47,36 @@ def reverse_gradient(features: torch.Tensor, strength: torch.Tensor) -> torch.Te
 
 
 def domain_cross_entropy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """The mean over domains of each domain's mean cross-entropy.
+    """The mean over both domains of each one's mean cross-entropy.
 
-    ``logits`` (B,) tell two domains apart, positive for the second, or (B, k) tell k; the first ``rows[0]`` are of the
-    first domain, and so on. One domain alone cannot be told from another: 0.
+    ``logits`` (B,) are positive for the target; the first ``rows[0]`` are of the source, ``rows[1]`` of the target. One
+    alone cannot be told from the other: 0.
     """
-    parts = [part for part in torch.split(logits, list(rows)) if len(part)]
-    if len(parts) < 2:
+    first, second = torch.split(logits, list(rows))
+    if not len(first) or not len(second):
         return logits.sum() * 0.0
-    if logits.ndim == 2:
-        present = [domain for domain, n_rows in enumerate(rows) if n_rows]
-        log_shares = [torch.log_softmax(part, dim=1) for part in parts]
-        losses = [-of_domain[:, domain].mean() for domain, of_domain in zip(present, log_shares, strict=True)]
-        return torch.stack(losses).mean()
-    first, second = parts
     if len(first) == len(second):  # the usual case, with half of the operations
         return functional.softplus(torch.stack([first, -second])).mean()
     return (functional.softplus(first).mean() + functional.softplus(-second).mean()) / 2
 
 
 def domain_accuracy(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """The mean over domains of the share of rows that ``logits`` put into their domain; of (B,), a 0 counts half."""
-    parts = torch.split(logits, list(rows))
-    if logits.ndim == 2:
-        right = [(part.argmax(dim=1) == domain).float().mean() for domain, part in enumerate(parts) if len(part)]
-        return torch.stack(right).mean()
-    return 0.5 + (torch.sign(parts[1]).mean() - torch.sign(parts[0]).mean()) / 4
+    """The mean over both domains of the share of rows that ``logits`` (B,) put into their domain; a 0 counts half."""
+    first, second = torch.split(logits, list(rows))
+    return 0.5 + (torch.sign(second).mean() - torch.sign(first).mean()) / 4
 
 
 class Discriminator(nn.Module):
-    """A dense network from features (B, w) to one logit (B,), positive for the second of two domains, or (B, k)."""
+    """A dense network from features (B, w) to one logit (B,), positive for the target."""
 
-    def __init__(self, *, width: int, hidden: tuple[int, int] = (100, 128), n_domains: int = 2) -> None:
+    def __init__(self, *, width: int, hidden: tuple[int, int] = (100, 128)) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(width, hidden[0]),
             nn.ReLU(),
             nn.Linear(hidden[0], hidden[1]),
             nn.ReLU(),
-            nn.Linear(hidden[1], 1 if n_domains == 2 else n_domains),
+            nn.Linear(hidden[1], 1),
         )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -102,14 +93,14 @@ class Adversarial(Term):
 
     def __init__(self, shape: TermShape) -> None:
         super().__init__(shape)
-        self.discriminator = Discriminator(width=self.input_width(shape), n_domains=len(shape.domains))
+        self.discriminator = Discriminator(width=self.input_width(shape))
 
     def input_width(self, shape: TermShape) -> int:
         """How wide what the discriminator sees is."""
         return shape.alignment_width
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        alignment = reverse_gradient(batch.both_alignments, len(self.shape.domains) * batch.weight)
+        alignment = reverse_gradient(batch.both_alignments, 2 * batch.weight)
         return domain_cross_entropy(self.logits(alignment, batch), batch.alignment_rows)
 
     def logits(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:

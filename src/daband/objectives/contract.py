@@ -14,13 +14,12 @@ buffers, and nothing branches on values. ``daband.checks.check_term(Mine)`` tell
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
@@ -64,13 +63,11 @@ class Batch:
     """The one tensor that ``alignment`` and ``target_alignment`` were split from, if any: see ``both_alignments``."""
     target_prior: torch.Tensor | None = None
     """(K,): how often each arm is expected to be the best one in the target; None: all as often."""
-    domain_rows: tuple[int, ...] | None = None
-    """How many rows of ``both_alignments`` are of each domain; None: there are one source and one target."""
 
     @property
-    def alignment_rows(self) -> tuple[int, ...]:
-        """How many rows of ``both_alignments`` are of each domain."""
-        return (len(self.alignment), len(self.target_alignment)) if self.domain_rows is None else self.domain_rows
+    def alignment_rows(self) -> tuple[int, int]:
+        """How many rows of ``both_alignments`` are of sources, and of targets."""
+        return len(self.alignment), len(self.target_alignment)
 
     @property
     def both_alignments(self) -> torch.Tensor:
@@ -87,7 +84,6 @@ class TermShape:
     feedback: str = "bandit"
     scale: float = 10.0
     """Predicted rewards lie in [0, 1], too flat for a softmax; they are multiplied by this first."""
-    domains: DomainNames = field(default_factory=DomainNames)
 
     def __post_init__(self) -> None:
         if self.feedback not in FEEDBACKS:

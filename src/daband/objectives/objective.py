@@ -111,10 +111,13 @@ class Objective(nn.Module):
         ``gate`` multiplies those of gated terms.
         """
         factors = [gate if _is_gated(self.terms[name]) else 1.0 for name in self.weights]
-        return [
-            [weight.at(step, run_steps) * factor for step in steps]
-            for weight, factor in zip(self.weights.values(), factors, strict=True)
-        ]
+        columns = []
+        for weight, factor in zip(self.weights.values(), factors, strict=True):
+            ends = [weight.at(step, run_steps) for step in (min(steps), max(steps))]
+            # A weight never falls: where its ends agree, so does what is between them.
+            column = ends[:1] * len(steps) if ends[0] == ends[1] else [weight.at(step, run_steps) for step in steps]
+            columns.append([own * factor for own in column])
+        return columns
 
     def weights_at(self, step: int, run_steps: int = 1) -> list[float]:
         """Every term's weight at one gradient step of a run, with the gate fully open."""

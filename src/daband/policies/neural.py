@@ -14,8 +14,8 @@ it predicted rounds before it learned them (``linear/aggregation.py``).
 Of more than 64 numbers there are three ridge regressions, since predicting and exploring need different ones. A small
 ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
 again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
-variance of a prediction is that of a reward, whatever the number of features. It has the prior share; the two small
-ones, on all numbers and on their 64 leading principal components, have the widths.
+variance of a prediction is that of a reward, whatever the number of features. It has the largest prior share; the two
+small ones, on all numbers and on their 64 leading principal components, have the widths.
 """
 
 from __future__ import annotations
@@ -70,11 +70,16 @@ _RATE_DECAY = 0.9 ** (1 / 64)
 _LARGEST_PIXEL = 2.0
 _LARGEST_INPUT = 4096
 """Numbers of a context beyond which the network acts alone: the other expert would take longer than it."""
+_LEAST_STEPS, _MOST_AN_EPISODE = 1024, 32
+"""Gradient steps of a planned run on at most ``_COMPONENTS`` numbers, at the least, but for so many an episode. On more
+numbers more steps overfit (development half: benchmarks/records/default-development.json)."""
 _STREAK_THAT_STOPS = 3
 _PLAYED_TOGETHER = 64
 """Rounds whose covariances are computed at once; they grow with its square."""
 _MOST_CONTEXTS = 2048
 """Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
+_RAREST = 1e-3
+"""The smallest frequency of an arm that counts."""
 _MOST_DISTINCT = 1 << 16
 _COMPONENTS, _MOST_ROWS = 64, 4096
 """Principal components of the expert of that name, and the contexts of a domain that they are fitted to."""
@@ -186,10 +191,13 @@ class Acting:
     exploring: tuple[float, ...]
     """What each counts in widths."""
 
-    @property
-    def mixture(self) -> HeadMixture:
+    offset: FloatArray | None = None
+    """What is added to every arm's predicted reward in a target, (K,), where arms are differently frequent there."""
+
+    def mixture(self, *, in_target: bool = False) -> HeadMixture:
         """The heads, mixed by the shares."""
-        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares, self.exploring)
+        heads = tuple(expert.head for expert in self.experts)
+        return HeadMixture(heads, self.shares, self.exploring, self.offset if in_target else None)
 
 
 @policies.register("nlinucb")
@@ -306,8 +314,11 @@ class NeuralLinUCB(Policy):
         )
         ridge = checked_number("ridge", ridge)
         self._experts = self._make_experts(arms, ridge, exploration)
+        self._steps = self.recipe.learning.steps
+        """Gradient steps of one ``adapt``; ``plan`` takes more where a run has few episodes."""
         self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._distinct = DistinctContexts()
+        self._offset: FloatArray | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
         self._target_alone: ReplayBuffers | None = None
@@ -347,7 +358,7 @@ class NeuralLinUCB(Policy):
             components = ContextFeatures(shape, shift_transform(Standardise(components=_COMPONENTS), shift, dim))
             parts = {
                 "ridge": (every, usual, 0.0, 1 / 3),
-                "components": (components, usual, 0.0, 1 / 3),
+                "components": (components, usual, 0.1, 1 / 3),
                 "shrunk": (copy.deepcopy(every), usual * every.dimension / 16, 0.75, 0.0),
             }
         if arms == "disjoint":
@@ -357,7 +368,7 @@ class NeuralLinUCB(Policy):
             Expert(name, part, head(part.dimension, narrower, "auto", penalty), prior, exploring)
             for name, (part, penalty, prior, exploring) in parts.items()
         ]
-        return replace(network, prior=0.25, exploring=1 / 3), *others
+        return replace(network, prior=1.0 - sum(other.prior for other in others), exploring=1 / 3), *others
 
     # What a policy offers.
 
@@ -436,11 +447,15 @@ class NeuralLinUCB(Policy):
     @property
     def alignment(self) -> str:
         behind_transform = self.transform is not None and not self._learner.uses_target
-        return super().alignment if behind_transform else self._learner.alignment
+        line = super().alignment if behind_transform else self._learner.alignment
+        return line if self._offset is None else f"{line}; predictions follow the arms' frequencies estimated there"
 
     def plan(self, episodes: int) -> None:
-        if self._learner.step_number == 0:  # a run that goes on keeps its plan
-            self._learner.plan(episodes * self.recipe.learning.steps)
+        if self._learner.step_number > 0:  # a run that goes on keeps its plan
+            return
+        if len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS:
+            self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(_LEAST_STEPS / episodes)))
+        self._learner.plan(episodes * self._steps)
 
     @property
     def expert_shares(self) -> dict[str, float]:
@@ -472,8 +487,9 @@ class NeuralLinUCB(Policy):
         if not shares[0] and not all(ready):  # until all are ready nothing is known of them: the network is never out
             shares[0] = self._experts[0].prior
         exploring = np.where(ready, [expert.exploring for expert in self._experts], 0.0)
-        both = [tuple((part / part.sum())[ready].tolist()) for part in (shares, exploring)]
-        self._acting = Acting(tuple(expert for expert in self._experts if expert.ready), *both)
+        predicting, widening = (tuple((part / part.sum())[ready].tolist()) for part in (shares, exploring))
+        experts = tuple(expert for expert in self._experts if expert.ready)
+        self._acting = Acting(experts, predicting, widening, self._offset)
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
         transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
@@ -490,17 +506,18 @@ class NeuralLinUCB(Policy):
     ) -> Decision:
         acting = self._acting  # once: its parts belong together
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
-        return self._decide_by_heads(acting, features, available, first_round, rule)
+        mixture = acting.mixture(in_target=self.domains.is_target(domain))
+        return self._decide_by_heads(mixture, features, available, first_round, rule)
 
     def _decide_by_heads(
         self,
-        acting: Acting,
+        mixture: HeadMixture,
         features: Sequence[FloatArray],
         available: BoolArray | None,
         first_round: int,
         rule: str | None,
     ) -> Decision:
-        mixture, available = self._match_arms(acting.mixture, features[0], available)
+        mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
             return mixture.decide(features, first_round=first_round, available=available, rule=rule)
 
@@ -516,7 +533,7 @@ class NeuralLinUCB(Policy):
 
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
-        for expert, share, width in zip(acting.experts, acting.shares, acting.mixture.width_shares, strict=True):
+        for expert, share, width in zip(acting.experts, acting.shares, acting.mixture().width_shares, strict=True):
             if share == 0.0 and width == 0.0:
                 continue
             theta, inverse = expert.head.frozen(widths=width > 0)
@@ -529,6 +546,9 @@ class NeuralLinUCB(Policy):
                 members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen(domain))))
             else:
                 members.append(replace(member, constant=expert.features.constant))
+        if acting.offset is not None and self.domains.is_target(domain):
+            nothing = np.zeros((self.n_arms, 0, 0))
+            members.append(Member(acting.offset[:, None].copy(), nothing, share=1.0, width_share=0.0, constant=True))
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
             buffer: ContextBuffer = self._buffers.rounds[domain]
@@ -549,7 +569,8 @@ class NeuralLinUCB(Policy):
     ) -> FloatArray:
         acting = self._acting
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
-        mixture, available = self._match_arms(acting.mixture, features[0], available)
+        mixture = acting.mixture(in_target=self.domains.is_target(domain))
+        mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
             return mixture.probabilities(features, available=available, rule=rule)
 
@@ -563,7 +584,7 @@ class NeuralLinUCB(Policy):
         predicted = None
         in_source = domain < len(self._source_weights)
         if self._learner.gated and in_source:
-            predicted = self._decide_by_heads(self._acting, features, None, 0, "greedy").mean
+            predicted = self._decide_by_heads(self._acting.mixture(), features, None, 0, "greedy").mean
         self._learn_by_heads(experts, features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
 
@@ -596,7 +617,7 @@ class NeuralLinUCB(Policy):
         weights = self._domain_weights(domain, 1)
         if len(experts) == 1 and weights is None:
             with self._locks.state:
-                decision = experts[0].head.play(features[0], rewards, first_round=first_round, available=available)
+                decision = self._head.play(features[0], rewards, first_round=first_round, available=available)
         else:
             new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
             blocked = self.arms == "disjoint" and all(expert.head.trust is None for expert in experts)
@@ -621,7 +642,7 @@ class NeuralLinUCB(Policy):
         first_round: int,
         weight: FloatArray | None,
     ) -> list[Decision]:
-        decision = self._decide_by_heads(self._acting, features, available, first_round, None)
+        decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
         self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
         return [decision]
 
@@ -641,7 +662,7 @@ class NeuralLinUCB(Policy):
         decisions = []
         for row in range(len(rewards)):
             one = slice(row, row + 1)
-            mixed = self._acting.mixture.mix([(own.mean[one], own.variance[one]) for own in scores])
+            mixed = self._acting.mixture().mix([(own.mean[one], own.variance[one]) for own in scores])
             mask = None if available is None else available[one]
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
@@ -719,7 +740,7 @@ class NeuralLinUCB(Policy):
         for expert in experts:
             expert.head.add_arm()
         self._learner.grow()
-        self._prior = None
+        self._prior = self._offset = None
         self._experts = tuple(experts)
         self._publish()
 
@@ -765,7 +786,7 @@ class NeuralLinUCB(Policy):
 
     def before_steps(self, steps: int | None) -> int:
         """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
-        steps = self.recipe.learning.steps if steps is None else steps
+        steps = self._steps if steps is None else steps
         buffers = self._buffers
         if steps == 0 or not any(len(buffer) for buffer in buffers.rounds):
             return 0
@@ -802,7 +823,9 @@ class NeuralLinUCB(Policy):
             others = tuple(self._start_expert(expert) for expert in others)
             measured["refitted"] = 1.0
             if self.recipe.learning.prior == "estimated":
-                self._prior = self._estimate_prior(network)
+                self._experts = (network, *others)
+                self._publish()
+                self._estimate_frequencies()
         self._experts = (network, *others)
         self._publish()
         measured["recent_reward"] = self._rate
@@ -821,7 +844,7 @@ class NeuralLinUCB(Policy):
         """The network's head fitted to every stored round, each once, with the features of its encoder."""
         rounds = [self._encode_rounds(network, domain, buffer) for domain, buffer in enumerate(self._buffers.rounds)]
         self._refitted_at = self._buffers.rounds_seen
-        head = copy.copy(network.head)  # a decision under way keeps the head it began with
+        head = copy.copy(self._head)  # a decision under way keeps the head it began with
         if head.trust is None:
             head.statistics = self._fit_head(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
             return head
@@ -869,22 +892,31 @@ class NeuralLinUCB(Policy):
         head.statistics = head.refitted(features, *(np.concatenate(column) for column in (arms, rewards, weights)))
         return replace(expert, head=head)
 
-    def _estimate_prior(self, network: Expert) -> FloatArray | None:
-        """How often each arm is expected to be the best one in the target, (K,); None as long as nothing tells.
+    def _estimate_frequencies(self) -> None:
+        """Estimate how often each arm is the best one in the target, as soon as there are rounds and target contexts.
 
-        Predictions are calibrated on source rounds, and EM does the rest.
+        Predictions are calibrated on source rounds, and EM does the rest. Where no term of the objective goes by the
+        frequencies, predictions in the target do: with p(context | best arm) the same in both domains, the odds of an
+        arm there are those of the source times the ratio of its frequencies (Saerens, Latinne and Decaestecker 2002).
         """
-        target = self._buffers.unlabelled[0]
+        target, first = self._buffers.unlabelled[0], self.domains.first_target
         contexts, arms, rewards = self._buffers.rounds[0].columns(_MOST_CONTEXTS)
         if not len(contexts) or not len(target):
-            return None
-        in_source = self._predict(network, contexts, 0)
-        in_target = self._predict(network, target.contexts[:_MOST_CONTEXTS][: len(target)], self.domains.first_target)
+            return
+        in_source = self._predict(contexts, 0)
+        in_target = self._predict(target.contexts[:_MOST_CONTEXTS][: len(target)], first)
         scale = calibrated_scale(in_source, np.asarray(as_numpy(arms, "arms")), as_numpy(rewards, "rewards"))
-        return label_shift(arm_probabilities(in_source, scale), arm_probabilities(in_target, scale))
+        before = arm_probabilities(in_source, scale)
+        self._prior = label_shift(before, arm_probabilities(in_target, scale))
+        if self.feedback == "one_hot" and self.arms == "disjoint" and "target_diversity" not in self.recipe.weights:
+            ratio = np.maximum(self._prior, _RAREST) / np.maximum(before.mean(axis=0), _RAREST)
+            self._offset = np.log(ratio) / scale
 
-    def _predict(self, network: Expert, contexts: torch.Tensor, domain: int) -> FloatArray:
-        return network.head.decide(self._encode(network, contexts, domain), first_round=0, rule="greedy").mean
+    def _predict(self, contexts: torch.Tensor, domain: int) -> FloatArray:
+        """The rewards that all experts predict together, (B, K), without an offset."""
+        acting = self._acting
+        features = [self._encode(expert, contexts.cpu().numpy(), domain) for expert in acting.experts]
+        return acting.mixture().score(features)[0]
 
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()
@@ -913,7 +945,10 @@ class NeuralLinUCB(Policy):
             arrays["distinct"] = self._distinct.state(rounds=replay)
         if self._prior is not None:
             arrays["prior"] = self._prior
+        if self._offset is not None:
+            arrays["offset"] = self._offset
         arrays["rate"] = np.array([self._rate])
+        arrays["steps"] = np.array([self._steps], np.int64)
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
         return arrays
 
@@ -942,12 +977,13 @@ class NeuralLinUCB(Policy):
         if len(self._experts) > 1:
             self._shares.restore(below("shares.", state))
             self._distinct.restore(state["distinct"])
-        self._publish()
         self._buffers.restore(below("replay.", state))
         self._rate = float(state["rate"][0])
+        self._steps = int(state["steps"][0]) if "steps" in state else self.recipe.learning.steps
         if "learner.gate.sums" not in state:  # an older version wrote the file
             self._learner.skill_gate.restore({"rate": state["rate"]})
-        self._prior = state.get("prior")
+        self._prior, self._offset = state.get("prior"), state.get("offset")
+        self._publish()
         self._refitted_at = int(state["refitted_at"][0])
 
 

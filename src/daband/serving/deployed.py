@@ -21,7 +21,13 @@ from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 __all__ = [
-    "EXPORT_VERSION", "FORMAT", "Deployed", "DeployedDecision", "assemble", "deployed_from", "load_deployed",
+    "EXPORT_VERSION",
+    "FORMAT",
+    "Deployed",
+    "DeployedDecision",
+    "deployed_from",
+    "deployed_of_parts",
+    "load_deployed",
     "write_deployed_file",
 ]  # fmt: skip
 
@@ -277,7 +283,7 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
         header, arrays = _upgrade(header, arrays)
     for array in arrays.values():
         array.setflags(write=False)
-    return assemble(
+    return deployed_of_parts(
         frozen_from(header, arrays, encoder=encoder),
         header,
         ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
@@ -286,7 +292,7 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
     )
 
 
-def assemble(
+def deployed_of_parts(
     frozen: FrozenPolicy,
     header: Mapping[str, Any],
     *,

@@ -5,12 +5,11 @@ what a ridge regression on the rounds of all other sources predicts. Where the l
 skill is noise of size ``1 / sqrt(n)``, whatever the others have learned; in rounds of another data set it is small. So
 the source of the least skill is left out while its skill is below ``_LEAST`` of the median of the others: a bad source
 is found as long as most are good. Two sources have no majority: one of them is left out where neither the other one nor
-its own earlier rounds predict its rewards.
+its own earlier rounds predict its rewards, while the other one's do.
 
-Of the sources that are left those count less that are unlike the target: in proportion to the share of target contexts
-whose nearest neighbour is in each, unless, with every source as a target in turn, such weights predict clearly worse
-than equal ones in any. Where some rewards of the target are known, they decide instead: a source is left out where they
-are more likely without it. A source that counts for nothing is not played.
+All others are pooled, also those that look unlike the target: they are left out where no source says anything of
+another alone. Where some rewards of the target are known, other sources are taken where these are clearly more likely
+by them. A source that counts for nothing is not played: the run is the one without it.
 """
 
 from __future__ import annotations
@@ -36,13 +35,15 @@ _MOST, _MOST_BYTES = 2000, 1 << 28
 """Rounds of each source that are played at most, and what the contexts of all may take as double numbers."""
 _MOST_NEIGHBOURS = 500
 """Contexts of each domain among which nearest neighbours are looked for."""
-_LEAST = 0.4
-"""The part of the others' median skill that a source must have. Set on the development targets of the record."""
-_NONE, _FULL = 0.15, 0.4
-"""Similarities, as parts of the largest, up to which a source counts for nothing, and from which it counts fully."""
-_SIGNIFICANT = 2.0
+_LEAST, _LEAST_CLEAR = 0.4, 0.2
+"""The part of the others' median skill that a source must have, also where its skill is clearly above 0. Set on the
+development targets of the record."""
+_UNLIKE = 0.15
+"""The part of the largest similarity below which a source is left out where none says anything of another."""
+_SIGNIFICANT, _CLEAR = 1.28, 3.0
+"""Deviations above 0 that a skill has by luck in 1 of 10 cases, and hardly ever."""
 _LOG_EVIDENCE = 3.0
-"""A source is left out where the target's rewards are 20 times as likely without it."""
+"""How much more likely the target's rewards must be by other sources, that these are taken: 20 times."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,12 @@ def measured_source_weights(
     there = None if target is None else target.batch(0, min(most, len(target)), seed=seed)
     blank = _blank(like, list(contexts.values()), there)
     played = {name: _Played.of(blank, own, domain, name) for domain, (name, own) in enumerate(rounds.items())}
-    skill, kept = _trusted(played)
-    weights = {name: float(name in kept) for name in played}
-    similarity = dict.fromkeys(played, 1.0 / len(played))
-    if there is not None:
-        similarity |= _similarity(contexts, there, seed)
-        if target_rounds is None:
-            weights |= _by_similarity({name: played[name] for name in kept}, contexts, there, seed)
+    similarity = dict.fromkeys(played, 1.0 / len(played)) if there is None else _similarity(contexts, there, seed)
+    skill, kept = _trusted(played, similarity)
     if target_rounds is not None:
         rewarded = _Played.of(blank, target_rounds, blank.domains.first_target, blank.domains.targets[0])
-        weights = {name: float(name in _likely(played, kept, rewarded)) for name in played}
+        kept = _likely(played, kept, rewarded)
+    weights = {name: float(name in kept) for name in played}
     return SourceWeights(weights, skill, similarity)
 
 
@@ -139,21 +136,24 @@ class _Played:
         columns = self.features[part], self.arms[part], self.heads[part], self.rewards[part]
         return self._made(*columns, len(self.sums.counts))
 
-    def predicted(self, others: Sequence[_Played], weights: Sequence[float] | None = None) -> FloatArray:
-        """The rewards that a regression on the rounds of ``others``, weighted, predicts for these (n,)."""
-        scale = [1.0] * len(others) if weights is None else weights
-        gram: FloatArray = np.tensordot(scale, np.stack([own.sums.gram for own in others]), axes=1)
-        moment: FloatArray = np.tensordot(scale, np.stack([own.sums.moment for own in others]), axes=1)
+    def predicted(self, others: Sequence[_Played]) -> FloatArray:
+        """The rewards that a regression on the rounds of ``others`` predicts for these, (n,)."""
+        gram = np.sum([own.sums.gram for own in others], axis=0)
+        moment = np.sum([own.sums.moment for own in others], axis=0)
         theta = np.linalg.solve(gram + _RIDGE * np.eye(self.sums.dim), moment[..., None])[..., 0]
         means: FloatArray = np.einsum("nd,nd->n", self.features, theta[self.heads])
         return means
 
-    def skill(self, others: Sequence[_Played], weights: Sequence[float] | None = None) -> float:
+    def error(self, others: Sequence[_Played]) -> float:
+        """The mean squared error of what ``others`` predict."""
+        return float(np.mean(np.square(self.rewards - self.predicted(others))))
+
+    def skill(self, others: Sequence[_Played]) -> float:
         """The correlation of these rewards with the predicted ones, both less their means of every arm."""
         count = np.maximum(np.bincount(self.arms), 1)
         predicted, rewards = (
             values - (np.bincount(self.arms, values) / count)[self.arms]
-            for values in (self.predicted(others, weights), self.rewards)
+            for values in (self.predicted(others), self.rewards)
         )
         size = float(np.linalg.norm(predicted) * np.linalg.norm(rewards))
         return float(predicted @ rewards) / max(size, 1e-12)
@@ -163,24 +163,34 @@ def _others(played: Mapping[str, _Played], name: str) -> list[_Played]:
     return [own for other, own in played.items() if other != name]
 
 
-def _trusted(played: Mapping[str, _Played]) -> tuple[dict[str, float], list[str]]:
+def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     """The skill of every source, and the names of those that are trusted."""
-    noise = {name: 1.0 / math.sqrt(len(own)) for name, own in played.items()}
     skill: dict[str, float] = {}
     kept = dict(played)
     while True:
         skill |= {name: own.skill(_others(kept, name)) for name, own in kept.items()}
-        worst = min(kept, key=lambda name: skill[name])
-        usual = float(np.median([skill[name] for name in kept if name != worst]))
-        related = usual > _SIGNIFICANT * max(noise[name] for name in kept if name != worst)
-        if len(kept) == 2 or not related or skill[worst] >= _LEAST * usual:
+        deviations = {name: skill[name] * math.sqrt(len(own)) for name, own in played.items()}
+        worst, *others = sorted(kept, key=lambda name: skill[name])
+        related = sum(deviations[name] for name in others) > _SIGNIFICANT * math.sqrt(len(others))
+        usual = float(np.median([skill[name] for name in others]))
+        least = (_LEAST_CLEAR if deviations[worst] > _CLEAR else _LEAST) * usual
+        if len(kept) == 2 or not related or skill[worst] >= least:
             break
         del kept[worst]
     if len(played) == 2 or not (related or len(kept) < len(played)):
         halves = {name: (own[: len(own) // 2], own[len(own) // 2 :]) for name, own in played.items()}
-        learned = {name: later.skill([earlier]) * math.sqrt(len(later)) for name, (earlier, later) in halves.items()}
-        sound = {name: max(learned[name], skill[name] / noise[name]) > _SIGNIFICANT for name in played}
-        kept = {name: own for name, own in played.items() if sound[name]} or dict(played)
+        learned = {name: later.skill([earlier]) for name, (earlier, later) in halves.items()}
+        largest, sound = max(learned.values()), []
+        for name, (_, later) in halves.items():
+            least = max(_SIGNIFICANT / math.sqrt(len(later)), _LEAST_CLEAR * largest)
+            if learned[name] > least or (deviations[name] > _SIGNIFICANT and skill[name] > _LEAST_CLEAR * largest):
+                sound.append(name)
+        if not any(learned[name] * math.sqrt(len(halves[name][1])) > _SIGNIFICANT for name in sound):
+            sound = list(played)
+        if max(deviations.values()) <= _SIGNIFICANT:
+            nearest = max(similarity[name] for name in sound)
+            sound = [name for name in sound if similarity[name] >= _UNLIKE * nearest]
+        return skill, sound
     return skill, list(kept)
 
 
@@ -198,43 +208,21 @@ def _similarity(contexts: Mapping[str, AnyArray], there: AnyArray, seed: int) ->
     return dict(zip(contexts, (np.bincount(of[nearest], minlength=len(sources)) / len(here)).tolist(), strict=True))
 
 
-def _by_similarity(
-    played: Mapping[str, _Played], contexts: Mapping[str, AnyArray], there: AnyArray, seed: int
-) -> dict[str, float]:
-    """Weights by the similarity to ``there``; all 1 where such weights predict clearly worse in any of the sources."""
+def _likely(played: Mapping[str, _Played], trusted: list[str], rewarded: _Played) -> list[str]:
+    """The trusted sources, or others where the rewards of the target are clearly more likely (Gaussian noise) by them.
 
-    def weigh(names: Sequence[str], like: AnyArray) -> dict[str, float]:
-        shares = _similarity({name: contexts[name] for name in names}, like, seed)
-        return {name: float(np.clip((share / max(shares.values()) - _NONE) / (_FULL - _NONE), 0.0, 1.0))
-                for name, share in shares.items()}  # fmt: skip
-
-    for name, own in played.items() if len(played) > 2 else ():
-        others = [other for other in played if other != name]
-        by_name, rest = weigh(others, contexts[name]), _others(played, name)
-        loss = own.skill(rest) - own.skill(rest, [by_name[other] for other in others])
-        if loss > _SIGNIFICANT / math.sqrt(len(own)):
-            return dict.fromkeys(played, 1.0)
-    return weigh(list(played), there)
-
-
-def _likely(played: Mapping[str, _Played], kept: Sequence[str], rewarded: _Played) -> list[str]:
-    """The sources without any of which the rewards of the target are not clearly more likely (Gaussian noise)."""
-    names = list(kept)
-    while len(names) > 1:
-        sets: dict[str | None, list[str]] = {
-            None: names,
-            **{name: [other for other in names if other != name] for name in names},
-        }
-        errors = {
-            without: float(np.square(rewarded.rewards - rewarded.predicted([played[name] for name in some])).sum())
-            for without, some in sets.items()
-        }
-        best = min(errors, key=lambda without: errors[without])
-        variance = max(errors[best] / len(rewarded), 1e-12)
-        if best is None or (errors[None] - errors[best]) / (2.0 * variance) < _LOG_EVIDENCE:
-            break
-        names.remove(best)
-    return names
+    From the trusted ones, and from all, that one is left out without which the rewards are most likely, and so on.
+    """
+    chosen, least = trusted, rewarded.error([played[name] for name in trusted])
+    for start in (trusted, list(played)):
+        names = start
+        while names:
+            error = rewarded.error([played[name] for name in names])
+            if len(rewarded) / 2 * math.log(max(least, 1e-12) / max(error, 1e-12)) > _LOG_EVIDENCE:
+                chosen, least = names, error
+            fewer = [[other for other in names if other != name] for name in names if len(names) > 1]
+            names = min(fewer, key=lambda some: rewarded.error([played[name] for name in some]), default=[])
+    return chosen
 
 
 def _blank(like: Policy, contexts: list[AnyArray], there: AnyArray | None) -> LinUCB:

@@ -222,14 +222,23 @@ class Phase:
         return measured_source_weights(self.domain, self.unlabelled, like=policy, seed=self.seed).weights
 
     def with_sources(self, names: list[str]) -> Phase:
-        """The same with these sources alone, shown as often as the rounds need it."""
+        """The same with these sources alone: the run that they have without the others.
+
+        Where the number of episodes is given, sources are shown as often as it needs; of a log only once.
+        """
         whole: Any = self.domain
         if len(names) == len(whole.by_name):
             return self
         domain = mixed({name: whole.by_name[name] for name in names}, chronological=whole.chronological)
-        domain = copy.copy(domain)
-        domain.passes = max(whole.passes, -(-self.bounds(self.episodes - 1)[1] // len(domain)))
-        return replace(self, domain=domain, domain_name=names[0] if len(names) == 1 else self.domain_name)
+        domain, episodes, note = copy.copy(domain), self.episodes, self.note
+        length = self.episode_length
+        if self.settings.episodes is None and domain.rounds_available >= length:
+            domain, episodes, _, note = _default_budget(domain, length)
+        elif isinstance(domain, LoggedDomain):
+            episodes = max(1, min(episodes, domain.rounds_available // length))
+        domain.passes = max(domain.passes, -(-episodes * length // len(domain)))
+        name = names[0] if len(names) == 1 else self.domain_name
+        return replace(self, domain=domain, domain_name=name, episodes=episodes, note=note)
 
     @property
     def prefetches(self) -> bool:
@@ -471,7 +480,7 @@ def _bound_so_far(
     The bound is stated for rewards in [0, 1], so everything is converted from the user's units to that scale.
     """
     last = next((record for record in reversed(history.episodes) if "bound_rounds" in record), None)
-    live = LiveBound(alpha=float(policy.settings().get("alpha", 0.0)), last_record=last)
+    live = LiveBound(alpha=float(getattr(policy, "alpha", 0.0)), last_record=last)
     target = join_decisions([policy.decide(part, name or "target", rule="ucb") for name, part in unlabelled])
     low, high = policy.reward_range
     return live.add(

@@ -326,8 +326,6 @@ def _checked(
 
 def _with_exploration(candidate: Candidate, explore: str | None, epsilon: float | None) -> Candidate:
     """The candidate with this exploration, where its policy explores."""
-    from daband.policies import policies
-
     settable = setting_defaults(policies.get(candidate.method.removesuffix("-p")))
     given = {"explore": explore, "epsilon": epsilon}
     settings = {name: value for name, value in given.items() if value is not None and name in settable}
