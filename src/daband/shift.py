@@ -9,7 +9,8 @@ other units (a price in another currency): the two need opposite treatment. So t
   standardises those columns by each domain's own statistics.
 * ``"style"``: the same things look different (rendered and photographed, dark on light and light on dark). Each
   domain's own statistics, and alignment as the recipe has it.
-* ``"labels"``: the arms that are best are differently frequent. Their frequencies in the target are estimated anew.
+* ``"labels"``: the arms that are best are differently frequent. Their frequencies in the target are estimated anew, and
+  a neural policy's predictions there follow them where exactly one arm pays.
 """
 
 from __future__ import annotations
