@@ -82,7 +82,7 @@ def _summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             poison: {
                 "cheap": sum(mean <= 0.02 for mean in means[poison]),
                 "most": max(means[poison]),
-                "clear": sum(mean - 2 * error > 0.02 for mean, error in beyond[poison]),
+                "surely": sum(mean - 2 * error > 0.02 for mean, error in beyond[poison]),
             }
             for poison in _POISONS
         },
