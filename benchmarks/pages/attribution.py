@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from pages.runs import Runs, fill
 from pages.text import recipe_hash
 
@@ -15,10 +13,6 @@ __all__ = ["attribution", "default_runs"]
 Record = dict[str, Any]
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 ADDED_TO = {"nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "daband's default"}
-RECIPE_BEFORE = "d6c8304"
-"""A commit that ran the default with the discriminator at weight 1."""
-RECIPE_SINCE = "f4c5d2d"
-"""A commit that ran it at .3, with a recipe of an older hash."""
 
 
 def default_runs(records: Sequence[Record]) -> Runs:
@@ -35,21 +29,19 @@ def attribution(records: Sequence[Record]) -> str:
     default = default_runs(records)
     commits = digit.where(recipe_hash=default.frame["recipe_hash"][0]).frame["commit"].unique().to_list()
     now = digit.where(commit=commits)
-    before = digit.where(study="leave-one-out", variant="default", commit=RECIPE_BEFORE)
+    older: list[str] = []
 
     def runs(study: str, variant: str, of: Runs) -> tuple[str, Runs]:
-        """The runs of a variant and its name: of the default as it is, else those of the last commit, marked."""
-        same = of.where(study=study, variant=variant, commit=commits)
-        if len(same):
-            return variant, same
-        last = of.where(study=study, variant=variant).by("commit")[-1][1]
-        weight_1 = bool((last.frame["discriminator"] == 1.0).any()) or study == "label shift"
-        return f"{variant} {'†' if weight_1 else '‡'}", last
+        """The last runs of a variant and its name: of the default as it is, else of an older one, and marked."""
+        every = of.where(study=study, variant=variant)
+        same = every.where(commit=commits)
+        if not len(same):
+            older.append(variant)
+        return variant + ("" if len(same) else " †"), (same if len(same) else every).by("commit")[-1][1]
 
     def compared(study: str, variant: str) -> list[str]:
         name, own = runs(study, variant, digit)
-        same = own.frame["commit"][0] in commits
-        test = own.less(default if same else before)
+        test = own.less(default)
         return [name, own.accuracy, f"{test.difference:+.3f}", f"{test.low:+.3f} to {test.high:+.3f}", own.regret,
                 str(len(own))]  # fmt: skip
 
@@ -63,20 +55,13 @@ def attribution(records: Sequence[Record]) -> str:
     today = default.frame["recipe_hash"][0] == recipe_hash()
     which = f"Today's default (hash `{recipe_hash()}`)" if today else "An **older** default"
     shift = [name for name, _ in every.on("imbalanced").where(study="label shift").by("variant")]
-    cost = now.where(study="cost", commit=default.frame["commit"][0])
-    by_seed = dict(zip(default.frame["seed"], default.frame["target_accuracy"], strict=True))
-    worst = min(by_seed, key=lambda seed: by_seed[seed])
     return fill(
         "attribution",
         default=default,
-        before=before,
-        previous=digit.where(study="leave-one-out", variant="default", commit=RECIPE_SINCE),
-        worst=worst,
-        others=float(np.mean([value for seed, value in by_seed.items() if seed != worst])),
-        single=cost.where(variant="default, a single run"),
+        older=older,
         fair=fair,
         alone=runs("leave-one-out", "no discriminator", digit)[1],
-        ceiling=digit.where(study="ceilings", variant="target labels"),
+        ceiling=runs("ceilings", "target labels", digit)[1],
         which=f"{which}, run at commit {default.commits}." + ("" if today else f" Today's hash is `{recipe_hash()}`."),
         left_out=[
             ["the default", f"**{default.accuracy}**", "", "", default.regret, str(len(default))],
@@ -107,7 +92,6 @@ def attribution(records: Sequence[Record]) -> str:
             _continued("daband's default", default),
             _continued("Neural-LinUCB, statistics of the target", fair),
         ],
-        cost=[_seconds(own) for _, own in cost.by("variant")],
         every=every,
     )
 
@@ -115,11 +99,6 @@ def attribution(records: Sequence[Record]) -> str:
 def _continued(name: str, own: Runs) -> list[str]:
     regrets = [own.text(f"continued_regret.{kind} contexts", whole=True) for kind in ("seen", "fresh")]
     return [name, *regrets, str(len(own))]
-
-
-def _seconds(own: Runs) -> list[str]:
-    each = own.mean("seconds")
-    return [f"{len(own)} seeds stacked" if len(own) > 1 else "1 seed", f"{each:.1f}", f"{each * len(own):.1f}"]
 
 
 def _combinations(runs: Runs, today: list[str]) -> dict[str, Runs]:

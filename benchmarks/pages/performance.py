@@ -25,7 +25,8 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
         "performance",
         steps=steps,
         digit=[
-            [run["variant"], str(run["runs"]), f"{run['seconds']:.1f}", _mean(run["target_accuracy"])] for run in digit
+            [run["variant"], str(run["runs"]), f"{run['seconds']:.1f}", _mean(run["target_accuracy"]), run["commit"]]
+            for run in digit
         ],
         which=f"recipe `{digit[0]['recipe_hash']}`, " + ("today's" if ran == {recipe_hash()} else "**an older one**"),
         repeated=len({str(run["target_accuracy"]) + str(run["source_regret"]) for run in again}) == 1,
@@ -42,6 +43,9 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
             if all((way, runs) in by_way for runs in stacks)
         ],
         ways_head=["step", *(f"{what}, {runs} run{'s' * (runs > 1)}" for runs in stacks for what in ("ms", "kernels"))],
+        whole=steps.get("table"),
+        roofline=[_roofline(row, steps) for row in steps["rows"] if "bytes" in row],
+        kinds=_kinds(steps["rows"]),
         peers=[
             {
                 **record,
@@ -58,6 +62,25 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
             for run in choose["runs"]
         ],
     )
+
+
+def _roofline(row: Record, steps: Record) -> list[str]:
+    """A step's time beside what its bytes and its products would take at the rates that the machine reaches."""
+    one = next(other for other in steps["rows"] if "bytes" in other and other["runs"] == 1)
+    flops = one["flops"] * row["runs"]  # of grouped convolutions the counter takes every group for all
+    by_bytes, by_products = (
+        1e3 * demand / steps["peaks"][rate]
+        for demand, rate in ((row["bytes"], "copy_bytes"), (flops, "product_tf32_flops"))
+    )
+    wall, kernels = row["milliseconds"], sum(row["kernel_milliseconds"].values())
+    numbers = [f"{value:.2f}" for value in (wall, kernels, by_bytes, by_products)]
+    return [str(row["runs"]), *numbers, f"{by_bytes / wall:.0%}"]
+
+
+def _kinds(rows: Sequence[Record]) -> list[list[str]]:
+    """Milliseconds of a step's kernels by kind: a column for each number of runs."""
+    known = [row["kernel_milliseconds"] for row in rows if "kernel_milliseconds" in row]
+    return [[kind, *(f"{own[kind]:.3f}" for own in known)] for kind in (known[0] if known else ())]
 
 
 def _mean(values: Sequence[float]) -> str:
