@@ -316,11 +316,11 @@ def _robust_moments(columns: FloatArray) -> tuple[FloatArray, FloatArray]:
     tail = min(max(1, round(_TAIL * n)), (n - 1) // 2)  # at least one row on each side, where there are three
     ordered = np.partition(columns, (tail, n - 1 - tail), axis=0)
     low, high = ordered[tail], ordered[n - 1 - tail]
-    width = high - low
+    reach = high - low
     # Where the middle is a single value, as in a column of mostly zeros, the rest is all that the column says.
-    kept = np.where(width > 0, np.clip(columns, low - width, high + width), columns)
+    kept = np.where(reach > 0, np.clip(columns, low - reach, high + reach), columns)
     with np.errstate(over="ignore"):
-        mean = low + (kept - low).mean(axis=0)  # rounding goes by the width of a column, not by its offset
+        mean = low + (kept - low).mean(axis=0)  # rounding goes by the reach of a column, not by its offset
         deviation = np.sqrt(np.square(kept - mean).mean(axis=0))
     rounding = 1e-12 * np.maximum(np.abs(mean), np.abs(kept).max(axis=0))
     return mean, np.where((deviation > rounding) & np.isfinite(deviation), deviation, 1.0)

@@ -438,7 +438,7 @@ class NeuralLinUCB(Policy):
         if self._counted is None or self._counted[0] != (weights, id(self._buffers)):
             empty = self._make_buffers(self.n_arms).rounds
             every = zip(self._buffers.rounds, empty, weights, strict=True)
-            rounds = tuple(own if weight else none for own, none, weight in every)
+            rounds = tuple(buffer if weight else none for buffer, none, weight in every)
             even = len(set(weights) - {0.0}) == 1
             counted = replace(self._buffers, rounds=rounds, weights=() if even else weights)
             self._counted = (weights, id(self._buffers)), counted
@@ -625,9 +625,9 @@ class NeuralLinUCB(Policy):
             parts = []
             for start in range(0, len(contexts), length):
                 part = slice(start, start + length)
-                own, mask = [column[part] for column in features], None if available is None else available[part]
+                rows, mask = [column[part] for column in features], None if available is None else available[part]
                 is_new = None if new is None else new[part]
-                parts += play(own, rewards[part], mask, is_new, first_round + start, weights)
+                parts += play(rows, rewards[part], mask, is_new, first_round + start, weights)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
         self._remember(contexts, decision.arm, played, domain, self._domain_weights(domain, len(played)), decision.mean)
@@ -662,16 +662,16 @@ class NeuralLinUCB(Policy):
         decisions = []
         for row in range(len(rewards)):
             one = slice(row, row + 1)
-            mixed = self._acting.mixture().mix([(own.mean[one], own.variance[one]) for own in scores])
+            mixed = self._acting.mixture().mix([(score.mean[one], score.variance[one]) for score in scores])
             mask = None if available is None else available[one]
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                predicted = np.array([[own.mean[row, arm] for own in scores]])
+                predicted = np.array([[score.mean[row, arm] for score in scores]])
                 if self._shares.add(predicted, rewards[one, arm]):
                     self._publish()
-            for own in scores:
-                own.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
+            for score in scores:
+                score.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
         arms = np.concatenate([decision.arm for decision in decisions])
         weights = None if weight is None else np.repeat(weight, len(arms))
         with self._locks.state:
