@@ -47,6 +47,7 @@ def cost(rows: int) -> dict[str, Any]:
     return {
         "rows": rows,
         "columns": COLUMNS,
+        "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
         "seconds": time.perf_counter() - wall,
         "cpu_seconds": time.process_time() - processor,
         "training_cpu_seconds": by_candidate,

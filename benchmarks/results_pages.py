@@ -52,17 +52,17 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "methods": (methods, ("choose",)),
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
-    "performance": (performance, ("step-variants", "adaptation-peers", "choose-cost")),
+    "performance": (performance, ("step-variants", "adaptation-peers", "choose-cost", "waiting")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, ("trust",)),
+    "tables": (tables_page, ("trust", "default-development")),
     "trust": (trust_page, ("trust", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
-TRAINED = ("audit", "baselines", "choose", "prior-trust", "sources", "trust", "trust-development")
+TRAINED = ("audit", "baselines", "choose", "choose-cost", "prior-trust", "sources", "trust", "trust-development")
 """Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 
 

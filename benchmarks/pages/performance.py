@@ -13,7 +13,7 @@ __all__ = ["performance"]
 Record = dict[str, Any]
 
 
-def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
+def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting: Record) -> str:
     """The page as Markdown."""
     digit = steps["digit"]
     ran = {run["recipe_hash"] for run in digit}
@@ -55,6 +55,12 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record) -> str:
                 ],
             }
             for record in peers
+        ],
+        waiting=waiting,
+        demo=waiting.get("demo"),
+        imports=[
+            [f"`import {name}`", f"{own['seconds']:.2f}", f"{own['cpu_seconds']:.2f}"]
+            for name, own in waiting["imports"].items()
         ],
         choose=choose,
         choices=[

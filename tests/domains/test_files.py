@@ -7,7 +7,7 @@ from PIL import Image
 
 import daband
 from daband.checks.pairs import check_pair
-from daband.domains import Columns, TableTransform, from_table, load
+from daband.domains import Columns, TableTransform, from_table, load, read_table
 from daband.domains.readers.columns import ColumnRoles, infer_columns
 from daband.domains.readers.parquet_files import csv_options
 from daband.domains.registry import pairs
@@ -225,3 +225,10 @@ def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, se
     told = csv_options(path)
     assert told["separator"] == separator
     assert told.get("decimal_comma", False) == decimal_comma
+
+
+def test_a_table_of_json_lines(tmp_path):
+    old, _ = frames()
+    table = old.select("age", "city", "income", "offer")
+    table.write_ndjson(tmp_path / "old.jsonl")
+    assert read_table(tmp_path / "old.jsonl").equals(table)

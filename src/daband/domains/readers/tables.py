@@ -58,7 +58,8 @@ def from_table(
     """A pair made of tables.
 
     Args:
-        source: a path to a .parquet, .csv, .csv.gz, .tsv, .arrow or .feather file, or a pandas, polars or arrow table.
+        source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a pandas, polars or
+            arrow table.
         target: the same, of the target; training sees its context columns only. A target without the label or reward
             columns is unlabelled: the pair then has no ``target_test``. One with them, where ``target_test`` is not
             given, is split, and one half, the same in every run, is kept for the evaluator.
@@ -268,6 +269,7 @@ def _read_file(path: Path) -> pl.DataFrame:
         ".parquet": pl.read_parquet,
         ".arrow": pl.read_ipc,
         ".feather": pl.read_ipc,
+        ".jsonl": pl.read_ndjson,
         **dict.fromkeys(
             (".csv", ".tsv"),
             lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None, **csv_options(at)),
