@@ -57,7 +57,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
-    "tables": (tables_page, ("trust",)),
+    "tables": (tables_page, ("trust", "default-development")),
     "trust": (trust_page, ("trust", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""

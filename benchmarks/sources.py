@@ -203,12 +203,14 @@ def task(path: str, family: str, target: str, method: str, seed: int) -> list[di
     record: dict[str, Any] = {"family": family, "target": target, "seed": seed}
     found: list[dict[str, Any]] = []
 
-    def add(method: str, pair: Pair, kind: str, weights: dict[str, float] | None = None) -> float:
+    def add(method: str, pair: Pair, kind: str, weights: dict[str, float] | None = None) -> None:
         begun = time.perf_counter()
-        value = daband.evaluate(_train(pair, kind, seed, weights), pair.target_test).value
-        shown = {} if weights is None else {"weights": weights}
+        policy = _train(pair, kind, seed, weights)
+        value = daband.evaluate(policy, pair.target_test).value
+        shown: dict[str, Any] = {} if weights is None else {"weights": weights}
+        if kind == "daband":
+            shown["recipe_hash"] = policy.recipe.fingerprint()
         found.append(record | {"method": method, "value": value, "seconds": time.perf_counter() - begun} | shown)
-        return value
 
     pair = _pair(path, family, target)
     if method == "bound":
@@ -224,13 +226,12 @@ def task(path: str, family: str, target: str, method: str, seed: int) -> list[di
             found.append(found[-1] | {"method": f"{prefix}weighted", "seconds": 0.0})
         else:
             add(f"{prefix}weighted", pair, kind, weights)
-    without = next(one["value"] for one in found if one["method"] == "weighted")
+    without = next(one for one in found if one["method"] == "weighted")
     for poison in ("shuffled", "foreign"):
         poisoned = _pair(path, family, target, poison)
         judged = _measured(poisoned, seed)
         if judged == weights | {"poison": 0.0}:
-            same = {"method": f"poison-{poison}", "value": without, "weights": judged, "seconds": 0.0}
-            found.append(record | same)
+            found.append(without | {"method": f"poison-{poison}", "weights": judged, "seconds": 0.0})
         else:
             add(f"poison-{poison}", poisoned, "daband", judged)
     return found
@@ -307,7 +308,8 @@ def record(out: Path, commit: str) -> None:
         one.update({key: round(one[key], 4) for key in ("value", "estimate", "low", "low_by_sources") if key in one})
         one["seconds"] = round(one["seconds"], 1)
     runs = ",\n".join(json.dumps(one) for one in found)
-    RECORD.write_text(f'{{"commit": {json.dumps(commit)}, "runs": [\n{runs}\n]}}\n')
+    halves = json.dumps(DEVELOPMENT)
+    RECORD.write_text(f'{{"commit": {json.dumps(commit)}, "development": {halves}, "runs": [\n{runs}\n]}}\n')
     print(f"{RECORD}: {len(found)} records")
 
 

@@ -263,7 +263,7 @@ def _default(record: Record) -> list[str]:
     return lines
 
 
-def tables_page(record: Record) -> str:
+def tables_page(record: Record, tried: Record) -> str:
     """When adaptation helps on tables, and when it hurts."""
     methods = ("constant", "linucb", "nlinucb", "daband", "daband, other units", "daband, other style")
     runs: dict[str, list[Record]] = {}
@@ -282,7 +282,7 @@ def tables_page(record: Record) -> str:
     }
     worse = sorted(name for name, gain in hurts.items() if gain < -0.02)
     lines = [
-        written_from("trust"),
+        written_from("trust", "default-development"),
         "",
         "# Adaptation on tables: when it helps, when it hurts",
         "",
@@ -316,8 +316,39 @@ def tables_page(record: Record) -> str:
         "",
         f"`python benchmarks/trust_report.py`, commit {record['commit']}.",
         "",
+        *_tried(tried),
     ]
     return "\n".join(lines)
+
+
+def _tried(record: Record) -> list[str]:
+    """What was tried for the default on vectors: each change against what stood before, on the same pairs and seeds."""
+    lines = [
+        "## What was tried for the default",
+        "",
+        paragraph(
+            "The value with a change less that before it, on the same pairs and seeds, and both",
+            f"less the best simple method. {record['about']}",
+        ),
+        "",
+        "| change | pairs | runs | gain | before, less the best simple | with it |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    once = "each context once: "
+    for change, values in record["values"].items():
+        before = record["values"][f"{once}before" if change.startswith(once) else "before"]
+        runs = [
+            (*before[pair][seed], *pairs[seed])
+            for pair, pairs in values.items()
+            for seed in pairs
+            if seed in before.get(pair, {})
+        ]
+        if not change.endswith("before") and runs:
+            was, simple, now, simple_now = np.array(runs).T
+            cells = [now - was, was - simple, now - simple_now]
+            means = " | ".join(number(float(cell.mean()), sign=True) for cell in cells)
+            lines.append(f"| {change} | {len(values)} | {len(runs)} | {means} |")
+    return [*lines, ""]
 
 
 def _mean(runs: Sequence[Record], method: str) -> float:

@@ -36,7 +36,7 @@ _OF_TARGETS = ("target", "target_test", "target_labelled")
 
 
 def _located(parts: Mapping[str, D], indices: IntArray) -> Iterator[tuple[str, D, IntArray, IntArray]]:
-    """For each part with some of these positions: its name, itself, where in ``indices`` they are, and its own ones."""
+    """For each part with some of these positions: its name, itself, where in ``indices`` they are, and where in it."""
     ends = np.cumsum([len(part) for part in parts.values()])
     which = np.searchsorted(ends, indices, side="right")
     for place, (name, part) in enumerate(parts.items()):
@@ -47,12 +47,12 @@ def _located(parts: Mapping[str, D], indices: IntArray) -> Iterator[tuple[str, D
 
 def _gathered(parts: Mapping[str, D], indices: IntArray, read: Callable[[D, IntArray], AnyArray]) -> AnyArray:
     """What ``read`` gives of every part, in the order of ``indices``."""
-    found = [(rows, read(part, own)) for _, part, rows, own in _located(parts, np.asarray(indices))]
-    if not found:
+    pieces = [(rows, read(part, positions)) for _, part, rows, positions in _located(parts, np.asarray(indices))]
+    if not pieces:
         first = next(iter(parts.values()))
         return read(first, np.zeros(0, np.int64))
-    out: AnyArray = np.empty((len(indices), *found[0][1].shape[1:]), np.result_type(*[part for _, part in found]))
-    for rows, part in found:
+    out: AnyArray = np.empty((len(indices), *pieces[0][1].shape[1:]), np.result_type(*[part for _, part in pieces]))
+    for rows, part in pieces:
         out[rows] = part
     return out
 
@@ -107,11 +107,11 @@ class MixedContexts(Contexts):
         return positions
 
     def read(self, indices: IntArray) -> AnyArray:
-        return _gathered(self.named, indices, lambda part, own: part.read(own))
+        return _gathered(self.named, indices, lambda part, rows: part.read(rows))
 
     def by_domain(self, start: int, stop: int, *, seed: int) -> list[tuple[str | None, Any]]:
         located = _located(self.named, self.order(start, stop, seed=seed))
-        return [(name, self._rows(part, own)) for name, part, _, own in located]
+        return [(name, self._rows(part, positions)) for name, part, _, positions in located]
 
     def _rows(self, part: Any, indices: IntArray) -> Any:
         """What ``by_domain`` gives of a part."""
@@ -128,11 +128,11 @@ class MixedRewards(MixedContexts, RewardDomain):
         self.n_arms = _common(parts, "n_arms")
 
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
-        rewards = _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[0])
+        rewards = _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[0])
         none = np.zeros(0, np.int64)
         if any(part.read_rewards(none)[1] is None for part in self.named.values()):
             return rewards, None
-        return rewards, _gathered(self.named, indices, lambda part, own: part.read_rewards(own)[1])
+        return rewards, _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[1])
 
     def _rows(self, part: Any, indices: IntArray) -> Rounds:
         return Rounds(part.read(indices), *part.read_rewards(indices))
@@ -148,7 +148,7 @@ class MixedLog(MixedContexts, LoggedDomain):
         self.n_arms = _common(parts, "n_arms")
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        columns = [_gathered(self.named, indices, lambda part, own, at=at: part.read_log(own)[at]) for at in range(3)]  # type: ignore[misc]
+        columns = [_gathered(self.named, indices, lambda part, rows, at=at: part.read_log(rows)[at]) for at in range(3)]  # type: ignore[misc]
         return columns[0], columns[1], columns[2]
 
     def _rows(self, part: Any, indices: IntArray) -> LoggedRounds:
@@ -170,20 +170,20 @@ class MixedEvaluation(EvaluationDomain):
         return dict(self.named.items())
 
     def read(self, start: int, stop: int) -> AnyArray:
-        return np.concatenate([part.read(*own) for part, own in self._overlaps(start, stop)])
+        return np.concatenate([part.read(*rows) for part, rows in self._overlaps(start, stop)])
 
     def read_expected(self, start: int, stop: int) -> FloatArray:
-        return np.concatenate([part.read_expected(*own) for part, own in self._overlaps(start, stop)])
+        return np.concatenate([part.read_expected(*rows) for part, rows in self._overlaps(start, stop)])
 
     def _overlaps(self, start: int, stop: int) -> list[tuple[EvaluationDomain, tuple[int, int]]]:
-        found: list[tuple[EvaluationDomain, tuple[int, int]]] = []
+        overlaps: list[tuple[EvaluationDomain, tuple[int, int]]] = []
         first = 0
         for part in self.named.values():
-            own = max(0, start - first), min(len(part), stop - first)
-            if own[0] < own[1]:
-                found.append((part, own))
+            rows = max(0, start - first), min(len(part), stop - first)
+            if rows[0] < rows[1]:
+                overlaps.append((part, rows))
             first += len(part)
-        return found or [(next(iter(self.named.values())), (0, 0))]
+        return overlaps or [(next(iter(self.named.values())), (0, 0))]
 
 
 def origins(domain: Any, positions: IntArray) -> AnyArray:
@@ -222,10 +222,10 @@ def join_pairs(
         _common({**sources, **targets}, what)
 
     def of_all(members: Mapping[str, Pair], part: str) -> Any:
-        found = {called: getattr(pair, part) for called, pair in members.items()}
-        if any(one is None for one in found.values()):
+        parts = {called: getattr(pair, part) for called, pair in members.items()}
+        if any(one is None for one in parts.values()):
             return None
-        return mixed(found, chronological=chronological and part == "source")
+        return mixed(parts, chronological=chronological and part == "source")
 
     ranges = {pair.reward_range for pair in pairs}
     known = [bounds for bounds in ranges if bounds != "auto"]
@@ -270,37 +270,22 @@ def read_several(
         named[role] = {role: one} if several is None else several
         if not isinstance(named[role], Mapping) or not named[role]:
             raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
-    sources, targets = named["source"], named["target"]
     for what, value in by_target.items():
-        if value is not None and not isinstance(value, Mapping) and len(targets) > 1:
-            raise InvalidInput(f"{what} must be a mapping with one for each of {', '.join(targets)}")
+        if value is not None and not isinstance(value, Mapping) and len(named["target"]) > 1:
+            raise InvalidInput(f"{what} must be a mapping with one for each of {', '.join(named['target'])}")
 
-    def of(arguments: Mapping[str, Any], key: str) -> dict[str, Any]:
-        return {what: part.get(key) if isinstance(part, Mapping) else part for what, part in arguments.items()}
+    def read_each(role: str, other: str, arguments: Mapping[str, Any]) -> dict[str, Pair]:
+        beside = {other: next(iter(named[other].values()))}
+        pairs = {}
+        for called, one in named[role].items():
+            more = {what: part.get(called) if isinstance(part, Mapping) else part for what, part in arguments.items()}
+            alone = len(named[role]) == 1
+            pairs[called] = read(**{role: one}, **beside, name=name if alone else f"{name}, {called}", **more, **common)
+        return pairs
 
-    first_source, first_target = next(iter(sources.values())), next(iter(targets.values()))
-    here = {
-        called: read(
-            source=one,
-            target=first_target,
-            name=name if len(sources) == 1 else f"{name}, {called}",
-            **of(by_source, called),
-            **common,
-        )
-        for called, one in sources.items()
-    }
-    there = {
-        called: read(
-            source=first_source,
-            target=one,
-            name=name if len(targets) == 1 else f"{name}, {called}",
-            **of(by_target, called),
-            **common,
-        )
-        for called, one in targets.items()
-    }
-    _common({**here, **there}, "class_names")
-    return join_pairs(here, there, name=name, chronological=chronological)
+    by_source_name, by_target_name = read_each("source", "target", by_source), read_each("target", "source", by_target)
+    _common({**by_source_name, **by_target_name}, "class_names")
+    return join_pairs(by_source_name, by_target_name, name=name, chronological=chronological)
 
 
 def restrict_pair(pair: Pair, *, sources: Sequence[str] | None = None, targets: Sequence[str] | None = None) -> Pair:

@@ -73,11 +73,11 @@ def _shifted(images: torch.Tensor, reach: int, draws: torch.Tensor) -> torch.Ten
 
 def _recoloured(images: torch.Tensor, contrast: float, draws: torch.Tensor) -> torch.Tensor:
     batch, channels = images.shape[:2]
-    drawn = (2 * draws - 1).view(batch, 2, 1 + channels)  # of spread and brightness: the image's, each channel's
+    drawn = (2 * draws - 1).view(batch, 2, 1 + channels)  # of contrast and brightness: the image's, each channel's
     whole, single = drawn[:, :, :1], drawn[:, :, 1:]
-    spread = (1 + contrast * whole[:, 0]) * (1 + contrast / 2 * single[:, 0])
+    gain = (1 + contrast * whole[:, 0]) * (1 + contrast / 2 * single[:, 0])
     brightness = contrast / 2 * whole[:, 1] + contrast / 4 * single[:, 1]
     mean = images.mean(dim=(2, 3))
-    # (x - mean) spread + mean + brightness, with all but the last step on one number an image and channel.
-    offset = torch.addcmul(mean + brightness, mean, spread, value=-1)
-    return torch.addcmul(offset.view(batch, channels, 1, 1), images, spread.view(batch, channels, 1, 1))
+    # (x - mean) gain + mean + brightness, with all but the last step on one number an image and channel.
+    offset = torch.addcmul(mean + brightness, mean, gain, value=-1)
+    return torch.addcmul(offset.view(batch, channels, 1, 1), images, gain.view(batch, channels, 1, 1))

@@ -265,12 +265,14 @@ def build_encoder(
         if network == "auto":
             network = "conv" if image_layout(context_shape) == "channels_first" else "mlp"
         kind = encoders.get(network)
-        known = [option for option in inspect.signature(kind).parameters if option not in ("context_shape", "domains")]
+        offered = [
+            option for option in inspect.signature(kind).parameters if option not in ("context_shape", "domains")
+        ]
         for option in options:
-            if option not in known:
-                hint = did_you_mean(option, known)
+            if option not in offered:
+                hint = did_you_mean(option, offered)
                 raise InvalidInput(
-                    f"encoder {network!r} has no option {option!r}{hint} (its options: {', '.join(known)})"
+                    f"encoder {network!r} has no option {option!r}{hint} (its options: {', '.join(offered)})"
                 )
         if "domains" in inspect.signature(kind).parameters:
             options["domains"] = domains

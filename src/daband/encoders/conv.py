@@ -157,9 +157,9 @@ def _convolved(maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
         weights = functional.pad(weights, (0, 0, 0, 0, 0, more_in, 0, more_out))
     pieces = []
     for start in range(0, runs, at_once):
-        own = apart[:, start : start + at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
-        theirs = weights[start : start + at_once]
-        pieces.append(_grouped_conv2d(own, theirs.flatten(0, 1), groups=len(theirs)))
+        some_maps = apart[:, start : start + at_once].flatten(1, 2).contiguous(memory_format=torch.channels_last)
+        some_weights = weights[start : start + at_once]
+        pieces.append(_grouped_conv2d(some_maps, some_weights.flatten(0, 1), groups=len(some_weights)))
     out = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
     if more_out:
         out = out.view(len(out), runs, -1, *out.shape[2:])[:, :, :outputs].flatten(1, 2)
@@ -325,8 +325,8 @@ class _Products(torch.autograd.Function):
         runs, images, _, _, columns = rows.shape
         gradient = gradients[0].permute(0, 2, 3, 1).reshape(images, -1, runs, ctx.channels)
         # A product for each image and their sum: one long product of so few numbers would leave the device idle.
-        own = [
+        by_run = [
             torch.bmm(gradient[:, :, run].transpose(1, 2), rows[run].view(images, -1, columns)).sum(dim=0)
             for run in range(runs)
         ]
-        return None, torch.stack(own)
+        return None, torch.stack(by_run)

@@ -36,12 +36,11 @@ def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], d
         header, arrays = _conv(features, domain)
         last = list(features.map_shape)
     else:
-        own = {key: value for key, value in options.items() if key != "module"}
         settings = {
             "kind": "torch",
             "name": name,
             "module": options.get("module"),
-            "options": own,
+            "options": {key: value for key, value in options.items() if key != "module"},
             "latent": asdict(encoder.latent),
             "context_shape": list(encoder.context_shape),
             "domain": domain,
@@ -95,10 +94,10 @@ class TorchNetwork:
 
         with torch.device("meta"):  # sizes alone: a header may promise more than the file holds
             sizes = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
-        found = {name: array.shape for name, array in arrays.items()}
-        if sizes != found:
-            name = next(name for name in {**sizes, **found} if sizes.get(name) != found.get(name))
-            raise ValueError(f"{name} should have shape {sizes.get(name)}, the file has {found.get(name)}")
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if sizes != shapes:
+            name = next(name for name in {**sizes, **shapes} if sizes.get(name) != shapes.get(name))
+            raise ValueError(f"{name} should have shape {sizes.get(name)}, the file has {shapes.get(name)}")
         encoder = build()
         encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
         return cls(settings, encoder.to("cpu"))
@@ -146,7 +145,7 @@ def _conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str
         "normalise_image": features.normalise_image,
         "pooled": list(features.map_shape) if features.pools else None,
     }
-    if features.normalise_image:  # by the image's own mean and spread, which stand between pixels and convolution
+    if features.normalise_image:  # by the image's own mean and deviation, which stand between pixels and convolution
         scale, shift = _pixel_map(features.pixels, features.context_shape[0])
         arrays["pixel_scale"], arrays["pixel_shift"] = _single(scale), _single(shift)
     return header, arrays

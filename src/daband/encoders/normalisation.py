@@ -163,8 +163,8 @@ class DomainNorm(nn.Module):
 
     def _fuses(self, domain_rows: Sequence[int]) -> bool:
         """Whether the kernels can normalise so: in training, by own statistics of domains of as many rows each."""
-        own = self.training and self.statistics == "own" and self.weight is not None
-        return own and len(set(domain_rows)) == 1 and domain_rows[0] > 0
+        by_batch = self.training and self.statistics == "own" and self.weight is not None
+        return by_batch and len(set(domain_rows)) == 1 and domain_rows[0] > 0
 
     def folded(self, domain: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and shift (channels,) that do to a domain's rows what this layer does by its running statistics.
@@ -175,12 +175,12 @@ class DomainNorm(nn.Module):
             return self.frozen[domain]
         mean, variance = self._running(domain)
         scale = torch.rsqrt(variance + self.epsilon)
-        found = scale, -mean * scale
+        both = scale, -mean * scale
         if self.weight is not None and self.bias is not None:
-            found = scale * self.weight, self.bias - mean * scale * self.weight
+            both = scale * self.weight, self.bias - mean * scale * self.weight
         if self.frozen is not None:
-            self.frozen[domain] = found
-        return found
+            self.frozen[domain] = both
+        return both
 
     def _fixed(self, features: torch.Tensor, domain: int) -> torch.Tensor:
         mean, variance = self._running(domain)
@@ -191,10 +191,10 @@ class DomainNorm(nn.Module):
         # Chosen by arithmetic, not by a branch on a tensor, so that a step can be recorded as a CUDA graph.
         seen = (self.batches_seen > 0).to(self.gate.dtype)
         only_source = domain == 0 and self.n_sources == 1
-        own = self._per_channel(seen[domain]) if only_source else self._own_share(seen[domain])
+        share = self._per_channel(seen[domain]) if only_source else self._own_share(seen[domain])
         mean, variance = self._running_sources(seen[: self.n_sources])
-        mean_here = torch.lerp(mean, self.running_mean[domain], own)
-        return mean_here, torch.lerp(variance, self.running_variance[domain], own)
+        mixed = torch.lerp(mean, self.running_mean[domain], share)
+        return mixed, torch.lerp(variance, self.running_variance[domain], share)
 
     def _running_sources(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The statistics of an even mixture of the sources that were trained on: ``seen`` (sources, ...)."""
@@ -202,7 +202,7 @@ class DomainNorm(nn.Module):
         if self.n_sources == 1:
             return means[0], variances[0]
         total = seen.sum(dim=0)
-        shares = torch.stack([self._per_channel(own).expand_as(means[0]) for own in seen / total.clamp(min=1.0)])
+        shares = torch.stack([self._per_channel(share).expand_as(means[0]) for share in seen / total.clamp(min=1.0)])
         mean = (shares * means).sum(dim=0)
         variance = (shares * (variances + (means - mean).square())).sum(dim=0)
         return mean, variance + self._per_channel((total == 0).to(seen.dtype))  # 1 before the first batch
@@ -211,8 +211,8 @@ class DomainNorm(nn.Module):
         """How much of a domain's own statistics counts, per channel; ``seen`` is 0 where it has none."""
         if not self.by_channel:
             return self._per_channel(seen * self.gate)
-        own = self.own if self.gate.numel() == 1 else self.own.repeat(self.gate.numel())
-        return own * (self._per_channel(seen) if isinstance(seen, torch.Tensor) else seen)
+        marked = self.own if self.gate.numel() == 1 else self.own.repeat(self.gate.numel())
+        return marked * (self._per_channel(seen) if isinstance(seen, torch.Tensor) else seen)
 
     def _per_channel(self, value: torch.Tensor) -> torch.Tensor:
         """A value a run, repeated for each of the run's channels; one run's value is left as it is."""

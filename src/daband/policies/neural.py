@@ -59,7 +59,7 @@ from daband.linear import (
 from daband.objectives import FEEDBACKS
 from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
-from daband.policies.recipes import resolve_recipe, with_encoder
+from daband.policies.recipes import UNALIGNED_STEPS, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
 
@@ -438,7 +438,7 @@ class NeuralLinUCB(Policy):
         if self._counted is None or self._counted[0] != (weights, id(self._buffers)):
             empty = self._make_buffers(self.n_arms).rounds
             every = zip(self._buffers.rounds, empty, weights, strict=True)
-            rounds = tuple(own if weight else none for own, none, weight in every)
+            rounds = tuple(buffer if weight else none for buffer, none, weight in every)
             even = len(set(weights) - {0.0}) == 1
             counted = replace(self._buffers, rounds=rounds, weights=() if even else weights)
             self._counted = (weights, id(self._buffers)), counted
@@ -453,7 +453,8 @@ class NeuralLinUCB(Policy):
     def plan(self, episodes: int) -> None:
         if self._learner.step_number > 0:  # a run that goes on keeps its plan
             return
-        if len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS:
+        few = len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS
+        if few and self.recipe.learning.steps == UNALIGNED_STEPS:  # any other number was asked for, and holds
             self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(_LEAST_STEPS / episodes)))
         self._learner.plan(episodes * self._steps)
 
@@ -625,9 +626,9 @@ class NeuralLinUCB(Policy):
             parts = []
             for start in range(0, len(contexts), length):
                 part = slice(start, start + length)
-                own, mask = [column[part] for column in features], None if available is None else available[part]
+                rows, mask = [column[part] for column in features], None if available is None else available[part]
                 is_new = None if new is None else new[part]
-                parts += play(own, rewards[part], mask, is_new, first_round + start, weights)
+                parts += play(rows, rewards[part], mask, is_new, first_round + start, weights)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
         self._remember(contexts, decision.arm, played, domain, self._domain_weights(domain, len(played)), decision.mean)
@@ -662,16 +663,16 @@ class NeuralLinUCB(Policy):
         decisions = []
         for row in range(len(rewards)):
             one = slice(row, row + 1)
-            mixed = self._acting.mixture().mix([(own.mean[one], own.variance[one]) for own in scores])
+            mixed = self._acting.mixture().mix([(score.mean[one], score.variance[one]) for score in scores])
             mask = None if available is None else available[one]
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                predicted = np.array([[own.mean[row, arm] for own in scores]])
+                predicted = np.array([[score.mean[row, arm] for score in scores]])
                 if self._shares.add(predicted, rewards[one, arm]):
                     self._publish()
-            for own in scores:
-                own.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
+            for score in scores:
+                score.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
         arms = np.concatenate([decision.arm for decision in decisions])
         weights = None if weight is None else np.repeat(weight, len(arms))
         with self._locks.state:
@@ -1045,20 +1046,15 @@ def adapt_stacked(members: Sequence[Policy]) -> list[dict[str, float] | Exceptio
 
 
 def _adapt_locked(members: Sequence[Policy]) -> list[dict[str, float] | Exception]:
-    results: dict[int, dict[str, float] | Exception] = {}
-    ready: dict[object, list[tuple[int, NeuralLinUCB]]] = {}
-    steps = 0
+    results: dict[int, dict[str, float] | Exception] = {index: {} for index in range(len(members))}
+    ready: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
     for index, policy in enumerate(members):
         assert isinstance(policy, NeuralLinUCB)
-        due = policy.before_steps(None)
-        if due:
-            steps = due
-            # One that has seen the target, or has rewards of it, takes other steps than one that has not.
-            alike = tuple(buffer.kind for buffer in policy.buffers.parts().values())
-            ready.setdefault(alike, []).append((index, policy))
-        else:
-            results[index] = {}
-    for some in ready.values():
+        # One that has seen the target, or has rewards of it, takes other steps than one that has not.
+        steps, kinds = policy.before_steps(None), tuple(buffer.kind for buffer in policy.buffers.parts().values())
+        if steps:
+            ready.setdefault((steps, kinds), []).append((index, policy))
+    for (steps, _), some in ready.items():
         learners, buffers = [policy.learner for _, policy in some], [policy.buffers for _, policy in some]
         for (index, policy), measured in zip(some, take_steps(learners, steps, buffers), strict=True):
             try:

@@ -528,11 +528,11 @@ class Policy(ABC, metaclass=_PolicyType):
         """
         with self._locks.write:
             checked, where, mask = self._check_request(contexts, domain, available)
-            known = check_rewards(rewards, (len(checked), self.n_arms))
-            self._scale.check(known)
+            paid = check_rewards(rewards, (len(checked), self.n_arms))
+            self._scale.check(paid)
             if self._scale.known and self.half_life is None:
-                return self._play_scaled(checked, known, where, mask)
-            return self._play_singly(checked, known, where, mask)
+                return self._play_scaled(checked, paid, where, mask)
+            return self._play_singly(checked, paid, where, mask)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform.
@@ -678,6 +678,7 @@ class Policy(ABC, metaclass=_PolicyType):
                 arms=self.arms,
                 n_arms=self.n_arms,
                 reward_range=self.reward_range,
+                range_estimated=self.settings()["reward_range"] == "auto",
                 largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
                 rounds_learned=self.rounds_learned,
                 seed=self.seed,

@@ -21,7 +21,7 @@ from daband.errors import InvalidInput
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
 from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.rounds import WEIGHTINGS
-from daband.serving import FrozenParts, Member, TreeNetwork, unplanted
+from daband.serving import FrozenParts, Member, TreeNetwork, empty_trees
 from daband.shift import ShiftLike
 
 __all__ = ["Trees"]
@@ -91,7 +91,7 @@ class Trees(Policy):
         """The weights of each model's rounds, and the sums of their weighted rewards."""
         self._kept: FloatArray = np.empty((0, self._inputs + 3))
         """Rounds: the context, the model, the reward, the weight."""
-        self._planted: dict[str, AnyArray] = unplanted(models)
+        self._planted: dict[str, AnyArray] = empty_trees(models)
         self._fitted_rounds = 0
 
     def settings(self) -> dict[str, Any]:
@@ -229,12 +229,12 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
     from threadpoolctl import threadpool_limits
 
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
-    planted = unplanted(models, _TREES)
+    planted = empty_trees(models, _TREES)
     parts: dict[str, list[AnyArray]] = {name: [planted[name]] for name in ("feature", "threshold", "children", "value")}
     size, depth = 1, 1
     for model in range(models):
-        own = rounds[rounds[:, -3] == model]
-        if len(own) < _FEWEST:
+        rows = rounds[rounds[:, -3] == model]
+        if len(rows) < _FEWEST:
             continue
         boosted = HistGradientBoostingRegressor(
             max_iter=_TREES,
@@ -245,14 +245,16 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
             random_state=seed,
         )
         with threadpool_limits(1, user_api="openmp"):  # a table is small, and others may wait for the cores
-            even = bool((own[:, -1] == own[0, -1]).all())  # weighted quantiles take five times as long as all the rest
-            boosted.fit(own[:, :-3], own[:, -2], sample_weight=None if even else own[:, -1])
+            even = bool(
+                (rows[:, -1] == rows[0, -1]).all()
+            )  # weighted quantiles take five times as long as all the rest
+            boosted.fit(rows[:, :-3], rows[:, -2], sample_weight=None if even else rows[:, -1])
         planted["base"][model] = float(np.ravel(boosted._baseline_prediction)[0])
         for number, (tree,) in enumerate(boosted._predictors):
             nodes = tree.nodes
-            leaf, here = nodes["is_leaf"].astype(np.bool_), np.arange(len(nodes))
+            leaf, numbers = nodes["is_leaf"].astype(np.bool_), np.arange(len(nodes))
             planted["roots"][model, number] = size
-            children = np.stack([np.where(leaf, here, nodes[side].astype(np.int64)) for side in ("left", "right")])
+            children = np.stack([np.where(leaf, numbers, nodes[side].astype(np.int64)) for side in ("left", "right")])
             parts["feature"].append(np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64))
             parts["threshold"].append(_coarse(np.where(leaf, 0.0, nodes["num_threshold"])))
             parts["children"].append(children + size)

@@ -87,10 +87,10 @@ def measured_source_weights(
         name: part.rounds(0, min(most, len(part)), seed=seed)  # type: ignore[attr-defined]
         for name, part in parts.items()
     }
-    contexts = {name: own.contexts for name, own in rounds.items()}
+    contexts = {name: part.contexts for name, part in rounds.items()}
     there = None if target is None else target.batch(0, min(most, len(target)), seed=seed)
     blank = _blank(like, list(contexts.values()), there)
-    played = {name: _Played.of(blank, own, domain, name) for domain, (name, own) in enumerate(rounds.items())}
+    played = {name: _Played.of(blank, part, domain, name) for domain, (name, part) in enumerate(rounds.items())}
     similarity = dict.fromkeys(played, 1.0 / len(played)) if there is None else _similarity(contexts, there, seed)
     skill, kept = _trusted(played, similarity)
     if target_rounds is not None:
@@ -138,8 +138,8 @@ class _Played:
 
     def predicted(self, others: Sequence[_Played]) -> FloatArray:
         """The rewards that a regression on the rounds of ``others`` predicts for these, (n,)."""
-        gram = np.sum([own.sums.gram for own in others], axis=0)
-        moment = np.sum([own.sums.moment for own in others], axis=0)
+        gram = np.sum([other.sums.gram for other in others], axis=0)
+        moment = np.sum([other.sums.moment for other in others], axis=0)
         theta = np.linalg.solve(gram + _RIDGE * np.eye(self.sums.dim), moment[..., None])[..., 0]
         means: FloatArray = np.einsum("nd,nd->n", self.features, theta[self.heads])
         return means
@@ -160,7 +160,7 @@ class _Played:
 
 
 def _others(played: Mapping[str, _Played], name: str) -> list[_Played]:
-    return [own for other, own in played.items() if other != name]
+    return [part for other, part in played.items() if other != name]
 
 
 def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
@@ -168,8 +168,8 @@ def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> 
     skill: dict[str, float] = {}
     kept = dict(played)
     while True:
-        skill |= {name: own.skill(_others(kept, name)) for name, own in kept.items()}
-        deviations = {name: skill[name] * math.sqrt(len(own)) for name, own in played.items()}
+        skill |= {name: part.skill(_others(kept, name)) for name, part in kept.items()}
+        deviations = {name: skill[name] * math.sqrt(len(part)) for name, part in played.items()}
         worst, *others = sorted(kept, key=lambda name: skill[name])
         related = sum(deviations[name] for name in others) > _SIGNIFICANT * math.sqrt(len(others))
         usual = float(np.median([skill[name] for name in others]))
@@ -178,7 +178,7 @@ def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> 
             break
         del kept[worst]
     if len(played) == 2 or not (related or len(kept) < len(played)):
-        halves = {name: (own[: len(own) // 2], own[len(own) // 2 :]) for name, own in played.items()}
+        halves = {name: (part[: len(part) // 2], part[len(part) // 2 :]) for name, part in played.items()}
         learned = {name: later.skill([earlier]) for name, (earlier, later) in halves.items()}
         largest, sound = max(learned.values()), []
         for name, (_, later) in halves.items():
@@ -197,15 +197,17 @@ def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> 
 def _similarity(contexts: Mapping[str, AnyArray], there: AnyArray, seed: int) -> dict[str, float]:
     """The share of contexts ``there`` whose nearest neighbour, among as many of every source, is in each."""
     n = min(_MOST_NEIGHBOURS, *map(len, contexts.values()))
-    flat = [part.reshape(len(part), -1) for part in (there[:_MOST_NEIGHBOURS], *(own[:n] for own in contexts.values()))]
+    flat = [
+        part.reshape(len(part), -1) for part in (there[:_MOST_NEIGHBOURS], *(part[:n] for part in contexts.values()))
+    ]
     components = min(_COMPONENTS, flat[0].shape[1])
     transform = Standardise(components=components if components == _COMPONENTS < len(flat[0]) else None)
     standardise = transform.fit(flat[0]).frozen()
-    here, *sources = (standardise(unit_scale(part)) for part in flat)
+    targets, *sources = (standardise(unit_scale(part)) for part in flat)
     order = np.random.default_rng(seed).permutation(n * len(sources))  # so that none is preferred where two are alike
     every, of = np.concatenate(sources)[order], np.repeat(np.arange(len(sources)), n)[order]
-    nearest = (np.square(every).sum(axis=1) - 2.0 * here @ every.T).argmin(axis=1)
-    return dict(zip(contexts, (np.bincount(of[nearest], minlength=len(sources)) / len(here)).tolist(), strict=True))
+    nearest = (np.square(every).sum(axis=1) - 2.0 * targets @ every.T).argmin(axis=1)
+    return dict(zip(contexts, (np.bincount(of[nearest], minlength=len(sources)) / len(targets)).tolist(), strict=True))
 
 
 def _likely(played: Mapping[str, _Played], trusted: list[str], rewarded: _Played) -> list[str]:
