@@ -33,7 +33,7 @@ from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, fr
 from daband.evaluation.model_selection import SourceHistory, criteria
 from daband.policies import Policy
 from daband.policies.for_pair import default_transform
-from daband.training import Run, Training, TrainSettings, train_stacked
+from daband.training import Run, TrainSettings, source_phase, train_stacked
 
 FIVE, THREE = tuple(range(5)), tuple(range(3))
 EPISODE = 64
@@ -314,7 +314,7 @@ def run_variant(
     made = [kind.for_pair(pair, recipe=variant.recipe, seed=seed, **more) for seed in variant.seeds]
     started = time.perf_counter()
     runs = train_stacked(
-        [Training(policy, pair.source, pair.target, TrainSettings(episodes=episodes)) for policy in made]
+        [source_phase(policy, pair.source, pair.target, TrainSettings(episodes=episodes)) for policy in made]
     )
     seconds = (time.perf_counter() - started) / len(made)
     records = []

@@ -22,6 +22,7 @@ from rich.table import Table
 from daband.cli.output import console, say
 from daband.domains import (
     PICTURE_SIDE,
+    ColumnRoles,
     Columns,
     FilesRead,
     LoggedDomain,
@@ -110,7 +111,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
 
 def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
     """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
-    read = read_files(source=path, target=path, **named)
+    read = read_files(path, path, ColumnRoles(**named))
     _show(read, {"source": path, "target": path, "shift": "covariate", "units": []})
     pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
@@ -144,8 +145,9 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
         )
     else:
         options.pop("side", None)
-        named = {name: value for name, value in options.items() if name not in ("shift", "units")}
-        read = read_files(**named)
+        taken = ("source", "target", "domain", "shift", "units")
+        roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
+        read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
         _show(read, files)
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"

@@ -89,7 +89,7 @@ def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
                 p_text(row.paired.p_value) if several else "",
                 "" if row.p_holm is None else p_text(row.p_holm),
             ]
-        score = Mean(row.score, row.score_spread, len(row.seeds)).text(digits)
+        score = Mean(row.score, row.score_deviation, len(row.seeds)).text(digits)
         style = "bold" if best is not None and row.score == best else ""
         table.add_row(row.letters, score, *cells, str(len(row.seeds)), style=style)
     return table
@@ -170,7 +170,7 @@ def _points_table(pair: str, points: list[Point]) -> Table:
         cells = [point.criteria[rule] for rule in rules]
         table.add_row(
             escape(point.variant),
-            Mean(point.score, point.score_spread, len(point.seeds)).text(digits),
+            Mean(point.score, point.score_deviation, len(point.seeds)).text(digits),
             *("" if value is None else f"{value:.3f}" for value in cells),
         )
     return table
