@@ -182,12 +182,12 @@ def continued(policies: Sequence[Policy], target: RewardDomain, rounds: int, tru
         return [run.total_regret for run in runs]
     episodes = -(-rounds // EPISODE)
     settings = TrainSettings(episode_length=EPISODE)
-    phases = [Phase("target", target, None, episodes, policy.seed, settings, rounds) for policy in policies]
+    phases = [Phase(policy, "target", target, None, episodes, policy.seed, settings, rounds) for policy in policies]
     for policy in policies:
         if trust != 1.0:
             policy.trust_prior(trust)
     regrets = []
-    for outcome in run_phases(policies, phases):
+    for outcome in run_phases(phases):
         if isinstance(outcome, Exception):
             raise outcome
         regrets.append(outcome.total_regret)

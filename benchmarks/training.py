@@ -37,7 +37,7 @@ from daband.learning.stepper import take_steps
 from daband.objectives import Weight
 from daband.policies import NeuralLinUCB
 from daband.policies.recipes import recipe_for
-from daband.training import Stopwatch, Training, TrainSettings, train_stacked
+from daband.training import Stopwatch, TrainSettings, source_phase, train_stacked
 
 ENCODERS = ("mlp", "conv-plain", "conv", "pretrained")
 ARMS, ROUNDS = 10, 64
@@ -166,7 +166,7 @@ def stacked_seconds(encoder: str, device: torch.device, episodes: int, runs: int
     domains: dict[str, Any] = {"source": pair.source, "target": pair.target}
     outcome = train_stacked(
         [
-            Training(policy, **domains, settings=TrainSettings(episodes=WARM_UP + episodes, episode_length=ROUNDS))
+            source_phase(policy, settings=TrainSettings(episodes=WARM_UP + episodes, episode_length=ROUNDS), **domains)
             for policy in policies
         ]
     )

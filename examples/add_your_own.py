@@ -16,9 +16,9 @@ the public checks say whether it keeps the contract.
 # --------
 #
 # Boltzmann exploration over the mean reward of every arm. A policy fills in five hooks, and a sixth where it draws at
-# random. Contexts are checked before
-# they reach them, rewards arrive scaled to [0, 1]. Random numbers come from the seed and the number of the round
-# alone, so that a batch equals its rounds one by one.
+# random. (A seventh, ``_freeze``, would let it be exported: it returns regressions as arrays, and an ``Exploration``.
+# A softmax is none of these.) Contexts are checked before they reach the hooks, rewards arrive scaled to [0, 1]. Random
+# numbers come from the seed and the number of the round alone, so that a batch equals its rounds one by one.
 
 from collections.abc import Sequence
 from typing import Any

@@ -17,10 +17,10 @@ from pages.text import (
     commits,
     count,
     is_on,
+    mean_and_deviation,
     methods_on,
     number,
     shown_in_front,
-    spread,
     table,
 )
 
@@ -75,9 +75,9 @@ def _methods(
     """A row per method; ``more`` are rows by name, for methods in other settings."""
     rows = []
     for method, found in [*runs.items(), *(more or {}).items()]:
-        accuracy = spread(found, "target_accuracy", number)
+        accuracy = mean_and_deviation(found, "target_accuracy", number)
         rows.append([NAMES.get(method, method), f"**{accuracy}**" if method == "daband" else accuracy,
-                     spread(found, "source_regret", count), str(len(found))])  # fmt: skip
+                     mean_and_deviation(found, "source_regret", count), str(len(found))])  # fmt: skip
         if papers:
             theirs = papers.get({"DABand (paper)": "daband"}.get(method, "" if method == "daband" else method))
             rows[-1].append("" if theirs is None else number(theirs, 4))
@@ -127,6 +127,11 @@ def _variants(records: Sequence[Record]) -> list[list[str]]:
         if (record["study"], record["variant"]) == ("ablation ends", "D"):
             groups.setdefault(f"{names['daband']}: otherwise the default", []).append(record)
     return [
-        [name, spread(of, "target_accuracy", number), spread(of, "source_regret", count), str(len(of))]
+        [
+            name,
+            mean_and_deviation(of, "target_accuracy", number),
+            mean_and_deviation(of, "source_regret", count),
+            str(len(of)),
+        ]
         for name, of in groups.items()
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pages.runs import fill
-from pages.text import accuracies, commits, is_on, lowest_source_regret, number, spread
+from pages.text import accuracies, commits, is_on, lowest_source_regret, mean_and_deviation, number
 
 __all__ = ["PIXELS", "linear_readings"]
 
@@ -41,11 +41,11 @@ def _rows(records: Sequence[Record]) -> list[list[str]]:
     for (method, pixels, ridge, components), by_alpha in sorted(readings.items()):
         best = lowest_source_regret([record for own in by_alpha.values() for record in own])
         oracle = max(by_alpha.values(), key=lambda own: float(np.mean(accuracies(own))))
-        accuracy = spread(best, "target_accuracy", number)
+        accuracy = mean_and_deviation(best, "target_accuracy", number)
         rows.append([
             "LinUCB-P" if method == "linucb-p" else "LinUCB", PIXELS[pixels], f"{ridge:g}", str(components or ""),
             f"{best[0]['alpha']:g}", f"{np.mean([record['source_regret'] for record in best]):,.0f}",
             f"**{accuracy}**" if best == taken[method] else accuracy, str(len(best)),
-            spread(oracle, "target_accuracy", number),
+            mean_and_deviation(oracle, "target_accuracy", number),
         ])  # fmt: skip
     return rows

@@ -26,7 +26,7 @@ def methods(records: Sequence[Record]) -> str:
         cells = [number(float(np.mean(values))) if (values := of_method(own, one)) else "" for one in shown]
         by_family_rows.append([family, str(len(_pairs(own))), *cells])
     for pair, own in _pairs(records).items():
-        cells = [_spread(values) if (values := of_method(own, method)) else "" for method in shown]
+        cells = [_mean_and_deviation(values) if (values := of_method(own, method)) else "" for method in shown]
         by_pair.append([pair, count(own[0]["rounds"]), *cells])
     seeds = sorted({record["seed"] for record in records})
     return fill(
@@ -95,11 +95,14 @@ def _interval(paired: Paired) -> str:
     return f"**{text}**" if paired.low > 0 else text
 
 
-def _spread(values: Sequence[float]) -> str:
+def _mean_and_deviation(values: Sequence[float]) -> str:
     return f"{number(float(np.mean(values)))} ± {number(float(np.std(values, ddof=1)))}"
 
 
 def baselines(record: Record) -> str:
     """The page of trees, CORAL and subspace alignment."""
-    values = {pair: [_spread(seeds) for seeds in by_method.values()] for pair, by_method in record["values"].items()}
+    values = {
+        pair: [_mean_and_deviation(seeds) for seeds in by_method.values()]
+        for pair, by_method in record["values"].items()
+    }
     return fill("baselines", record=record, values=values, methods=list(next(iter(record["values"].values()))))

@@ -17,7 +17,7 @@ import polars as pl
 
 from daband.evaluation import Paired, compare_paired, holm
 from daband.report.rendering import template_environment
-from pages.text import count, number, p_value, table, written_from
+from pages.text import commits, count, mean_and_deviation, number, p_value, table, written_from
 
 __all__ = ["Runs", "fill"]
 
@@ -81,10 +81,7 @@ class Runs:
 
     def text(self, field: str, *, whole: bool = False) -> str:
         """Mean and sample standard deviation of a field, the mean alone for a single run."""
-        values, show = self.values(field), count if whole else number
-        if len(values) < 2:
-            return show(float(np.mean(values)))
-        return f"{show(float(np.mean(values)))} ± {show(float(np.std(values, ddof=1)))}"
+        return mean_and_deviation(self.frame.iter_rows(named=True), field, count if whole else number)
 
     @property
     def accuracy(self) -> str:
@@ -106,8 +103,7 @@ class Runs:
     @property
     def commits(self) -> str:
         """The commits of the runs, as code."""
-        names = dict.fromkeys(name for text in self.frame["commit"] for name in text.split(", "))
-        return ", ".join(f"`{name}`" for name in names)
+        return commits(self.frame.iter_rows(named=True))
 
     @property
     def devices(self) -> str:

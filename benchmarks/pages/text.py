@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,27 +12,10 @@ from daband.policies.recipes import recipe_names, resolve_recipe
 from daband.shift import KINDS, Shift
 
 __all__ = [
-    "NAMES",
-    "accuracies",
-    "accuracy",
-    "commits",
-    "count",
-    "is_on",
-    "lowest_source_regret",
-    "methods_on",
-    "number",
-    "p_value",
-    "paragraph",
-    "recipe_hash",
-    "recipes_of",
-    "regret",
-    "runs_of_choose",
-    "shown_in_front",
-    "spread",
-    "table",
-    "todays_hashes",
-    "written_from",
-]
+    "NAMES", "accuracies", "accuracy", "commits", "count", "is_on", "lowest_source_regret", "mean_and_deviation",
+    "methods_on", "number", "p_value", "paragraph", "recipe_hash", "recipes_of", "regret", "runs_of_choose",
+    "shown_in_front", "table", "todays_hashes", "written_from",
+]  # fmt: skip
 
 Record = Mapping[str, Any]
 NAMES = {
@@ -67,7 +50,7 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def spread(records: Sequence[Record], key: str, show: Callable[[float], str]) -> str:
+def mean_and_deviation(records: Iterable[Record], key: str, show: Callable[[float], str]) -> str:
     """Mean and sample standard deviation of a field; the mean alone for a single run."""
     values = np.array([record[key] for record in records], np.float64)
     if len(values) < 2:
@@ -77,7 +60,7 @@ def spread(records: Sequence[Record], key: str, show: Callable[[float], str]) ->
 
 def accuracy(records: Sequence[Record]) -> str:
     """Mean and sample standard deviation of the target accuracy."""
-    return spread(records, "target_accuracy", number)
+    return mean_and_deviation(records, "target_accuracy", number)
 
 
 def regret(records: Sequence[Record]) -> str:
@@ -207,7 +190,7 @@ def accuracies(records: Sequence[Record]) -> list[float]:
     return [record["target_accuracy"] for record in records]
 
 
-def commits(records: Sequence[Record]) -> str:
+def commits(records: Iterable[Record]) -> str:
     """The commits of the runs, as code."""
     names = dict.fromkeys(name for record in records for name in record["commit"].split(", "))
     return ", ".join(f"`{name}`" for name in names)

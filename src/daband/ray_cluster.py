@@ -46,8 +46,8 @@ def connected(ray: Any, address: str, workers: int) -> Iterator[None]:
         if address == "local":
             # A short path: the names of Unix sockets below it may have some hundred characters.
             files = tempfile.mkdtemp(prefix="dr-")
-            own = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
-            ray.init(address="local", _temp_dir=files, **own, **common)
+            local = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+            ray.init(address="local", _temp_dir=files, **local, **common)
         else:
             try:
                 _knock(address)

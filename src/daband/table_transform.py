@@ -169,10 +169,10 @@ class TableTransform:
                 fitted.append(_fitted_dates(name, moments(frame, name)))
                 continue
             values = numbers(frame, name)
-            there = values[~np.isnan(values)]
-            if not len(there):
+            present = values[~np.isnan(values)]
+            if not len(present):
                 raise DataError(f"column {name!r} has no value at all; leave it out of the context columns")
-            median = float(np.median(there))
+            median = float(np.median(present))
             filled = np.where(np.isnan(values), median, values)
             # A constant column carries nothing; a deviation of 1 makes it zeros instead of dividing by zero.
             deviation = float(filled.std()) or 1.0

@@ -98,16 +98,16 @@ def read_tensor_header(path: str | Path, kind: FileFormat) -> dict[str, Any]:
                     f"has {size}"
                 )
             raw = start[8:] + file.read(length - 1)
-            header, digest = _parsed(path, raw, kind)
-            found = hashlib.sha256(start[:8])
-            found.update(kind.beginning + _NO_DIGEST.encode() + raw[len(kind.beginning) + len(_NO_DIGEST) :])
+            header, digest = _parse_header(path, raw, kind)
+            computed = hashlib.sha256(start[:8])
+            computed.update(kind.beginning + _NO_DIGEST.encode() + raw[len(kind.beginning) + len(_NO_DIGEST) :])
             while chunk := file.read(_CHUNK):
-                found.update(chunk)
+                computed.update(chunk)
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if found.hexdigest() != digest:
+    if computed.hexdigest() != digest:
         raise CheckpointError(
             f"{path} is damaged: its content does not match its digest, so at least one bit differs from what was "
             "saved; restore it from a copy"
@@ -125,7 +125,7 @@ def _refuse_foreign(path: Path, start: bytes, size: int) -> None:
         )
 
 
-def _parsed(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], str]:
+def _parse_header(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], str]:
     """The JSON of our metadata entry, and the digest that it claims."""
     try:
         entries = json.loads(raw)
@@ -147,10 +147,10 @@ def _parsed(path: Path, raw: bytes, kind: FileFormat) -> tuple[dict[str, Any], s
     if version < kind.oldest:
         raise CheckpointError(f"{path} has format version {version}, this daband reads {reads}; {kind.remedy}")
     digest = raw[len(kind.beginning) :][: len(_NO_DIGEST)]
-    found = digest.decode("latin-1")
-    if not raw.startswith(kind.beginning) or len(digest) < len(_NO_DIGEST) or found != header["digest"]:
+    text = digest.decode("latin-1")
+    if not raw.startswith(kind.beginning) or len(digest) < len(_NO_DIGEST) or text != header["digest"]:
         raise CheckpointError(f"{path} has a damaged header: its digest is not where it should be")
     missing = set(kind.required) - header.keys()
     if missing:
         raise CheckpointError(f"{path} has a damaged header: it lacks {', '.join(sorted(missing))}")
-    return header, found
+    return header, text

@@ -147,6 +147,7 @@ def test_the_daily_loop_on_the_command_line(market):
     assert "the policy has learned log.csv (rows 0 to 239) before" in told
     assert "version 2" in daband("export", "loop", "v2.daband", "--epsilon", "0.3", cwd=market)
     log.rename({"arm": "offer"}).with_columns(reward=1.0).write_csv(market / "other.csv")
+    assert "prior_trust" in daband("learn", "loop", "other.csv", "--prior-trust", "much", cwd=market, code=2)
     told = daband("learn", "loop", "other.csv", cwd=market, code=2)
     assert "other.csv has no column 'arm'" in told
     assert "say so with --arm, --reward or --propensity" in told

@@ -9,7 +9,9 @@ from rich.console import Console
 
 from daband.cli import output
 from daband.cli.output import warnings_on, watch
+from daband.cli.trust import candidates_bar
 from daband.experiments import Experiment, RunEvent
+from daband.training import CandidateProgress
 
 
 @pytest.fixture
@@ -99,3 +101,14 @@ def test_a_warning_is_a_line_and_only_while_it_is_wanted(console):
         warnings.warn("nearly all target contexts go to one arm [95%]", UserWarning, stacklevel=1)
     assert screen.file.getvalue() == "warning   nearly all target contexts go to one arm [95%]\n"
     assert warnings.showwarning is before
+
+
+def test_the_time_left_is_told_as_soon_as_it_is_known(console):
+    screen = console(False)
+    with candidates_bar() as show:
+        for share, left in ((0.01, None), (0.02, 70.0), (0.03, 65.0), (0.5, 20.0)):
+            show(CandidateProgress("nlinucb", 1, 9, 0, 3, left, share))
+    assert screen.file.getvalue().splitlines() == [
+        "training  0 of 3 policies, nlinucb, 1:10 left",
+        "training  0 of 3 policies, nlinucb, 0:20 left",
+    ]

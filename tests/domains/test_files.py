@@ -7,8 +7,8 @@ from PIL import Image
 
 import daband
 from daband.checks.pairs import check_pair
-from daband.domains import Columns, TableTransform, from_table, load
-from daband.domains.readers.columns import infer_columns
+from daband.domains import Columns, TableTransform, from_table, load, read_table
+from daband.domains.readers.columns import ColumnRoles, infer_columns
 from daband.domains.readers.parquet_files import csv_options
 from daband.domains.registry import pairs
 
@@ -42,7 +42,7 @@ def frames(seed=0):
 
 def test_types_are_told_from_values_and_each_has_a_reason():
     old, new = frames()
-    columns, types = infer_columns(old, new, arm="offer", reward="euros", propensity="p", ids=["customer"])
+    columns, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
     roles = {column.name: (column.role, column.why) for column in types}
     assert list(roles) == old.columns
     assert roles["customer"] == ("left out", "an id, as you say")
@@ -69,24 +69,24 @@ def test_types_are_told_from_values_and_each_has_a_reason():
 
 def test_what_the_user_says_wins():
     old, new = frames()
-    settled = {"categories": ["age"], "numbers": ["row_id"], "drop": ["joined", "seen", "income"]}
-    columns, _ = infer_columns(old, new, arm="offer", reward="euros", **settled)
+    settled = {"category": ["age"], "number": ["row_id"], "drop": ["joined", "seen", "income"]}
+    columns, _ = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", **settled))
     assert columns.context == ("row_id", "age", "city")
     assert columns.categorical == ("age", "city")
     assert columns.propensity is None
     with pytest.raises(daband.InvalidInput, match="the source has no column 'agee'; did you mean 'age'"):
-        infer_columns(old, new, label="offer", drop=["agee"])
+        infer_columns(old, new, ColumnRoles(label="offer", drop=["agee"]))
     with pytest.raises(daband.InvalidInput, match="either the label's column"):
-        infer_columns(old, new)
+        infer_columns(old, new, ColumnRoles())
     with pytest.raises(daband.InvalidInput, match="no column is left for the context"):
-        infer_columns(old.select("country", "offer"), new, label="offer")
+        infer_columns(old.select("country", "offer"), new, ColumnRoles(label="offer"))
 
 
 def test_many_categories_are_left_out_with_a_word_how_to_keep_them():
     text = pl.DataFrame({"street": [f"street {number % 60}" for number in range(300)], "y": [0, 1] * 150})
     with pytest.raises(daband.InvalidInput, match="too many categories: 60 in 600 rows; --category street"):
-        infer_columns(text, text, label="y")
-    assert infer_columns(text, text, label="y", categories=["street"])[0].categorical == ("street",)
+        infer_columns(text, text, ColumnRoles(label="y"))
+    assert infer_columns(text, text, ColumnRoles(label="y", category=["street"]))[0].categorical == ("street",)
 
 
 def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
@@ -123,7 +123,7 @@ def test_a_date_becomes_parts_the_same_from_a_table_a_row_and_a_file():
 
 def test_a_deployed_policy_reads_dates(tmp_path):
     old, new = frames()
-    columns, _ = infer_columns(old, new, arm="offer", reward="euros", propensity="p", ids=["customer"])
+    columns, _ = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p", id=["customer"]))
     pair = from_table(source=old, target=new, columns=columns)
     check_pair(pair)
     policy = daband.LinUCB.for_pair(pair, seed=0)
@@ -206,7 +206,7 @@ def test_python_is_told_of_other_units_and_the_command_line_not_twice(tmp_path):
 
 def test_an_id_that_was_left_out_names_rows_and_is_no_warning(tmp_path):
     old, new = frames()
-    columns, _ = infer_columns(old, new, arm="offer", reward="euros", propensity="p")
+    columns, _ = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros", propensity="p"))
     assert columns.id == ("customer", "row_id", "note")
     pair = from_table(source=old, target=new, columns=columns)
     assert list(pair.target.row_names) == ["customer", "row_id", "note"]
@@ -225,3 +225,10 @@ def test_how_a_csv_file_is_written_is_told_from_its_beginning(tmp_path, text, se
     told = csv_options(path)
     assert told["separator"] == separator
     assert told.get("decimal_comma", False) == decimal_comma
+
+
+def test_a_table_of_json_lines(tmp_path):
+    old, _ = frames()
+    table = old.select("age", "city", "income", "offer")
+    table.write_ndjson(tmp_path / "old.jsonl")
+    assert read_table(tmp_path / "old.jsonl").equals(table)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from daband.domains import load
-from daband.domains.datasets.digits import _interpolated
+from daband.domains.datasets.digits import _interpolate
 from daband.errors import DataError
 from tests.domains.test_digit import write_mnist
 
@@ -52,7 +52,7 @@ def test_one_pair_does_without_the_third_collection(places):
 def test_interpolation_is_bilinear_between_centres():
     row = (255 * (np.arange(16) >= 8)).astype(np.uint8)
     images = np.stack([np.broadcast_to(row, (16, 16)), np.broadcast_to(row[:, None], (16, 16)), np.full((16, 16), 200)])
-    grown = _interpolated(images.astype(np.uint8))
+    grown = _interpolate(images.astype(np.uint8))
     assert grown.shape == (3, 28, 28)
     centres = (np.arange(28) + 0.5) * 16 / 28 - 0.5
     wanted = np.interp(centres, np.arange(16), row.astype(float))
@@ -64,7 +64,7 @@ def test_interpolation_is_bilinear_between_centres():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x_train": np.zeros((40, 16, 16), np.uint8)}, r"images \(n, 28, 28\) of uint8"),
+        ({"x_train": np.zeros((40, 16, 16), np.uint8)}, r"x_train \(n, 28, 28\) of uint8"),
         ({"x_train": np.zeros((40, 28, 28))}, "float64"),
         ({"y_train": np.full(40, 10, np.uint8)}, r"labels 0\.\.9"),
         ({"y_test": np.zeros(39, np.uint8)}, "40 labels"),

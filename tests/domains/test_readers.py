@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
+import daband
 from daband.checks.pairs import check_pair
-from daband.domains import from_callable, from_datasets, from_log
-from daband.domains.readers import torch_datasets as datasets_module
+from daband.domains import from_callable, from_datasets, from_log, readers, registry
 from daband.errors import InvalidInput
 
 N = 30
@@ -89,11 +89,11 @@ def test_pillow_images_come_channels_first():
 
 
 def test_large_datasets_go_to_a_mapped_file_that_goes_away(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets_module, "_IN_MEMORY", 10)
+    monkeypatch.setattr(registry, "_IN_MEMORY", 10)
     labelled = TensorDataset(torch.as_tensor(CONTEXTS), torch.as_tensor(LABELS))
     pair = from_datasets(source=labelled, target=Bare(), target_test=labelled)
     np.testing.assert_array_equal(pair.target.read(np.arange(N)), CONTEXTS)
-    files = tmp_path / "cache" / "datasets"
+    files = tmp_path / "cache" / "arrays"
     assert len(list(files.iterdir())) == 3
     del pair
     assert not list(files.iterdir())
@@ -221,3 +221,15 @@ def test_the_seed_orders_drawn_contexts_within_a_block_too(length):
         np.testing.assert_array_equal(middle, two[20:45])
     few = np.unique(pair.source.order(0, min(64, length), seed=3) // 256)
     assert len(few) <= 2  # a batch still draws few blocks
+
+
+def test_a_reader_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "noted.py").write_text(
+        "from daband.domains import from_arrays\n\n\n"
+        "def from_noted(*, shift=None):\n"
+        "    return from_arrays(source=([[0.0], [1.0]] * 20, [0, 1] * 20), target=[[0.5]] * 20, shift=shift)\n"
+    )
+    monkeypatch.setattr(readers, "__path__", [*readers.__path__, str(tmp_path)])
+    assert daband.domains.from_noted().n_arms == 2
+    with pytest.raises(AttributeError, match="from_nothing"):
+        daband.domains.from_nothing()

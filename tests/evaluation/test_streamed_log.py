@@ -10,7 +10,6 @@ from daband.domains import Columns, ParquetLog
 from daband.domains.readers import parquet_log
 from daband.errors import DataError, InvalidInput
 from daband.evaluation import compare_estimators
-from daband.evaluation.intervals import RunningMean, mean_estimate
 from daband.evaluation.off_policy_estimators import choose_threshold
 from daband.linear.reward_model import fold_numbers
 
@@ -70,6 +69,16 @@ def test_every_estimator_is_that_of_the_rounds_in_memory(tmp_path, monkeypatch, 
     if huge_weights:  # which switch-dr leaves to its model
         assert any("switch-dr" in warning for warning in found["switch-dr"].warnings)
         assert found["switch-dr"].value != found["dr"].value
+
+
+def test_numbers_of_many_rounds_are_in_a_mapped_file(tmp_path, monkeypatch):
+    log = rounds(600)
+    policy = fitted(log, transform=daband.Standardise())
+    expected = compare_estimators(policy, log)
+    monkeypatch.setenv("DABAND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("daband.domains.registry._IN_MEMORY", 1000)
+    assert_same(compare_estimators(policy, write(tmp_path / "log", log)), expected)
+    assert not list((tmp_path / "cache" / "arrays").iterdir())
 
 
 def test_shared_arms_and_functions(tmp_path):
@@ -185,12 +194,7 @@ def test_what_needs_all_contexts_at_once_says_so(tmp_path, monkeypatch):
         daband.evaluate_log(policy, folder, reward_model=object())
 
 
-def test_running_means_and_folds_do_not_depend_on_batches():
-    values = np.random.default_rng(0).normal(1e6, 1.0, 1_000)
-    running = RunningMean()
-    for part in np.array_split(values, 7):
-        running.add(part)
-    assert running.estimate == pytest.approx(mean_estimate(values), rel=1e-9)
+def test_folds_do_not_depend_on_batches():
     folds = fold_numbers(0, 103, 5, 3)
     assert np.bincount(folds[:100]).tolist() == [20] * 5
     np.testing.assert_array_equal(np.concatenate([fold_numbers(a, b - a, 5, 3) for a, b in ((0, 7), (7, 103))]), folds)

@@ -216,4 +216,4 @@ def test_the_seeds_of_a_point_are_averaged():
     values = {f"{seed}": {**dict.fromkeys(CRITERIA, float(seed)), "dev": None} for seed in (1, 2)}
     (only,) = sweep_points(records, values)
     assert only.criteria == {**dict.fromkeys(CRITERIA, 1.5), "dev": None}
-    assert (only.score, only.score_spread) == (pytest.approx(0.15), pytest.approx(np.std([0.1, 0.2], ddof=1)))
+    assert (only.score, only.score_deviation) == (pytest.approx(0.15), pytest.approx(np.std([0.1, 0.2], ddof=1)))

@@ -80,17 +80,15 @@ def test_episodes_agree(model, direct):
     products = np.broadcast_to(z, (heads, rows, dim)).copy()  # A = I
     covariance = np.einsum("hid,jd->hij", products, z)
     variance = np.einsum("hii->ih", covariance).reshape(n, n_arms).copy()
-    if model == "shared":
-        products, covariance = products[0], covariance[0]
     rewards, draws = rng.random((n, n_arms)), rng.random((n, 2))
     out = []
     for kernels in (kernels_numba, kernels_numpy):
-        mean, var, arms, chances = np.zeros((n, n_arms)), variance.copy(), np.empty(n, np.int64), np.empty(n)
-        getattr(kernels, f"episode_{model}")(
-            covariance if direct else products, z, direct, mean, var, np.full((n, n_arms), 0.5),
-            np.ones((n, n_arms), bool), 0.1, draws, rewards, arms, chances,
+        mean, var, arms, propensities = np.zeros((n, n_arms)), variance.copy(), np.empty(n, np.int64), np.empty(n)
+        kernels.play_episode(
+            covariance if direct else products, z, direct, model == "shared", mean, var, np.full((n, n_arms), 0.5),
+            np.ones((n, n_arms), bool), 0.1, draws, rewards, arms, propensities,
         )  # fmt: skip
-        out.append((mean, var, arms, chances))
+        out.append((mean, var, arms, propensities))
     np.testing.assert_array_equal(out[0][2], out[1][2])
     for i in (0, 1, 3):
         np.testing.assert_allclose(out[0][i], out[1][i], rtol=1e-9, atol=1e-12)

@@ -12,6 +12,7 @@ from daband.learning import Recipe
 from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings, recipe_from
 from daband.objectives import Weight
 from daband.policies import DABand, NeuralLinUCB, load_policy, recipe_for, recipe_names
+from daband.policies.neural import adapt_stacked, can_stack
 
 SHAPE, ARMS = (5,), 3
 
@@ -288,6 +289,18 @@ def test_a_run_of_few_episodes_takes_more_steps_in_each(tmp_path):
         assert again.learner.step_number == 2 * steps
     images = daband.DABand(context_shape=(3, 28, 28), n_arms=2, recipe="small", device="cpu")
     many = daband.DABand(context_shape=(65,), n_arms=2, shift="covariate", device="cpu")
-    for policy in (images, many):  # images have their own plan, and on many numbers more steps overfit
+    changed = daband.DABand(context_shape=(3,), n_arms=2, recipe={"learning": {"steps": 2}}, device="cpu")
+    for policy in (images, many, changed):  # images have their own plan, and on many numbers more steps overfit
         policy.plan(4)
         assert policy.learner.run_steps == 4 * policy.recipe.learning.steps
+
+
+def test_stacked_policies_take_the_steps_of_their_own_plans():
+    contexts = np.random.default_rng(0).normal(size=(64, 3))
+    members = [daband.DABand(context_shape=(3,), n_arms=2, shift="covariate", device="cpu", seed=i) for i in range(3)]
+    for policy, episodes in zip(members, (500, 4, 500), strict=True):
+        policy.plan(episodes)
+        policy.update(contexts, [0, 1] * 32, [1.0, 0.0] * 32)
+    assert can_stack(members)
+    adapt_stacked(members)
+    assert [policy.learner.step_number for policy in members] == [8, 32, 8]

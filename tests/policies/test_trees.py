@@ -99,9 +99,9 @@ def test_too_many_arms_are_refused():
 
 @pytest.mark.parametrize("part", ["feature", "children", "roots", "threshold", "depth"])
 def test_a_crafted_forest_is_refused(part):
-    from daband.serving import TreeNetwork, unplanted
+    from daband.serving import TreeNetwork, empty_trees
 
-    arrays = unplanted(2)
+    arrays = empty_trees(2)
     arrays[part] = arrays[part] + (np.nan if part == "threshold" else 999)
     with pytest.raises(ValueError, match="trees"):
         TreeNetwork({"kind": "trees", "inputs": 3}, arrays)

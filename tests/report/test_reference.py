@@ -14,7 +14,7 @@ def test_digit_averages(method, average):
 
 
 @pytest.mark.parametrize(
-    ("pair", "method", "name", "value", "spread"),
+    ("pair", "method", "name", "value", "deviation"),
     [
         ("digit", "nlinucb-p", "0", 0.8588, 0.03),
         ("digit", "daband", "9", 0.5023, 0.02),
@@ -26,10 +26,10 @@ def test_digit_averages(method, average):
         ("s2rda49", "nlinucb-p", "knife", 0.7000, 0.02),
     ],
 )
-def test_single_numbers(pair, method, name, value, spread):
+def test_single_numbers(pair, method, name, value, deviation):
     row = paper_accuracy(pair)[method]
     assert row.per_class[name] == value
-    assert row.spread[name] == spread
+    assert row.deviation[name] == deviation
 
 
 @pytest.mark.parametrize("pair", ["digit", "visda17", "s2rda49"])
@@ -42,7 +42,7 @@ def test_printed_gains_are_differences_of_printed_rows(pair):
     assert ours["average"] - theirs["average"] == pytest.approx(table["average_gain"], abs=1e-9)
     assert ("linucb" in table["methods"]) == (pair == "digit")  # out of memory on the other two
     for row in table["methods"].values():
-        assert len(row["per_class"]) == len(row["spread"]) == len(table["classes"])
+        assert len(row["per_class"]) == len(row["deviation"]) == len(table["classes"])
         assert all(0 <= value <= 1 for value in row["per_class"])
 
 

@@ -52,7 +52,7 @@ def test_summary_is_mean_and_sample_deviation(vectors):
         values = [r[f"target_{name}"] for r in read_records(vectors) if r["method"] == "linucb"]
         mean = sum(values) / 3
         assert getattr(rows[1], name).value == pytest.approx(mean)
-        assert getattr(rows[1], name).spread == pytest.approx((sum((v - mean) ** 2 for v in values) / 2) ** 0.5)
+        assert getattr(rows[1], name).deviation == pytest.approx((sum((v - mean) ** 2 for v in values) / 2) ** 0.5)
     assert rows[1].score == rows[1].value  # the pair pays real numbers
     assert rows[1].seeds == (0, 1, 2)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import daband
 from daband.encoders import LatentSettings
-from daband.evaluation.collapse import CollapseWarning, CollapseWatch
+from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
 from daband.learning import Recipe
 from daband.learning.settings import EncoderSettings, LearningSettings, ReplaySettings
 from daband.objectives import Weight

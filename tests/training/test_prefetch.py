@@ -62,7 +62,7 @@ def test_a_run_that_reads_ahead_is_the_same_run():
 
 @pytest.mark.parametrize("how", ["alone", "together"])
 def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
-    from daband.training import Training, TrainSettings, train_stacked
+    from daband.training import TrainSettings, source_phase, train_stacked
 
     rng = np.random.default_rng(0)
     source = ArraySource(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), n_arms=3)
@@ -73,7 +73,7 @@ def test_a_run_that_is_stopped_leaves_no_thread_behind(how):
         raise KeyboardInterrupt
 
     settings = {"episodes": 3, "episode_length": 30, "progress": stop}
-    work = [Training(policy, source, None, TrainSettings(**settings))]
+    work = [source_phase(policy, source, None, TrainSettings(**settings))]
     train = partial(daband.train, policy, source=source, **settings) if how == "alone" else partial(train_stacked, work)
     others = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt) as caught:  # held, and with it all that the run had in hand

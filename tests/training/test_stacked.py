@@ -11,7 +11,7 @@ import daband
 from daband.errors import InvalidInput
 from daband.learning.stack import Stack
 from daband.policies import DABand, LinUCB, NeuralLinUCB, recipe_for
-from daband.training import Training, TrainSettings, train, train_stacked
+from daband.training import TrainSettings, source_phase, train, train_stacked
 from tests.learning.one_step import assert_same_step
 
 ARMS = 4
@@ -19,7 +19,7 @@ EPISODE = 32
 
 
 def training_of(policy, *, source, target=None, **settings):
-    return Training(policy, source, target, TrainSettings(**settings))
+    return source_phase(policy, source, target, TrainSettings(**settings))
 
 
 def images(n=320, seed=0):

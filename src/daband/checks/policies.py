@@ -77,7 +77,7 @@ def experienced(make: MakePolicy, arms: str, seed: int = 0) -> Policy:
     return policy
 
 
-def reloaded(policy: Policy) -> Policy:
+def reload_policy(policy: Policy) -> Policy:
     """The policy after saving and loading."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
@@ -267,7 +267,7 @@ def check_round_ids_count_once(make: MakePolicy) -> None:
     """A second update for one round id is refused, in the same batch, later, and after reloading."""
     policy = experienced(make, "disjoint")
     contexts = random_contexts(np.random.default_rng(9), 2, "disjoint")
-    for candidate in (policy, reloaded(policy)):
+    for candidate in (policy, reload_policy(policy)):
         for ids in (["a", "new"], ["new", "new"], np.array([7, 100])):
             assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")  # type: ignore[misc]
 
@@ -277,7 +277,7 @@ def check_saving_and_loading(make: MakePolicy) -> None:
     """A loaded policy goes on exactly as the one that was saved, through more learning."""
     for arms in ARM_MODELS:
         policy = experienced(make, arms)
-        loaded = reloaded(policy)
+        loaded = reload_policy(policy)
         assert type(loaded) is type(policy)
         assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
         rng = np.random.default_rng(10)
@@ -460,7 +460,7 @@ def check_an_unknown_range_is_estimated(make: MakePolicy) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the outlier is clipped, and that is told
         policy.play(contexts[:20], rewards[:20])
-        policy = reloaded(policy)  # in the middle of what it needs to know the range
+        policy = reload_policy(policy)  # in the middle of what it needs to know the range
         played = policy.play(contexts[20:], rewards[20:])
     low, high = policy.reward_range
     smallest, largest = (float(np.delete(rewards, 7, axis=0).min()), float(np.delete(rewards, 7, axis=0).max()))
@@ -468,7 +468,7 @@ def check_an_unknown_range_is_estimated(make: MakePolicy) -> None:
     assert high - low > 0.4 * (largest - smallest), f"rewards of {smallest} to {largest} gave {low} to {high}"
     assert policy.rounds_learned == 200, policy.rounds_learned
     assert_same(played.reward, rewards[np.arange(20, 200), played.arm], "rewards in the user's units")
-    assert reloaded(policy).reward_range == (low, high), "a saved policy forgets the range of its rewards"
+    assert reload_policy(policy).reward_range == (low, high), "a saved policy forgets the range of its rewards"
 
 
 @POLICY_CHECKS.add
@@ -478,7 +478,7 @@ def check_deployed_in_the_target(make: MakePolicy) -> None:
     contexts = random_contexts(np.random.default_rng(15), 8, "disjoint")
     assert_same(policy.decide(contexts).mean, policy.decide(contexts, "source").mean, "means in the source")
     policy.deploy("target")
-    for deployed in (policy, reloaded(policy), copy.deepcopy(policy)):
+    for deployed in (policy, reload_policy(policy), copy.deepcopy(policy)):
         assert_same(deployed.decide(contexts).mean, policy.decide(contexts, "target").mean, "means in the target")
     assert_refused(policy, lambda p: p.deploy("moon"), "domain")
 
@@ -581,7 +581,7 @@ def check_the_past_can_be_discounted(make: MakePolicy) -> None:
             policy.trust_prior("adaptive")
         arms_played = played.play(contexts, rewards, "target").arm
         for i in range(12):
-            single = reloaded(single) if i == 6 else single
+            single = reload_policy(single) if i == 6 else single
             arm = single.select(contexts[i : i + 1], "target").arm
             assert arm[0] == arms_played[i], f"round {i}: {arm[0]} and {arms_played[i]}"
             single.update(contexts[i : i + 1], arm, rewards[i, arm], "target")

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -22,6 +22,7 @@ from rich.table import Table
 from daband.cli.output import console, say
 from daband.domains import (
     PICTURE_SIDE,
+    ColumnRoles,
     Columns,
     FilesRead,
     LoggedDomain,
@@ -74,17 +75,16 @@ _LISTS = ("id", "category", "number", "date", "drop", "units")
 
 def takes_files(command: Callable[..., None]) -> Callable[..., None]:
     """The command with options for files; its first argument, NAME, may then be left out."""
-    own = inspect.signature(command).parameters
-    hints = get_type_hints(command, include_extras=True)
-    file_hints = get_type_hints(_file_options, include_extras=True)
-    file_parameters = inspect.signature(_file_options).parameters
+    command_parameters, file_parameters = (
+        inspect.signature(function, eval_str=True).parameters for function in (command, _file_options)
+    )
 
     @wraps(command)
     def with_files(**given: Any) -> None:
         files = {name: given.pop(name) for name in file_parameters}
         named = {name: value for name, value in files.items() if value not in (None, [], PICTURE_SIDE)}
         if not named:
-            if given["name"] is None and own["name"].default is inspect.Parameter.empty:
+            if given["name"] is None and command_parameters["name"].default is inspect.Parameter.empty:
                 raise InvalidInput("give a preset's NAME, a TOML file, or --source old.csv --target new.csv")
             command(**given)
             return
@@ -94,21 +94,16 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
             missing = "target" if files["source"] else "source"
             raise InvalidInput(f"--{missing} is needed as well: --source old.csv --target new.csv")
         out = given.get("out") or Path("runs") / _label(files["source"], files["target"])
-        if "out" in own:
+        if "out" in command_parameters:
             given["out"] = out
         given["name"] = str(_settle(files, out, command.__name__.removesuffix("_command")))
         command(**given)
 
-    parameters = []
-    hints["name"] = Annotated[(str | None, *hints["name"].__metadata__)]
-    for name, parameter in own.items():
-        default = None if name == "name" else parameter.default
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
-        )
-    parameters += [
-        parameter.replace(annotation=file_hints[name]) for name, parameter in file_parameters.items() if name not in own
-    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in command_parameters.values()]
+    place = list(command_parameters).index("name")
+    annotation = Annotated[(str | None, *parameters[place].annotation.__metadata__)]
+    parameters[place] = parameters[place].replace(default=None, annotation=annotation)
+    parameters += [each for name, each in file_parameters.items() if name not in command_parameters]
     with_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_files.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_files
@@ -116,7 +111,7 @@ def takes_files(command: Callable[..., None]) -> Callable[..., None]:
 
 def table_as_log(path: str, place: Path, named: dict[str, Any]) -> tuple[Pair, Columns]:
     """One table as a log in a Parquet file at ``place``: its pair, and the columns of the file. Its types are shown."""
-    read = read_files(source=path, target=path, **named)
+    read = read_files(path, path, ColumnRoles(**named))
     _show(read, {"source": path, "target": path, "shift": "covariate", "units": []})
     pair = from_table(source=read.source, target=read.target, columns=read.columns, source_test=None)
     assert isinstance(pair.source, LoggedDomain)
@@ -137,18 +132,22 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     for name, value in files.items():
         if name == "settings" or not value:
             continue
-        options[name] = _listed(value) if name in _LISTS else value
+        options[name] = _split_names(value) if name in _LISTS else value
     paths = ("source",) if options.get("domain") else ("source", "target")
     for name in paths:
         options[name] = str(Path(options[name]).expanduser().resolve())
     if all(Path(options[name]).is_dir() for name in paths):
         say(f"Pictures of {options['source']}, a sub-folder a class; target: {options['target']}")
         side = options["side"]
-        say(f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long.")
+        say(
+            f"Read as {side} x {side} pixels. --side {2 * side} shows more, and takes four times as long. Without a "
+            "GPU a network takes minutes."
+        )
     else:
         options.pop("side", None)
-        named = {name: value for name, value in options.items() if name not in ("shift", "units")}
-        read = read_files(**named)
+        taken = ("source", "target", "domain", "shift", "units")
+        roles = ColumnRoles(**{name: value for name, value in options.items() if name not in taken})
+        read = read_files(options["source"], options["target"], roles, domain=options.get("domain", ""))
         _show(read, files)
         _check_units(read, options.get("units", []))
     place = files["settings"] or make_folder(out, "out") / "daband.toml"
@@ -164,7 +163,7 @@ def _settle(files: dict[str, Any], out: Path, command: str) -> Path:
     return Path(place)
 
 
-def _listed(values: list[str] | None) -> list[str]:
+def _split_names(values: list[str] | None) -> list[str]:
     return [part.strip() for one in values or () for part in one.split(",")]
 
 
@@ -188,7 +187,7 @@ def _show(read: FilesRead, files: dict[str, Any]) -> None:
     extra = [name for name in read.target.columns if name not in read.source.columns]
     if extra:
         say(f"Only the target has {', '.join(extra)}: left out.")
-    for line in column_differences(read.source, read.target, read.types, units=_listed(files["units"])):
+    for line in column_differences(read.source, read.target, read.types, units=_split_names(files["units"])):
         say(line, style="yellow")
     say("Another type: --category, --number, --date, --drop COLUMN.")
     if read.columns.arm and read.columns.propensity is None:

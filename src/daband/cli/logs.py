@@ -12,17 +12,17 @@ import typer
 from rich.markup import escape
 
 import daband
+from daband.cli import options
 from daband.cli.files import table_as_log
-from daband.cli.options import log_columns, named_as_options
 from daband.cli.output import console, say, warnings_on
 from daband.cli.running import rows_bar
 from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
-from daband.experiments import checked_method, decimals, policy_class, policy_folder
+from daband.experiments import PolicyFolder, checked_method, decimals, policy_class, policy_folder
 from daband.files import check_writable, make_folder, write_text
 from daband.policies import Policy
 
-__all__ = ["evaluate_log_command", "fit_log_command", "learn_command"]
+__all__ = ["evaluate_log_command", "fit_log_command", "learn_command", "open_policy"]
 
 
 def fit_log_command(
@@ -38,16 +38,14 @@ def fit_log_command(
     policy: Annotated[Path | None, typer.Option(help="A saved policy to go on with; else a new one is made.")] = None,
     method: Annotated[str, typer.Option(help="The method of a new policy.")] = "linucb",
     arms: Annotated[int | None, typer.Option(min=1, help="The number of arms of a new policy.")] = None,
-    context: Annotated[
-        str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
-    ] = None,
+    context: options.ContextColumns = None,
     state: Annotated[
         Path | None, typer.Option(help="A folder for what is learned so far: killed and started again, it goes on.")
     ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     address: Annotated[str, typer.Option(help="The cluster's address; local starts one on this machine.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Workers of a local cluster.")] = None,
-    skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
+    skip_damaged: options.SkipDamaged = False,
     half_life: Annotated[float | None, typer.Option(help="Of a new policy: when a round counts half.")] = None,
     time: Annotated[str | None, typer.Option(help="The column with the time of a round: a number, or a date.")] = None,
 ) -> None:
@@ -62,12 +60,12 @@ def fit_log_command(
             raise InvalidInput("--arm makes a new policy of a table: leave --policy and --context out")
         _fit_table(log, out, method, {"arm": arm, "reward": reward, "propensity": propensity, "id": id or []})
         return
-    with named_as_options():
-        columns = log_columns(context)
+    with options.named_as_options():
+        columns = options.log_columns(context)
         if policy is not None and half_life is not None:
             raise InvalidInput("half_life is fixed when a policy is made: leave it out with --policy")
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
-    with rows_bar(fitted.name) as show, named_as_options():
+    with rows_bar(fitted.name) as show, options.named_as_options():
         daband.fit_log(
             fitted,
             log,
@@ -85,42 +83,34 @@ def fit_log_command(
 
 
 def learn_command(
-    policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")],
-    log: Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")],
-    arm: Annotated[str, typer.Option(help="The column with the chosen arm, by name or number.")] = "arm",
-    reward: Annotated[str, typer.Option(help="The column with its reward; empty where it has not come.")] = "reward",
-    propensity: Annotated[str, typer.Option(help="The column with its propensity.")] = "propensity",
+    policy: options.SomePolicy,
+    log: options.SomeLog,
+    arm: options.ArmColumn = "arm",
+    reward: options.RewardColumn = "reward",
+    propensity: options.PropensityColumn = "propensity",
     id_column: Annotated[
         str | None, typer.Option("--id", help="The column with the id of a round: a round is counted once.")
     ] = None,
-    context: Annotated[
-        str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
-    ] = None,
-    prior_trust: Annotated[
-        str | None,
-        typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
-    ] = None,
+    context: options.ContextColumns = None,
+    prior_trust: options.TrustInPrior = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the policy goes; by default the next version in the folder, or the file.")
     ] = None,
-    skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
+    skip_damaged: options.SkipDamaged = False,
 ) -> None:
     """Learn from a log of the target that the exported policy wrote: every round once, then export again.
 
     A log names arms as `daband decide` does. Given again with rewards that came late, rounds that it knows by --id
     are not counted again.
     """
-    folder = policy_folder(policy) if policy.is_dir() else None
-    version, place = (0, out or policy) if folder is None else folder.next_version()
+    learner, folder = open_policy(policy)
+    version, place = (0, policy) if folder is None else folder.next_version()
     place = out or place
     if folder is not None and out is None:
         make_folder(place.parent)
     check_writable(place)
-    learner = daband.load(policy if folder is None else folder.policy_file, device="cpu")
-    if folder is not None and learner.arm_names is None:
-        learner.arm_names = folder.arm_names
     before, rows = learner.rounds_learned, 0
-    with rows_bar(learner.name) as show, named_as_options():
+    with rows_bar(learner.name) as show, options.named_as_options():
 
         def count(record: dict[str, float]) -> None:
             nonlocal rows
@@ -130,12 +120,12 @@ def learn_command(
         daband.learn_log(
             learner,
             log,
-            columns=log_columns(context, arm=arm, reward=reward, propensity=propensity),
+            columns=options.log_columns(context, arm=arm, reward=reward, propensity=propensity),
             arm=arm,
             reward=reward,
             propensity=propensity,
             id=id_column,
-            prior_trust=prior_trust if prior_trust in (None, "adaptive") else float(prior_trust or 1.0),
+            prior_trust=options.number_or_name(prior_trust),
             on_damaged="skip" if skip_damaged else "refuse",
             progress=count,
         )
@@ -169,7 +159,7 @@ def _new(
     method: str, arms: int | None, log: str, columns: Columns | None, on_damaged: str, half_life: float | None
 ) -> Policy:
     if arms is None:
-        raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never pulled")
+        raise InvalidInput("--arms is needed for a new policy: a log may have arms that were never chosen")
     checked_method(method)
     rounds = ParquetLog(log, n_arms=arms, columns=columns, on_damaged=on_damaged)
     settings: dict[str, Any] = {"context_shape": rounds.context_shape, "n_arms": arms, "reward_range": "auto"}
@@ -190,11 +180,11 @@ _FILE = "log_estimates.json"
 
 
 def evaluate_log_command(
-    policy: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")],
-    log: Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")],
-    arm: Annotated[str, typer.Option(help="The column with the chosen arm, by name or number.")] = "arm",
-    reward: Annotated[str, typer.Option(help="The column with its reward.")] = "reward",
-    propensity: Annotated[str, typer.Option(help="The column with its propensity.")] = "propensity",
+    policy: options.SomePolicy,
+    log: options.SomeLog,
+    arm: options.ArmColumn = "arm",
+    reward: options.RewardColumn = "reward",
+    propensity: options.PropensityColumn = "propensity",
     estimators: Annotated[
         str, typer.Option(help="One or several of dr, snips, ips, switch-dr, dm, e.g. dr,snips.")
     ] = "dr",
@@ -205,13 +195,11 @@ def evaluate_log_command(
     domain: Annotated[
         Literal["source", "target"] | None, typer.Option(help="Where the log was written; by default the policy's own.")
     ] = None,
-    context: Annotated[
-        str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
-    ] = None,
+    context: options.ContextColumns = None,
     out: Annotated[
         Path | None, typer.Option(help=f"Where the estimates go as JSON; by default {_FILE} in the run's folder.")
     ] = None,
-    skip_damaged: Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")] = False,
+    skip_damaged: options.SkipDamaged = False,
 ) -> None:
     """What would a policy be paid per round? Estimate it from rounds that another policy played and logged."""
     from daband.evaluation import compare_estimators
@@ -219,18 +207,18 @@ def evaluate_log_command(
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))
     if not names:
         raise InvalidInput("--estimators names none")
-    valued, folder = _policy(policy)
-    place = out if out is not None else None if folder is None else folder / _FILE
+    valued, folder = open_policy(policy)
+    place = out or (None if folder is None else folder.path / _FILE)
     if place is not None:
         check_writable(place)
     if domain is not None:
         valued.deploy(domain)
     with (
         rows_bar("pass 1") as show,
-        named_as_options(),
+        options.named_as_options(),
         tempfile.TemporaryDirectory(prefix="daband-") as copies,
     ):
-        columns = log_columns(context, arm=arm, reward=reward, propensity=propensity)
+        columns = options.log_columns(context, arm=arm, reward=reward, propensity=propensity)
         named = LogColumns(arm, reward, propensity)
         plain = PlainLog(log, Path(copies), named, valued.arm_names, rename=columns is None)
         for path, rounds in plain.unrewarded.items():
@@ -263,15 +251,10 @@ def evaluate_log_command(
         say(f"Written: {place}")
 
 
-def _policy(path: Path) -> tuple[Policy, Path | None]:
-    """The policy of a folder, with the run's folder; or that of a file."""
-    from daband import load
-    from daband.experiments import policy_folder
-
-    if not path.is_dir():
-        return load(path, device="cpu"), None
-    place = policy_folder(path)
-    loaded = load(place.policy_file, device="cpu")
-    if loaded.arm_names is None:
-        loaded.arm_names = place.arm_names
-    return loaded, place.path
+def open_policy(path: Path) -> tuple[Policy, PolicyFolder | None]:
+    """The policy of a file, or that of a folder with the folder; it knows its arms by name where the folder does."""
+    folder = policy_folder(path) if path.is_dir() else None
+    policy = daband.load(path if folder is None else folder.policy_file, device="cpu")
+    if folder is not None and policy.arm_names is None:
+        policy.arm_names = folder.arm_names
+    return policy, folder

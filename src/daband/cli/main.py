@@ -17,8 +17,8 @@ import daband
 from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
-from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, spans, stem, whole_numbers
-from daband.cli.output import console, errors, method_table, profiled, say, warnings_on
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, seed_numbers, spans, stem
+from daband.cli.output import console, errors, method_table, profile_runs, say, warnings_on
 from daband.cli.running import continue_command, run_all
 from daband.cli.serving import decide_command, export_command, export_events_command, serve_command
 from daband.cli.studies import ablate, sweep
@@ -93,12 +93,13 @@ def demo(
     seeds: Seeds = None,
 ) -> None:
     """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes."""
-    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
     console.print(
         "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
     console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
-    records = _compare(load_experiment("demo"), out, None, numbers, jobs, "demo", committee=2, of=("daband",))
+    records = _compare(
+        load_experiment("demo"), out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",)
+    )
     if records:
         console.print(records[0], highlight=False)
 
@@ -127,7 +128,7 @@ def run(
         if shorter is not None:
             say(f"Extending {shorter}")
     if profile:
-        profiled(experiment.runs([method], [seed]), folder)
+        profile_runs(experiment.runs([method], [seed]), folder)
     _compare(experiment, folder, [method], [seed], 1, name, report=False, committee=committee)
 
 
@@ -146,8 +147,16 @@ def bench_command(
     """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
-    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
-    _compare(experiment, out or Path("runs") / stem(name), chosen, numbers, jobs, name, ray=ray, committee=committee)
+    _compare(
+        experiment,
+        out or Path("runs") / stem(name),
+        chosen,
+        seed_numbers(seeds),
+        jobs,
+        name,
+        ray=ray,
+        committee=committee,
+    )
 
 
 app.command()(ablate)
@@ -173,7 +182,7 @@ def report(
     ] = None,
 ) -> None:
     """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
-    page = _written(folder, pair)
+    page = _write_page(folder, pair)
     say(f"Report:  {page}")
     say(f"Figures: {page.parent / 'report' / 'figures'}")
     say(f"Tables:  {page.parent / 'report' / 'tables'}")
@@ -218,7 +227,7 @@ def _compare(
     asked = {spec.folder_name for spec in specs}
     if committee is not None:
         specs = with_committees(specs, committee, methods=of)
-    title += _resolved(experiment, specs)
+    title += _describe_resolved(experiment, specs)
 
     def show(records: Records) -> None:
         console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
@@ -229,20 +238,20 @@ def _compare(
         say(f"Note: {note}.")
     lines = []
     if committee is not None:
-        assessed = _assessed(out, of)
+        assessed = _assess_finished(out, of)
         lines = [assessed_line(run) for run in assessed if run.spec.folder_name in asked]
         for run in assessed if not of else ():
             if run.spec.folder_name in asked:
                 say(f"{run.spec.label}: {run.assessment.sentence}")
     if report:
-        page = _written(out)
+        page = _write_page(out)
         say(f"Runs:   {out}\nReport: {page}")
     else:
         say(f"Run: {out / records[0]['folder']}")
     return lines
 
 
-def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
+def _assess_finished(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
     """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
     with warnings_on(), console.status("Assessing without labels ..."):
         try:
@@ -252,7 +261,7 @@ def _assessed(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
             return []
 
 
-def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
+def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
@@ -260,7 +269,7 @@ def _resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
     return f" ({', '.join(differing)})" if differing else ""
 
 
-def _written(folder: Path, pair: str | None = None) -> Path:
+def _write_page(folder: Path, pair: str | None = None) -> Path:
     from daband.report import write_report  # brings matplotlib, for which `daband --help` should not wait
 
     with console.status("Drawing the report ..."):

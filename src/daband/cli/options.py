@@ -15,8 +15,27 @@ from daband.errors import DataError, InvalidInput
 from daband.experiments import method_names, preset_names
 
 __all__ = [
-    "Jobs", "Name", "Out", "Overrides", "Ray", "Seeds", "complete_methods", "log_columns", "named_as_options", "spans",
-    "stem", "whole_numbers",
+    "ArmColumn",
+    "ContextColumns",
+    "Jobs",
+    "Name",
+    "Out",
+    "Overrides",
+    "PropensityColumn",
+    "Ray",
+    "RewardColumn",
+    "Seeds",
+    "SkipDamaged",
+    "SomeLog",
+    "SomePolicy",
+    "TrustInPrior",
+    "complete_methods",
+    "log_columns",
+    "named_as_options",
+    "number_or_name",
+    "seed_numbers",
+    "spans",
+    "stem",
 ]  # fmt: skip
 
 
@@ -44,6 +63,19 @@ Ray = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Where the runs and results.json go.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="Override a setting: key=value, e.g. --set episodes=20.")
+]
+ArmColumn = Annotated[str, typer.Option("--arm", help="The column with the chosen arm, by name or number.")]
+RewardColumn = Annotated[str, typer.Option("--reward", help="The column with its reward; empty where none has come.")]
+PropensityColumn = Annotated[str, typer.Option("--propensity", help="The column with its propensity.")]
+ContextColumns = Annotated[
+    str | None, typer.Option(help="Context columns, e.g. age,weight; by default all but arm, reward, propensity.")
+]
+SkipDamaged = Annotated[bool, typer.Option(help="Leave out files that cannot be read, with a warning.")]
+SomeLog = Annotated[str, typer.Argument(help="Parquet or CSV: a file, a folder, or a glob in quotes.")]
+SomePolicy = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a choice, or a saved policy.")]
+TrustInPrior = Annotated[
+    str | None,
+    typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
 ]
 
 _MOST = 100_000
@@ -87,24 +119,34 @@ def named_as_options() -> Iterator[None]:
         raise type(error)(text) from None
 
 
-def whole_numbers(text: str, name: str) -> list[int]:
-    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]."""
+def number_or_name(text: str | None) -> float | str | None:
+    """A number where the text is one."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def seed_numbers(text: str | None) -> list[int] | None:
+    """Turn "0-4,7" into [0, 1, 2, 3, 4, 7]; None where no seeds are named."""
+    if text is None:
+        return None
     numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if match is None:
-            raise InvalidInput(f"{name} must look like 0-4 or 0,2,7, got {text!r}")
+            raise InvalidInput(f"seeds must look like 0-4 or 0,2,7, got {text!r}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InvalidInput(f"{name}: the range {part.strip()!r} runs backwards")
+            raise InvalidInput(f"seeds: the range {part.strip()!r} runs backwards")
         if last - first >= _MOST:
-            raise InvalidInput(f"{name}: the range {part.strip()!r} has more than {_MOST:,} numbers")
+            raise InvalidInput(f"seeds: the range {part.strip()!r} has more than {_MOST:,} numbers")
         numbers.extend(range(first, last + 1))
     return list(dict.fromkeys(numbers))
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7"; the other way round of ``whole_numbers``."""
+    """Turn [0, 1, 2, 3, 4, 7] into "0-4, 7"; the other way round of ``seed_numbers``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and parts[-1][-1] == number - 1:

@@ -21,7 +21,8 @@ from daband.report import Mean, MethodSummary
 from daband.report.summary import UNKNOWN
 
 __all__ = [
-    "CONTINUING", "TRAINING", "Stage", "console", "errors", "method_table", "profiled", "say", "warnings_on", "watch",
+    "CONTINUING", "TRAINING", "Stage", "console", "errors", "method_table",
+    "profile_runs", "say", "warnings_on", "watch",
 ]  # fmt: skip
 
 console = Console()
@@ -62,13 +63,13 @@ class Stage:
         return f"{self.regret_of} regret {_number(value, 0)}"
 
 
-def _trained(record: Mapping[str, Any]) -> str:
+def _training_result(record: Mapping[str, Any]) -> str:
     metric = metric_of([dict(record)])
     score = record[metric.field]
     return f"{metric.name} {_number(score, metric.digits(score, significant=4))}"
 
 
-def _continued(record: Mapping[str, Any]) -> str:
+def _continuing_result(record: Mapping[str, Any]) -> str:
     return f"target regret {_number(record['continued_regret'], 1)}"
 
 
@@ -76,8 +77,8 @@ def _number(value: float | None, digits: int) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-TRAINING = Stage("source", _trained)
-CONTINUING = Stage("target", _continued)
+TRAINING = Stage("source", _training_result)
+CONTINUING = Stage("target", _continuing_result)
 
 
 @contextmanager
@@ -340,7 +341,7 @@ def _short_names(pairs: Sequence[str]) -> dict[str, str]:
     return {pair: pair.partition("/")[2] or pair if of_one else pair for pair in pairs}
 
 
-def profiled(specs: Sequence[RunSpec], out: Path) -> None:
+def profile_runs(specs: Sequence[RunSpec], out: Path) -> None:
     """Do these runs one after the other, each with a stopwatch; say where the time went and where the trace lies."""
     for spec in specs:
         with console.status(f"Profiling {spec.method} on {spec.pair} ..."):

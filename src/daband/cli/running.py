@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from daband.cli.options import Jobs
+from daband.cli.options import Jobs, TrustInPrior, number_or_name
 from daband.cli.output import CONTINUING, console, errors, say, warnings_on, watch
 from daband.experiments import (
     TARGET_ACCURACY,
@@ -144,17 +144,14 @@ _CAPTION = "continued: in the rounds played now, with rewards; zero-shot: before
 def continue_command(
     folder: Annotated[Path, typer.Argument(help="A finished run, or a folder of runs.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to play in the target.")] = 1920,
-    prior_trust: Annotated[
-        str | None,
-        typer.Option(help="How much the source's rounds count: a factor from 0 to 1, or adaptive (the default)."),
-    ] = None,
+    prior_trust: TrustInPrior = None,
     jobs: Jobs = 1,
 ) -> None:
     """Go on in the target, now with its rewards: how much is the head start worth?"""
     specs = [read_spec(path) for path in finished_runs(folder)]
     try:
         with warnings_on(), watch(specs, CONTINUING) as drawing, interruptible(drawing) as listener:
-            trust = _number_or_name(prior_trust)
+            trust = number_or_name(prior_trust)
             records = continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
     except BenchError as error:
         if error.records:
@@ -166,13 +163,6 @@ def continue_command(
     if (folder / "continued.json").is_file():
         say(f"Written: {folder / 'continued.json'}")
     say(report_hint(folder))
-
-
-def _number_or_name(text: str | None) -> float | str | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
 
 
 def _table(records: Records) -> Table:

@@ -158,7 +158,9 @@ def decide_command(
         return
     say(f"Written: {out} ({len(decided):,} decisions of version {deployed.version})")
     if not rows.is_dir():
-        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id COLUMN")
+        ids = () if deployed.frozen.table is None else deployed.frozen.table.ids
+        column = next((shlex.quote(name) for name in ids if name in frame.columns), "COLUMN")
+        say(f"Fill in the column reward, then: daband learn DIR {shlex.quote(str(out))} --id {column}")
 
 
 # ``daband serve``: decisions and rewards over HTTP, with a log that loses nothing.

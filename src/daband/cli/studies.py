@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, stem, whole_numbers
+from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, seed_numbers, stem
 from daband.cli.output import console, say
 from daband.cli.running import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
@@ -53,8 +53,7 @@ def ablate(
 ) -> None:
     """Leave out R, P and D in all eight combinations, with paired tests against the full method."""
     experiment = load_experiment(name, overrides or ())
-    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
-    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=numbers)
+    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=seed_numbers(seeds))
     folder = out or Path("runs") / f"{stem(name)}-ablation"
 
     def show(records: Records) -> None:
@@ -90,7 +89,7 @@ def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
                 p_text(row.paired.p_value) if several else "",
                 "" if row.p_holm is None else p_text(row.p_holm),
             ]
-        score = Mean(row.score, row.score_spread, len(row.seeds)).text(digits)
+        score = Mean(row.score, row.score_deviation, len(row.seeds)).text(digits)
         style = "bold" if best is not None and row.score == best else ""
         table.add_row(row.letters, score, *cells, str(len(row.seeds)), style=style)
     return table
@@ -127,12 +126,11 @@ def sweep(
         raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(SELECTION_RULES)})")
     experiment = load_experiment(name, overrides or ())
     values = parse_grid(grid) if grid else experiment.grid
-    numbers = None if seeds is None else whole_numbers(seeds, "seeds")
-    specs = sweep_runs(experiment, grid=values, method=method, seeds=numbers)
+    specs = sweep_runs(experiment, grid=values, method=method, seeds=seed_numbers(seeds))
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
     def show(records: Records) -> tuple[list[Point], list[SweepChoice]]:
-        points = sweep_points(records, _measured(records, folder))
+        points = sweep_points(records, _measure(records, folder))
         picked = choices(points)
         for pair in dict.fromkeys(point.pair for point in points):
             console.print(_points_table(pair, [point for point in points if point.pair == pair]))
@@ -151,7 +149,7 @@ def sweep(
     say(report_hint(folder))
 
 
-def _measured(records: Records, folder: Path) -> dict[str, dict[str, float | None]]:
+def _measure(records: Records, folder: Path) -> dict[str, dict[str, float | None]]:
     try:
         with Progress(console=console, transient=True) as bar:
             line = bar.add_task("measuring", total=len(records))
@@ -172,7 +170,7 @@ def _points_table(pair: str, points: list[Point]) -> Table:
         cells = [point.criteria[rule] for rule in rules]
         table.add_row(
             escape(point.variant),
-            Mean(point.score, point.score_spread, len(point.seeds)).text(digits),
+            Mean(point.score, point.score_deviation, len(point.seeds)).text(digits),
             *("" if value is None else f"{value:.3f}" for value in cells),
         )
     return table

@@ -35,7 +35,7 @@ from daband.files import make_folder, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit
 
-__all__ = ["assess_command", "assessed_line", "audit_command", "choose_command"]
+__all__ = ["assess_command", "assessed_line", "audit_command", "candidates_bar", "choose_command"]
 
 
 def assess_command(
@@ -233,7 +233,7 @@ def choose_command(
         whole = max(1, pair.source.rounds_available // experiment.episode_length)
         episodes = {"auto": None, "all": whole}.get(str(experiment.episodes), experiment.episodes)
         try:
-            with warnings_on(), _bar() as draw, interruptible(draw) as progress:
+            with warnings_on(), candidates_bar() as draw, interruptible(draw) as progress:
                 choice = choose(
                     pair,
                     episodes=None if episodes is None else int(episodes),
@@ -282,9 +282,9 @@ def choose_command(
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[CandidateProgress], None]]:
+def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
     """A bar on a terminal, a line now and then in a log; both with the time left."""
-    printed, note = 0.0, ""
+    printed, note, timed = 0.0, "", False
 
     def say_note(now: CandidateProgress) -> None:
         nonlocal note
@@ -293,10 +293,10 @@ def _bar() -> Iterator[Callable[[CandidateProgress], None]]:
             say(f"Note: {note}.")
 
     def line(now: CandidateProgress) -> None:
-        nonlocal printed
+        nonlocal printed, timed
         say_note(now)
-        if now.share - printed >= _QUIET_SHARE:
-            printed = now.share
+        if now.share - printed >= _QUIET_SHARE or (now.seconds_left is not None and not timed):
+            printed, timed = now.share, now.seconds_left is not None
             left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
             say(f"training  {now.policies_done} of {now.policies} policies, {now.candidate}{left}")
 

@@ -1,5 +1,13 @@
-"""Domains: where contexts come from and who pays. One source/target pair per file, and readers for users' own data."""
+"""Domains: where contexts come from and who pays. One source/target pair per file, and readers for users' own data.
 
+A new reader is one file of ``readers`` with a function ``from_...``: it is found here by its name.
+"""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from daband.domains import readers
 from daband.domains.contract import (
     About,
     Contexts,
@@ -10,18 +18,19 @@ from daband.domains.contract import (
     RewardDomain,
     Rounds,
 )
-from daband.domains.datasets.files import PICTURE_SIDE, FilesRead, read_files
 from daband.domains.datasets.synthetic import SyntheticView
+from daband.domains.datasets.user_files import PICTURE_SIDE, FilesRead, read_files
 from daband.domains.download import check_data, data_of, get_data, list_data
 from daband.domains.mixtures import join_pairs, mixed, origins, restrict_pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource, from_arrays
 from daband.domains.readers.callables import from_callable
-from daband.domains.readers.columns import Columns, column_differences
+from daband.domains.readers.columns import ColumnRoles, Columns, column_differences
 from daband.domains.readers.image_folder import Reading, from_image_folder
-from daband.domains.readers.images import Framing, imagenet_normalise
+from daband.domains.readers.images import Framing
 from daband.domains.readers.logs import ArrayLog, from_log
 from daband.domains.readers.parquet_files import (
     LogColumns,
+    LogPart,
     PlainLog,
     log_files,
     read_footer,
@@ -29,20 +38,39 @@ from daband.domains.readers.parquet_files import (
     refuse_nulls,
     resolve_columns,
 )
-from daband.domains.readers.parquet_log import LogPart, ParquetLog, opened_log
+from daband.domains.readers.parquet_log import ParquetLog, open_log
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.readers.torch_datasets import from_datasets
-from daband.domains.registry import PairEntry, cache_directory, data_directory, load, pair_names, pairs, register_pair
+from daband.domains.registry import (
+    PairEntry,
+    allocate,
+    cache_directory,
+    data_directory,
+    load,
+    pair_names,
+    pairs,
+    register_pair,
+)
+from daband.image_layout import imagenet_normalise
 from daband.table_transform import TableTransform
 
 __all__ = [
-    "PICTURE_SIDE", "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "Columns", "Contexts",
+    "PICTURE_SIDE", "About", "ArrayContexts", "ArrayEvaluation", "ArrayLog", "ArraySource", "ColumnRoles", "Columns",
+    "Contexts",
     "EvaluationDomain", "FilesRead", "Framing", "LogColumns", "LogPart", "LoggedDomain", "LoggedRounds", "Pair",
     "PairEntry", "ParquetLog", "PlainLog", "Reading", "RewardDomain", "Rounds", "SyntheticView", "TableTransform",
-    "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",
+    "allocate", "cache_directory", "check_data", "column_differences", "data_directory", "data_of", "from_arrays",
     "from_callable", "from_datasets", "from_image_folder", "from_log", "from_table", "get_data",
-    "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "opened_log", "origins",
+    "imagenet_normalise", "join_pairs", "list_data", "load", "log_files", "mixed", "open_log", "origins",
     "pair_names", "pairs",
     "read_files", "read_footer", "read_frames", "read_table", "refuse_nulls", "register_pair", "resolve_columns",
     "restrict_pair",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("from_"):
+        for module in pkgutil.iter_modules(readers.__path__, f"{readers.__name__}."):
+            if hasattr(imported := importlib.import_module(module.name), name):
+                return getattr(imported, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -131,9 +131,13 @@ class Contexts(ABC):
         while start < stop:
             pass_number, offset = divmod(start, len(self))
             until = min(stop - pass_number * len(self), len(self))
-            pieces.append(_permutation(len(self), seed, pass_number, self._order_key)[offset:until])
+            pieces.append(self.order_of_pass(pass_number, offset, until, seed=seed))
             start = pass_number * len(self) + until
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+
+    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
+        """Positions of the contexts at places ``start`` to ``stop - 1`` of a pass, in the order that the seed fixes."""
+        return _permutation(len(self), seed, number, self._order_key)[start:stop]
 
     def batch(self, start: int, stop: int, *, seed: int) -> AnyArray:
         """The contexts of rounds ``start`` to ``stop - 1`` in the order that ``seed`` fixes."""

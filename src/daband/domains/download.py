@@ -21,7 +21,7 @@ from daband.domains.registry import Resource, data_directory, find, pairs
 from daband.errors import DataError, InvalidInput
 
 __all__ = [
-    "DownloadProgress", "Fetched", "PairRecord", "Resource", "ResourceStatus", "check_data", "data_of", "download",
+    "DownloadProgress", "Fetched", "PairRecord", "ResourceStatus", "check_data", "data_of", "download",
     "get_data", "list_data", "unpack",
 ]  # fmt: skip
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import sys
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from daband.arrays import AnyArray
 from daband.domains.contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.registry import Registry
 
 __all__ = [
-    "PairEntry", "Resource", "cache_directory", "data_directory", "find", "load", "need", "pair_names", "pairs",
-    "register_pair",
+    "PairEntry", "Resource", "allocate", "cache_directory", "data_directory", "find", "load", "need", "pair_names",
+    "pairs", "register_pair",
 ]  # fmt: skip
 
 
+_IN_MEMORY = 1 << 30  # bytes
 Build = Callable[..., Pair]
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -143,6 +150,18 @@ def cache_directory() -> Path:
     if sys.platform == "darwin":
         return Path("~/Library/Caches/daband").expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "daband"
+
+
+def allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
+    """An array to be filled; one of more than a gigabyte is in a mapped file, which is removed with it."""
+    if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
+        return np.empty(shape, dtype=dtype)
+    root = cache_directory() / "arrays"
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=root))
+    mapped = np.memmap(folder / "array", dtype=dtype, mode="w+", shape=shape)
+    weakref.finalize(mapped, shutil.rmtree, folder, ignore_errors=True)
+    return mapped
 
 
 def find(candidates: Sequence[str], *, directory: Path | None = None) -> Path | None:

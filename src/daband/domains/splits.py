@@ -49,7 +49,7 @@ def split_half(labels: IntArray, *, name: str, groups: Sequence[str] | None = No
         seen += sides[0]
         held += sides[1]
     # Shuffled, because files are listed class by class: a position must not tell the class, on either side.
-    return _shuffled(generator, seen), _shuffled(generator, held)
+    return _shuffle(generator, seen), _shuffle(generator, held)
 
 
 def split_share(labels: IntArray, *, share: float, name: str) -> tuple[IntArray, IntArray]:
@@ -76,7 +76,7 @@ def split_share(labels: IntArray, *, share: float, name: str) -> tuple[IntArray,
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def _shuffled(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
+def _shuffle(generator: np.random.Generator, parts: list[IntArray]) -> IntArray:
     return generator.permutation(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 

@@ -6,7 +6,7 @@ from daband.evaluation.bound import (
     discriminator_divergence,
     observable_bound,
 )
-from daband.evaluation.collapse import CollapseWarning, CollapseWatch
+from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation.intervals import MeanEstimate, normal_interval
 from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
 from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log

@@ -13,7 +13,7 @@ from daband.errors import InvalidInput
 from daband.evaluation.off_policy_inputs import CheckedLog
 from daband.linear import RewardModel, flat_features, fold_numbers
 
-__all__ = ["FOLDS", "CrossFitted", "DensityRatio", "Regressor", "check_rows", "cross_fit"]
+__all__ = ["FOLDS", "CrossFitted", "DensityRatio", "Regressor", "WeightedRounds", "check_rows", "cross_fit"]
 
 FOLDS = 5
 """Models are fitted to all folds but one, and used on that one. Folds are those of ``fold_numbers``: a log that is read
@@ -39,12 +39,26 @@ class CrossFitted(NamedTuple):
     """Rewards that the model expects of the logged arms, (n,)."""
     direct: FloatArray
     """Rewards that it expects of the policy: (n,), or (m,) on the target's contexts."""
-    ratio: FloatArray
-    """Target density over source density of the logged contexts, (n,), scaled to a mean of 1; 1 without a target."""
+    ratio: FloatArray | None
+    """Target density over source density of the logged contexts, (n,), scaled to a mean of 1; None without a target."""
     mass: float
     """The mean of that ratio before it was scaled: below 1 where the target has contexts that the log has not."""
     model_error: float
     """The standard error of the mean of ``direct`` that comes from the rewards which the model was fitted to."""
+
+
+class WeightedRounds(NamedTuple):
+    """What estimators need of a log and of a policy on it."""
+
+    rewards: FloatArray
+    """(n,)"""
+    weights: FloatArray | None
+    """How much each round counts, (n,); None where the log has no propensities."""
+    fitted: CrossFitted
+    shares: FloatArray
+    """The policy's probability of every arm, averaged over the contexts in which it is valued, (K,)."""
+    plays: IntArray
+    """How often the log has each arm, (K,)."""
 
 
 def cross_fit(
@@ -74,7 +88,7 @@ def cross_fit(
     predicted, ratio, influence = np.zeros(n), np.ones(n), np.zeros(n)
     direct, mass = np.zeros(n if other is None else len(other)), 0.0
     if not rewards and other is None:
-        return CrossFitted(predicted, direct, ratio, 1.0, 0.0)
+        return CrossFitted(predicted, direct, None, 1.0, 0.0)
     batches = flat_features(rounds.contexts, *([] if other is None else [other]), lead=2 if shared_arms else 1)
     features = batches[0]
     check_rows(min(n, n if other is None else len(batches[1])))
@@ -88,16 +102,17 @@ def cross_fit(
             target_fit, places = np.flatnonzero(targets != fold), np.flatnonzero(targets == fold)
             valued, at = batches[1][places], other_shares[places]
             density = DensityRatio(_rows(features[fit]), _rows(batches[1][target_fit]))
-            found = density(_rows(features[held]))
-            ratio[held] = found / found.mean()  # a density ratio averages to 1 over the source
-            mass += float(found.sum()) / n
+            densities = density(_rows(features[held]))
+            ratio[held] = densities / densities.mean()  # a density ratio averages to 1 over the source
+            mass += float(densities.sum()) / n
         if rewards:
             model = _fit_model(reward_model, features[fit], rounds.arms[fit], rounds.rewards[fit], n_arms, bounds)
             predicted[held] = model.predict(features[held])[np.arange(len(held)), rounds.arms[held]]
             direct[places] = (at * model.predict(valued)).sum(axis=1)
             if isinstance(model, RewardModel):
                 influence[fit] += model.influence(valued, at)
-    return CrossFitted(predicted, direct, ratio, mass, float(np.linalg.norm(influence)) / len(direct))
+    error = float(np.linalg.norm(influence)) / len(direct)
+    return CrossFitted(predicted, direct, None if other is None else ratio, mass, error)
 
 
 def check_rows(n: int) -> None:
@@ -116,16 +131,16 @@ class _PerArm:
         self._shared = features.ndim == 3
         self._models: list[Regressor | None] = []
         if self._shared:
-            own = copy.deepcopy(regressor)
-            own.fit(features[np.arange(len(arms)), arms], rewards)
-            self._models = [own] * n_arms
+            model = copy.deepcopy(regressor)
+            model.fit(features[np.arange(len(arms)), arms], rewards)
+            self._models = [model] * n_arms
             return
         for arm in range(n_arms):
             rows = arms == arm
-            own_or_none = copy.deepcopy(regressor) if rows.any() else None
-            if own_or_none is not None:
-                own_or_none.fit(features[rows], rewards[rows])
-            self._models.append(own_or_none)
+            model_of_arm = copy.deepcopy(regressor) if rows.any() else None
+            if model_of_arm is not None:
+                model_of_arm.fit(features[rows], rewards[rows])
+            self._models.append(model_of_arm)
 
     def predict(self, features: FloatArray) -> FloatArray:
         columns = []
@@ -169,6 +184,8 @@ class DensityRatio:
     """
 
     def __init__(self, source: FloatArray, target: FloatArray, *, ridge: float = 1.0) -> None:
+        from sklearn.linear_model import LogisticRegression  # takes a second to import
+
         both = np.concatenate([source, target])
         self._centre = both.mean(axis=0)
         deviation = both.std(axis=0)
@@ -179,7 +196,9 @@ class DensityRatio:
         self._products = 1 + dim + dim * (dim + 1) // 2 <= most
         self._offset = math.log(len(source) / len(target))
         is_target = np.concatenate([np.zeros(len(source)), np.ones(len(target))])
-        self.coefficients = _fit_logistic(self._design(both), is_target, ridge)
+        model = LogisticRegression(C=1.0 / ridge, solver="newton-cholesky", tol=1e-8, max_iter=_STEPS)
+        model.fit(self._design(both)[:, 1:], is_target)
+        self.coefficients = np.concatenate([model.intercept_, model.coef_[0]])
         """(1 + d,); (1 + 2 d,) with squares; (1 + d + d (d + 1) / 2,) with products as well."""
 
     def __call__(self, features: FloatArray) -> FloatArray:
@@ -197,32 +216,3 @@ class DensityRatio:
         elif self._squares:
             columns.append(standard**2)
         return np.concatenate(columns, axis=1)
-
-
-def _fit_logistic(design: FloatArray, labels: FloatArray, ridge: float) -> FloatArray:
-    """Newton's method with halved steps; the penalty leaves out the first coefficient, the intercept."""
-    penalty = np.full(design.shape[1], ridge)
-    penalty[0] = 1e-9  # where every column is constant, there is still one solution
-    coefficients = np.zeros(design.shape[1])
-
-    def loss(at: FloatArray) -> float:
-        logits = design @ at
-        return float((np.logaddexp(0.0, logits) - labels * logits).sum() + 0.5 * penalty @ at**2)
-
-    now = loss(coefficients)
-    for _ in range(_STEPS):
-        logits = np.clip(design @ coefficients, -_LARGEST_LOGIT, _LARGEST_LOGIT)
-        share = 1.0 / (1.0 + np.exp(-logits))
-        gradient = design.T @ (share - labels) + penalty * coefficients
-        curvature = (design.T * (share * (1.0 - share))) @ design + np.diag(penalty)
-        step = np.linalg.solve(curvature, gradient)
-        size = 1.0
-        while size > 1e-6 and not loss(coefficients - size * step) <= now:
-            size *= 0.5
-        if size <= 1e-6:
-            break
-        coefficients = coefficients - size * step
-        before, now = now, loss(coefficients)
-        if before - now <= 1e-10 * (1.0 + abs(now)):
-            break
-    return coefficients

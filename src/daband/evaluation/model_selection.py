@@ -97,7 +97,7 @@ def criteria(
             f"criteria take target contexts without rewards, e.g. pair.target, got {type(target).__name__}"
         )
     unlabelled = target.batch(0, min(contexts, len(target)), seed=history.seed)
-    probability = _softmax(_SCALE * _predicted(policy, unlabelled))
+    probability = _softmax(_SCALE * _predict(policy, unlabelled))
     values: dict[str, float | None] = {
         "entropy": prediction_entropy(probability),
         "mutual-information": mutual_information(probability),
@@ -200,7 +200,7 @@ def _held_out(
     return (contexts, *pay(_in_batches(lambda part: policy.decide(part, "source", rule="greedy").arm, contexts)))
 
 
-def _predicted(policy: Policy, contexts: AnyArray) -> FloatArray:
+def _predict(policy: Policy, contexts: AnyArray) -> FloatArray:
     """Predicted rewards in the target, (N, K), scaled to [0, 1]."""
     low, high = policy.reward_range
     mean = _in_batches(lambda part: policy.decide(part, "target", rule="greedy").mean, contexts)

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from daband.arguments import finite, whole
-from daband.arrays import ArrayLike, FloatArray, IntArray, one_blas_thread
-from daband.domains import Columns, Contexts, ParquetLog, TableTransform, opened_log
+from daband.arrays import ArrayLike, FloatArray, one_blas_thread
+from daband.domains import Columns, Contexts, ParquetLog, TableTransform, open_log
 from daband.errors import InvalidInput
-from daband.evaluation.cross_fitting import CrossFitted, Regressor, cross_fit
+from daband.evaluation.cross_fitting import CrossFitted, Regressor, WeightedRounds, cross_fit
 from daband.evaluation.intervals import (
     MeanEstimate,
-    WeightSums,
     effective_sample_size,
     mean_estimate,
     normal_interval,
@@ -32,7 +31,7 @@ from daband.evaluation.off_policy_estimators import (
     switch_doubly_robust,
 )
 from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilities, read_log, read_target
-from daband.evaluation.streamed_log import LogStream, sum_log
+from daband.evaluation.streamed_log import LogStream, weigh_log
 from daband.policies import Policy, check_arms
 
 __all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
@@ -47,16 +46,6 @@ _NEGLIGIBLE = 1e-3
 _DEVIATIONS = 4.0
 _LEAST_MASS = 0.5
 _ROUNDING = 1e-12
-
-
-@dataclass(frozen=True)
-class LogFiles:
-    """How the Parquet files of a log are read."""
-
-    columns: Columns | None = None
-    table: TableTransform | None = None
-    on_damaged: str = "refuse"
-    progress: Callable[[dict[str, float]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -174,12 +163,14 @@ def compare_estimators(
     whole("seed", seed, least=0)
     if not (isinstance(policy, Policy) or callable(policy)):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")
-    files = LogFiles(columns, table, on_damaged, progress)
     where = "target" if target is not None else policy.domain if isinstance(policy, Policy) else "source"
     if _is_files(log):
-        opened = _opened(policy, log, files)
+        opened = _open_files(policy, log, columns, table, on_damaged)
         if target is None and reward_model is None:
-            return _streamed(policy, opened, estimators, where, confidence, rule, seed, files)
+            stream = LogStream(opened, skip_damaged=on_damaged == "skip", progress=progress)
+            with one_blas_thread():
+                weighted = weigh_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
+            return _estimate_each(weighted, estimators, where, confidence, tuple(stream.left_out))
         _check_fits(opened, "target" if target is not None else "reward_model")
         log = opened
     elif (columns, table) != (None, None):
@@ -205,28 +196,14 @@ def compare_estimators(
         seed=seed,
         shared_arms=isinstance(policy, Policy) and policy.arms == "shared",
     )
-    even = np.ones(len(rounds.arms))
-    weights = even
+    weights = None
     if rounds.propensities is not None:
-        weights = importance_weights(shares, rounds.arms, rounds.propensities) * fitted.ratio
-    facts = _Facts(
-        domain=where,
-        confidence=confidence,
-        rounds=len(rounds.arms),
-        bounds=(float(rounds.rewards.min()), float(rounds.rewards.max())),
-        shares=(shares if other_shares is None else other_shares).mean(axis=0),
-        plays=np.bincount(rounds.arms, minlength=shares.shape[1]),
-        ratio=None if other is None else fitted.ratio,
-        mass=fitted.mass,
-    )
-    estimates = {}
-    for name in estimators:
-        used = even if name == "dm" else weights
-        estimate, kept = _estimate(name, rounds.rewards, used, fitted, paired=other is None)
-        estimates[name] = facts.describe(
-            name, estimate, weights=WeightSums.of(used), kept=WeightSums.of(kept), average=mean_estimate(used)
-        )
-    return estimates
+        weights = importance_weights(shares, rounds.arms, rounds.propensities)
+        weights = weights if fitted.ratio is None else weights * fitted.ratio
+    valued = (shares if other_shares is None else other_shares).mean(axis=0)
+    plays = np.bincount(rounds.arms, minlength=shares.shape[1])
+    weighted = WeightedRounds(rounds.rewards, weights, fitted, valued, plays)
+    return _estimate_each(weighted, estimators, where, confidence)
 
 
 def _is_files(log: Any) -> bool:
@@ -235,24 +212,17 @@ def _is_files(log: Any) -> bool:
     return isinstance(log, str | Path | ParquetLog)
 
 
-def _opened(policy: Probabilities, log: Any, files: LogFiles) -> ParquetLog:
+def _open_files(
+    policy: Probabilities, log: Any, columns: Columns | None, table: TableTransform | None, on_damaged: str
+) -> ParquetLog:
     if not isinstance(policy, Policy):
-        if isinstance(log, ParquetLog) and files.columns is None and files.table is None:
+        if isinstance(log, ParquetLog) and columns is None and table is None:
             return log
         raise InvalidInput(
             "policy is a function, which does not tell the number of arms; give the log as "
             "daband.domains.ParquetLog(files, n_arms=...)"
         )
-    return opened_log(
-        log,
-        n_arms=policy.n_arms,
-        context_shape=policy.context_shape,
-        shared=policy.arms == "shared",
-        columns=files.columns,
-        table=files.table,
-        own_table=policy.table,
-        on_damaged=files.on_damaged,
-    )
+    return open_log(log, policy, columns=columns, table=table, on_damaged=on_damaged)
 
 
 def _check_fits(log: ParquetLog, argument: str) -> None:
@@ -264,91 +234,61 @@ def _check_fits(log: ParquetLog, argument: str) -> None:
         )
 
 
-def _streamed(
-    policy: Probabilities,
-    log: ParquetLog,
-    estimators: Sequence[str],
-    where: str,
-    confidence: float,
-    rule: str | None,
-    seed: int,
-    files: LogFiles,
+def _estimate_each(
+    log: WeightedRounds, estimators: Sequence[str], domain: str, confidence: float, left_out: tuple[str, ...] = ()
 ) -> dict[str, LogEstimate]:
-    stream = LogStream(log, skip_damaged=files.on_damaged == "skip", progress=files.progress)
-    with one_blas_thread():
-        sums = sum_log(policy, stream, estimators, domain=where, rule=rule, seed=seed)
-    facts = _Facts(
-        domain=where,
-        confidence=confidence,
-        rounds=sums.n,
-        bounds=(sums.lowest, sums.highest),
-        shares=sums.shares / sums.n,
-        plays=sums.plays,
-        left_out=tuple(stream.left_out),
-    )
+    facts = _Facts(domain, confidence, log, left_out)
     estimates = {}
     for name in estimators:
-        estimate, kept = sums.estimate(name)
-        weights = kept if name == "dm" else sums.kept()
-        estimates[name] = facts.describe(name, estimate, weights=weights, kept=kept, average=sums.weight.estimate)
+        weights = np.ones(len(log.rewards)) if name == "dm" or log.weights is None else log.weights
+        estimate, kept = _estimate(name, log.rewards, weights, log.fitted)
+        estimates[name] = facts.describe(name, estimate, weights, kept)
     return estimates
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Facts:
     """What is to be known of a log and of the policy on it, whichever estimator is asked."""
 
     domain: str
     confidence: float
-    rounds: int
-    bounds: tuple[float, float]
-    """The smallest and the largest reward."""
-    shares: FloatArray
-    """The policy's probability of every arm, averaged over contexts, (K,)."""
-    plays: IntArray
-    """How often the log has each arm, (K,)."""
-    ratio: FloatArray | None = None
-    """Target density over source density of the log's contexts, (n,); None without a target."""
-    mass: float = 1.0
-    """The mean of that ratio before it was scaled to 1."""
-    left_out: tuple[str, ...] = ()
+    log: WeightedRounds
+    left_out: tuple[str, ...]
     """Parts of the log that could not be read."""
 
-    def describe(
-        self, name: str, estimate: MeanEstimate, *, weights: WeightSums, kept: WeightSums, average: MeanEstimate
-    ) -> LogEstimate:
+    def describe(self, name: str, estimate: MeanEstimate, weights: FloatArray, kept: FloatArray) -> LogEstimate:
         """The estimate with its interval and warnings; ``kept`` are the weights with those left out at 0."""
         low, high = normal_interval(estimate, self.confidence)
         if math.isfinite(estimate.value):  # no mean lies beyond the rewards; an unbiased estimate of it may
-            low = max(low, min(self.bounds[0], estimate.value))
-            high = min(high, max(self.bounds[1], estimate.value))
+            low = max(low, min(float(self.log.rewards.min()), estimate.value))
+            high = min(high, max(float(self.log.rewards.max()), estimate.value))
         return LogEstimate(
             value=estimate.value,
             low=low,
             high=high,
             error=estimate.error,
-            effective_sample_size=kept.effective_sample_size,
-            warnings=(*self.left_out, *self._warnings(name, weights, kept, average)),
+            effective_sample_size=effective_sample_size(kept),
+            warnings=(*self.left_out, *self._warnings(name, weights, kept)),
             estimator=name,
             confidence=float(self.confidence),
-            rounds=self.rounds,
+            rounds=len(self.log.rewards),
             domain=self.domain,
         )
 
-    def _warnings(
-        self, estimator: str, weights: WeightSums, kept: WeightSums, average: MeanEstimate
-    ) -> tuple[str, ...]:
+    def _warnings(self, estimator: str, weights: FloatArray, kept: FloatArray) -> tuple[str, ...]:
         """Reasons to doubt the estimate: few rounds that count, arms or contexts that the log does not have."""
+        shares, plays, rounds = self.log.shares, self.log.plays, len(self.log.rewards)
         reasons = []
-        unseen = np.flatnonzero((self.plays == 0) & (self.shares > _NEGLIGIBLE))
-        share = float(self.shares[self.plays == 0].sum())
+        unseen = np.flatnonzero((plays == 0) & (shares > _NEGLIGIBLE))
+        share = float(shares[plays == 0].sum())
         if len(unseen):
             names = ", ".join(map(str, unseen[:5])) + (", ..." if len(unseen) > 5 else "")
             reasons.append(
                 f"support is missing: the log never pulled arm {names}, which the policy takes in {share:.1%} of "
                 "rounds; nothing is known of what that pays"
             )
-        unlike = "" if self.ratio is None else _unlike_target(self.ratio, self.mass)
+        ratio = self.log.fitted.ratio
+        unlike = "" if ratio is None else _unlike_target(ratio, self.log.fitted.mass)
         if unlike:
             reasons.append(unlike)
         if estimator == "dm":
@@ -356,25 +296,27 @@ class _Facts:
                 "'dm' trusts its reward model, and its interval leaves out the model's bias; 'dr' corrects for it"
             )
             return tuple(reasons)
-        size = kept.effective_sample_size
+        size, total, largest = effective_sample_size(kept), float(kept.sum()), int(kept.argmax())
         if size < _FEWEST:
             reasons.append(
-                f"the effective sample is small: {size:.0f} of {self.rounds} rounds; the interval may be too short, "
+                f"the effective sample is small: {size:.0f} of {rounds} rounds; the interval may be too short, "
                 "and a policy closer to the log's would be estimated better"
             )
-        if self.rounds > 1 and kept.total > 0 and kept.largest > _LARGEST_SHARE * kept.total:
-            reasons.append(f"one round (row {kept.row}) carries {kept.largest / kept.total:.0%} of all weight")
+        if rounds > 1 and total > 0 and kept[largest] > _LARGEST_SHARE * total:
+            reasons.append(f"one round (row {largest}) carries {kept[largest] / total:.0%} of all weight")
         # Arms that the log never has take their share of the weight away; what is missing beyond that is no less lost.
+        average = mean_estimate(weights)
         if abs(average.value - (1.0 - share)) > _DEVIATIONS * average.error:
             reasons.append(
                 f"weights average {average.value:.3g} instead of {1.0 - share:.3g}: propensities are not those of the "
                 "log, or the policy takes arms in contexts where the log never does; of those nothing is known, and "
                 "the estimate leaves them out"
             )
-        dropped = weights.total - kept.total
-        if estimator == "switch-dr" and dropped > _ROUNDING * weights.total:
+        every = float(weights.sum())
+        dropped = every - total
+        if estimator == "switch-dr" and dropped > _ROUNDING * every:
             reasons.append(
-                f"'switch-dr' leaves {dropped / weights.total:.1%} of the weight to its reward model, whose error the "
+                f"'switch-dr' leaves {dropped / every:.1%} of the weight to its reward model, whose error the "
                 "interval does not include"
             )
         return tuple(reasons)
@@ -395,10 +337,10 @@ def _unlike_target(ratio: FloatArray, mass: float) -> str:
 
 
 def _estimate(
-    estimator: str, rewards: FloatArray, weights: FloatArray, fitted: CrossFitted, *, paired: bool
+    estimator: str, rewards: FloatArray, weights: FloatArray, fitted: CrossFitted
 ) -> tuple[MeanEstimate, FloatArray]:
     """The estimate, and the weights (n,) that it uses."""
-    predicted, direct = fitted.predicted, fitted.direct
+    predicted, direct, paired = fitted.predicted, fitted.direct, fitted.ratio is None
     if estimator == "dm":
         return direct_method(direct, fitted.model_error), weights
     if estimator == "ips":

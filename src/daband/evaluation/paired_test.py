@@ -21,7 +21,7 @@ __all__ = ["Paired", "compare_paired", "holm"]
 class Paired:
     """How much ``first`` is above ``second``, over pairs of results with the same seed.
 
-    With a single pair the spread is unknown: ``low``, ``high`` and ``p_value`` are then NaN.
+    With a single pair the deviation is unknown: ``low``, ``high`` and ``p_value`` are then NaN.
     """
 
     n: int
@@ -43,7 +43,7 @@ class Paired:
 def compare_paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     """Compare two lists of results, (n,) each, whose i-th entries have the same seed.
 
-    Differences that are all the same have no spread: the interval is that one number, and the p-value is 0 for a
+    Differences that are all the same have no deviation: the interval is that one number, and the p-value is 0 for a
     number other than 0 and 1 for 0.
     """
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
@@ -72,12 +72,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     NaN (nothing could be tested) stays NaN and does not count as a test.
     """
     values = np.asarray(p_values, np.float64)
-    known = np.flatnonzero(~np.isnan(values))
-    if ((values[known] < 0) | (values[known] > 1)).any():
+    tested = np.flatnonzero(~np.isnan(values))
+    if ((values[tested] < 0) | (values[tested] > 1)).any():
         raise InvalidInput(f"p-values must lie in [0, 1], got {list(p_values)}")
     adjusted = values.copy()
     largest = 0.0
-    for rank, index in enumerate(known[np.argsort(values[known], kind="stable")]):
-        largest = max(largest, min(1.0, (len(known) - rank) * float(values[index])))
+    for rank, index in enumerate(tested[np.argsort(values[tested], kind="stable")]):
+        largest = max(largest, min(1.0, (len(tested) - rank) * float(values[index])))
         adjusted[index] = largest
     return [float(value) for value in adjusted]

@@ -16,7 +16,7 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain, origins
 from daband.policies import Policy
 
-__all__ = ["Pay", "Scores", "in_domains", "rewarded_rounds", "scores_of", "spread_rows"]
+__all__ = ["Pay", "Scores", "in_domains", "rewarded_rounds", "sample_evenly", "scores_of"]
 
 _BATCH = 1024
 _BLOCK = 50
@@ -82,14 +82,14 @@ class Scores:
 
     def rows(self, *, source: IntArray | None = None, target: IntArray | None = None) -> Scores:
         """The same for some of the contexts."""
-        found = self
+        chosen = self
         if source is not None:
             names = ("source_mean", "source_arm", "reward", "weight")
             origin = None if self.origin is None else self.origin[source]
-            found = replace(found, **{name: getattr(self, name)[:, source] for name in names}, origin=origin)
+            chosen = replace(chosen, **{name: getattr(self, name)[:, source] for name in names}, origin=origin)
         if target is not None:
-            found = replace(found, target_mean=self.target_mean[:, target], target_arm=self.target_arm[:, target])
-        return found
+            chosen = replace(chosen, target_mean=self.target_mean[:, target], target_arm=self.target_arm[:, target])
+        return chosen
 
 
 def scores_of(
@@ -111,13 +111,13 @@ def scores_of(
     span = high - low if high > low else 1.0
     columns: dict[str, list[AnyArray]] = {name: [] for name in _PER_POLICY}
     for policy in policies:
-        mean, arm = in_domains(lambda some, name, own=policy: _decided(own, some, name, rule), rows, origin)  # type: ignore[misc]
+        mean, arm = in_domains(lambda some, name, one=policy: _decide(one, some, name, rule), rows, origin)  # type: ignore[misc]
         reward, weight = pay(arm)
         columns["source_mean"].append((mean - low) / span)
         columns["source_arm"].append(arm)
         columns["reward"].append((reward - low) / span)
         columns["weight"].append(weight)
-        mean, arm = _decided(policy, unlabelled, "target", rule)
+        mean, arm = _decide(policy, unlabelled, "target", rule)
         columns["target_mean"].append((mean - low) / span)
         columns["target_arm"].append(arm)
     scored = {name: np.stack(parts) for name, parts in columns.items()}
@@ -171,13 +171,13 @@ def rewarded_rounds(
     if isinstance(domain, RewardDomain):
         rounds = domain.rounds(start, stop, seed=seed)
         return rounds.contexts, lambda arms: (rounds.pay(arms), np.ones(stop - start))
-    contexts, table = spread_rows(domain, stop - start)
+    contexts, table = sample_evenly(domain, stop - start)
     order = np.random.default_rng(seed).permutation(len(contexts))  # what looks at the first rows must see all classes
     contexts, table = contexts[order], table[order]
     return contexts, lambda arms: (table[np.arange(len(table)), arms], np.ones(len(table)))
 
 
-def spread_rows(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:
+def sample_evenly(domain: EvaluationDomain, n: int) -> tuple[AnyArray, FloatArray]:
     """About ``n`` contexts of a domain, spread over all of it, and their expected rewards (n, K).
 
     A domain may list class after class, so that its first contexts are of a few classes alone.
@@ -197,7 +197,7 @@ def _blocks(total: int, n: int) -> list[tuple[int, int]]:
     return [(int(start), int(stop)) for start, stop in zip(starts, ends, strict=True) if stop > start]
 
 
-def _decided(policy: Policy, contexts: AnyArray, domain: str, rule: str) -> tuple[FloatArray, IntArray]:
+def _decide(policy: Policy, contexts: AnyArray, domain: str, rule: str) -> tuple[FloatArray, IntArray]:
     parts = [
         policy.decide(contexts[start : start + _BATCH], domain, rule=rule, round_offset=start)
         for start in range(0, len(contexts), _BATCH)

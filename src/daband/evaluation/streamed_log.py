@@ -1,28 +1,26 @@
-"""Estimates from a log that is read in batches and never as a whole: everything needed of it is sums over its rounds.
+"""A log that is read in batches: of every round four numbers are kept, and no context.
 
-The first pass sums what the reward models of all folds are fitted to, the second one what estimators need. The direct
-method takes a third for its error. Estimators that take no reward model need one pass alone. The numbers are those that
-the same rounds give in memory, up to rounding.
+The first pass sums what the reward models of all folds are fitted to, the second one keeps what estimators need: the
+reward, the weight, and what the models expect. The direct method takes a third pass for its error. Estimators that take
+no reward model need one pass alone. Above a gigabyte the numbers are in a mapped file.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, check_memory
-from daband.domains import LoggedRounds, LogPart, ParquetLog
+from daband.domains import LoggedRounds, LogPart, ParquetLog, allocate
 from daband.errors import DataError
-from daband.evaluation.cross_fitting import FOLDS, check_rows
-from daband.evaluation.intervals import MeanEstimate, RunningMean, WeightSums
-from daband.evaluation.off_policy_estimators import THRESHOLDS, importance_weights
+from daband.evaluation.cross_fitting import FOLDS, CrossFitted, WeightedRounds, check_rows
+from daband.evaluation.off_policy_estimators import importance_weights
 from daband.evaluation.off_policy_inputs import Probabilities, probabilities
 from daband.linear import RewardModel, RidgeSums, feature_map, fold_numbers, needs_components, sampled_places
 
-__all__ = ["LogStream", "LogSums", "sum_log"]
+__all__ = ["LogStream", "weigh_log"]
 
 Progress = Callable[[dict[str, float]], None]
 
@@ -67,11 +65,11 @@ class LogStream:
 
     def sample(self, places: IntArray) -> AnyArray:
         """The contexts of the rows at these places, in order."""
-        found = []
+        rows = []
         for first, batch in self.batches():
-            own = places[(places >= first) & (places < first + len(batch.arms))] - first
-            found.append(batch.contexts[own])
-        return np.concatenate(found)
+            inside = places[(places >= first) & (places < first + len(batch.arms))] - first
+            rows.append(batch.contexts[inside])
+        return np.concatenate(rows)
 
     def _can_be_read(self, part: LogPart) -> bool:
         try:
@@ -88,128 +86,7 @@ class LogStream:
             self._progress({"pass": self._pass, "rows": self._rows, "rows_total": len(self.log)})
 
 
-@dataclass
-class LogSums:
-    """What estimators need of a log. Rewards are counted from ``origin``, which keeps sums of squares small."""
-
-    n_arms: int
-    origin: float = 0.0
-    n: int = 0
-    weight: RunningMean = field(default_factory=RunningMean)
-    weighted: RunningMean = field(default_factory=RunningMean)
-    """Of weight times reward."""
-    direct: RunningMean = field(default_factory=RunningMean)
-    robust: RunningMean = field(default_factory=RunningMean)
-    """Of the terms of the doubly robust estimate."""
-    model_error: float = 0.0
-    largest_residual: float = 0.0
-    lowest: float = math.inf
-    """The smallest reward."""
-    highest: float = -math.inf
-
-    def __post_init__(self) -> None:
-        bins = len(THRESHOLDS) + 1
-        self.shares, self.plays = np.zeros(self.n_arms), np.zeros(self.n_arms, np.int64)
-        self.reward_sums = np.zeros(3)
-        """Of squared weights times 1, the reward and its square."""
-        self.bins = {name: np.zeros(bins) for name in ("n", "w", "ww", "c", "cc", "dc", "size")}
-        """By size of weights w: sums over rounds; c is the correction of the direct method's d."""
-        self.largest, self.largest_row = np.full(bins, -np.inf), np.zeros(bins, np.int64)
-
-    def add(
-        self, first: int, batch: LoggedRounds, shares: FloatArray, predicted: FloatArray, direct: FloatArray
-    ) -> None:
-        """Add rounds: the policy's probabilities (n, K), and what the models expect, all zeros without a model."""
-        arms, rewards = batch.arms, batch.rewards
-        weights = importance_weights(shares, arms, batch.propensities)
-        self.n += len(arms)
-        self.lowest, self.highest = min(self.lowest, float(rewards.min())), max(self.highest, float(rewards.max()))
-        self.shares += shares.sum(axis=0)
-        self.plays += np.bincount(arms, minlength=self.n_arms)
-        self.weight.add(weights)
-        self.weighted.add(weights * rewards)
-        from_origin = rewards - self.origin
-        self.reward_sums += [float(weights**2 @ power) for power in (np.ones(len(arms)), from_origin, from_origin**2)]
-        residuals = rewards - predicted
-        corrections = weights * residuals
-        self.direct.add(direct)
-        self.robust.add(direct + corrections)
-        self.largest_residual = max(self.largest_residual, float(np.abs(residuals).max()))
-        places = np.searchsorted(THRESHOLDS, weights)
-        sizes = np.abs(corrections)
-        for name, values in (
-            ("n", None),
-            ("w", weights),
-            ("ww", weights**2),
-            ("c", corrections),
-            ("cc", corrections**2),
-            ("dc", (direct - self.origin) * corrections),
-            ("size", sizes),
-        ):
-            self.bins[name] += np.bincount(places, values, len(THRESHOLDS) + 1)
-        for place in np.unique(places):
-            own = np.flatnonzero(places == place)
-            row = own[weights[own].argmax()]
-            if weights[row] > self.largest[place]:
-                self.largest[place], self.largest_row[place] = weights[row], first + row
-
-    def estimate(self, estimator: str) -> tuple[MeanEstimate, WeightSums]:
-        """The estimate, and the weights that it uses."""
-        if estimator == "dm":
-            found = self.direct.estimate
-            return MeanEstimate(found.value, math.hypot(found.error, self.model_error)), self._even()
-        if estimator == "ips":
-            return self.weighted.estimate, self.kept()
-        if estimator == "snips":
-            return self._self_normalised(), self.kept()
-        if estimator == "dr":
-            return self.robust.estimate, self.kept()
-        return self._switch()
-
-    def kept(self, bins: int = len(THRESHOLDS) + 1) -> WeightSums:
-        """Of the weights in the first so many bins."""
-        place = int(self.largest[:bins].argmax())
-        largest = float(self.largest[place])
-        if largest <= 0.0:  # none is kept
-            return WeightSums(0.0, 0.0, 0.0, 0)
-        total, squares = (float(self.bins[name][:bins].sum()) for name in ("w", "ww"))
-        return WeightSums(total, squares, largest, int(self.largest_row[place]))
-
-    def _even(self) -> WeightSums:
-        return WeightSums(float(self.n), float(self.n), 1.0, 0)
-
-    def _self_normalised(self) -> MeanEstimate:
-        if self.weight.mean == 0.0:
-            return MeanEstimate(math.nan, math.inf)
-        value = self.weighted.mean / self.weight.mean
-        apart = value - self.origin
-        squares, first, second = self.reward_sums
-        spread = max(0.0, float(second - 2.0 * apart * first + apart**2 * squares))
-        error = math.sqrt(spread / (self.n - 1) / self.n) / self.weight.mean if self.n > 1 else math.inf
-        return MeanEstimate(value, error)
-
-    def _switch(self) -> tuple[MeanEstimate, WeightSums]:
-        """``switch_doubly_robust`` with the threshold of ``choose_threshold``."""
-        below = {name: np.cumsum(values) for name, values in self.bins.items()}
-        n = self.n
-        of_direct = self.direct.squares + n * (self.direct.mean - self.origin) ** 2
-        best, lowest = None, math.inf
-        for place in range(len(THRESHOLDS), -1, -1):  # the last is infinity
-            if place < len(THRESHOLDS) and 2 * below["n"][place] < n:
-                continue
-            mean = self.direct.mean + float(below["c"][place]) / n
-            squares = of_direct + float(2.0 * below["dc"][place] + below["cc"][place]) - n * (mean - self.origin) ** 2
-            error = math.sqrt(max(0.0, squares) / (n - 1) / n) if n > 1 else math.inf
-            left = float(self.bins["size"][place + 1 :].sum())
-            bound = error**2 + min(left / n, self.largest_residual) ** 2
-            if bound < lowest:
-                best, lowest = (MeanEstimate(mean, error), self.kept(place + 1)), bound
-        if best is None:  # a single round, whose error is infinite
-            return self.robust.estimate, self.kept()
-        return best
-
-
-def sum_log(
+def weigh_log(
     policy: Probabilities,
     stream: LogStream,
     estimators: Sequence[str],
@@ -217,23 +94,25 @@ def sum_log(
     domain: str,
     rule: str | None,
     seed: int,
-) -> LogSums:
-    """Pass over a log as often as these estimators need it."""
-    log = stream.log
-    models = _fitted(stream, seed) if any(name in ("dm", "dr", "switch-dr") for name in estimators) else None
-    sums = LogSums(log.n_arms)
+) -> WeightedRounds:
+    """What estimators need of every round, from as many passes over the log as these estimators take."""
+    n, n_arms = stream.n, stream.log.n_arms
+    models = _fit_models(stream, seed) if any(name in ("dm", "dr", "switch-dr") for name in estimators) else None
+    rewards, weights, predicted, direct = allocate((4, n), np.float64)
+    shares, plays, model_error = np.zeros(n_arms), np.zeros(n_arms, np.int64), 0.0
     for first, batch in stream.batches():
-        if not sums.n:
-            sums.origin = float(batch.rewards.mean())
-        shares = probabilities(policy, batch.contexts, domain, rule, "log", first=first)
-        predicted, direct = np.zeros(len(batch.arms)), np.zeros(len(batch.arms))
-        if models is not None:
-            predicted, direct = models.predict(first, batch, shares)
-        sums.add(first, batch, shares, predicted, direct)
+        rows = slice(first, first + len(batch))
+        of_batch = probabilities(policy, batch.contexts, domain, rule, "log", first=first)
+        rewards[rows] = batch.rewards
+        weights[rows] = importance_weights(of_batch, batch.arms, batch.propensities)
+        predicted[rows], direct[rows] = (0.0, 0.0) if models is None else models.predict(first, batch, of_batch)
+        shares += of_batch.sum(axis=0)
+        plays += np.bincount(batch.arms, minlength=n_arms)
     if models is not None and "dm" in estimators:
         square = sum(models.squared_influence(first, batch) for first, batch in stream.batches())
-        sums.model_error = math.sqrt(square) / sums.n
-    return sums
+        model_error = math.sqrt(square) / n
+    fitted = CrossFitted(predicted, direct, None, 1.0, model_error)
+    return WeightedRounds(rewards, weights, fitted, shares / n, plays)
 
 
 class _FoldModels:
@@ -260,16 +139,16 @@ class _FoldModels:
     def squared_influence(self, first: int, batch: LoggedRounds) -> float:
         """The sum of squared influences of rounds on the sum of ``direct``, once ``predict`` has seen the whole log."""
         features, folds = self._features(batch.contexts), fold_numbers(first, len(batch.arms), FOLDS, self._seed)
-        own = features[np.arange(len(folds)), batch.arms] if self._shared else features
+        played = features[np.arange(len(folds)), batch.arms] if self._shared else features
         heads = np.zeros(len(folds), np.int64) if self._shared else batch.arms
         influence = np.zeros(len(folds))
         for fold, (model, gradients) in enumerate(zip(self._models, self._gradients, strict=True)):
             fit = np.flatnonzero(folds != fold)
-            influence[fit] += model.influence_of(own[fit], heads[fit], batch.rewards[fit], gradients)
+            influence[fit] += model.influence_of(played[fit], heads[fit], batch.rewards[fit], gradients)
         return float(influence @ influence)
 
 
-def _fitted(stream: LogStream, seed: int) -> _FoldModels:
+def _fit_models(stream: LogStream, seed: int) -> _FoldModels:
     """The models, from one pass over the log; of long contexts, with another for their principal components."""
     log = stream.log
     check_rows(stream.n)
@@ -291,13 +170,13 @@ def _fitted(stream: LogStream, seed: int) -> _FoldModels:
     low, high = math.inf, -math.inf
     for first, batch in stream.batches():
         low, high = min(low, float(batch.rewards.min())), max(high, float(batch.rewards.max()))
-        own = features(batch.contexts)
+        played = features(batch.contexts)
         arms = batch.arms
         if log.shared:
-            own, arms = own[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
-        design = np.empty((len(own), wide), order="F")  # columns one after the other are summed fastest
+            played, arms = played[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)
+        design = np.empty((len(played), wide), order="F")  # columns one after the other are summed fastest
         design[:, 0] = 1.0
-        np.subtract(own, centre, out=design[:, 1:])
+        np.subtract(played, centre, out=design[:, 1:])
         design[:, 1:] /= scale
         sums.add(design, fold_numbers(first, len(arms), FOLDS, seed) * heads + arms, batch.rewards)
     models = []

@@ -142,8 +142,8 @@ def evaluate(
         if paced is None:
             decision = policy.decide(contexts, name or as_domain, rule=rule, round_offset=first)
         else:
-            own = costs[first : first + len(contexts)]
-            decision = paced.select(contexts, name or as_domain, cost=own, rule=rule)
+            cost_of_rows = costs[first : first + len(contexts)]
+            decision = paced.select(contexts, name or as_domain, cost=cost_of_rows, rule=rule)
         rows = np.arange(len(decision.arm))
         are_best = best_arms(expected)
         arms.append(decision.arm)

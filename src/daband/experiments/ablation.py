@@ -49,7 +49,7 @@ class AblationRow:
     """What ``score`` is: the target accuracy where exactly one arm pays 1, else the target value."""
     score: float | None
     """The mean over seeds; None where the target has no labels."""
-    score_spread: float
+    score_deviation: float
     """The sample standard deviation over seeds, 0 for a single one."""
     source_regret: float | None
     paired: Paired | None

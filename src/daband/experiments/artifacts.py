@@ -91,10 +91,12 @@ class ArtifactRecorder:
             right = np.where(wrong, expected.argmax(axis=1), decision.arm)  # of several best arms the chosen one
         if self.confusion is not None:
             np.add.at(self.confusion, (right, decision.arm), 1)
-        here = self._sampled[(self._sampled >= self._seen) & (self._sampled < self._seen + len(contexts))] - self._seen
-        if len(here):
-            self.contexts.append(contexts[here].copy())
-            self.best.append(right[here])
+        sampled = (
+            self._sampled[(self._sampled >= self._seen) & (self._sampled < self._seen + len(contexts))] - self._seen
+        )
+        if len(sampled):
+            self.contexts.append(contexts[sampled].copy())
+            self.best.append(right[sampled])
         for row in np.flatnonzero(wrong):
             if self._kept[right[row]] < self._per_class:
                 self._kept[right[row]] += 1

@@ -73,8 +73,8 @@ def assess_runs(folder: str | Path, *, required: float | None = None, methods: S
     alone = asked == [folder]
     if alone and (folder / CHOICE_FILE).is_file():
         return [_of_choice(folder, required)]
-    beside = _siblings(folder) if alone else asked
-    runs = [(path, read_spec(path)) for path in beside]
+    siblings = _siblings(folder) if alone else asked
+    runs = [(path, read_spec(path)) for path in siblings]
     runs = [(p, s) for p, s in runs if s.method not in _WITHOUT_CONTEXTS and (not methods or s.method in methods)]
     groups = group_by(runs, lambda run: _without_seed(run[1]))
     assessed: list[AssessedRun] = []

@@ -91,7 +91,7 @@ def continue_bench(
         places[specs[-1].folder_name] = str(path)
     alone = list(places.values()) == [str(folder)]
 
-    def known(spec: RunSpec) -> Record | None:
+    def read(spec: RunSpec) -> Record | None:
         return continued_record(Path(places[spec.folder_name]), rounds, prior_trust)
 
     def write(records: Mapping[str, Record]) -> None:
@@ -100,7 +100,7 @@ def continue_bench(
         with results_locked(folder):
             listed = []
             for spec in specs:  # also what another process has continued in the meantime
-                record = records.get(spec.folder_name) or known(spec)
+                record = records.get(spec.folder_name) or read(spec)
                 if record is not None:
                     name = Path(places[spec.folder_name]).name
                     listed.append({**record, "rounds_file": f"{name}/{CONTINUED_FOLDER}/rounds.npz"})
@@ -109,7 +109,7 @@ def continue_bench(
 
     work = partial(_continue_spec, places=places, rounds=rounds, prior_trust=prior_trust)
     executor = partial(in_turn, work=work) if jobs == 1 else in_processes(jobs, work=work)
-    records, failures = _run_all(specs, folder, known, executor, write, on_event)
+    records, failures = _run_all(specs, folder, read, executor, write, on_event)
     if failures:
         raise BenchError(
             f"{len(failures)} of {len(specs)} runs could not be continued; the others are. First: {failures[0]}",
@@ -133,7 +133,7 @@ def _continue_spec(
 def _run_all(
     specs: Sequence[RunSpec],
     out: Path,
-    known: Callable[[RunSpec], Record | None],
+    read: Callable[[RunSpec], Record | None],
     executor: Executor,
     write: Callable[[Mapping[str, Record]], None],
     on_event: Listener | None,
@@ -144,7 +144,7 @@ def _run_all(
     failures: list[str] = []
     todo = []
     for spec in specs:
-        record = known(spec)
+        record = read(spec)
         if record is None:
             todo.append(spec)
         else:

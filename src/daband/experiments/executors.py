@@ -227,7 +227,7 @@ class GroupWork:
 
 def _execute_group(group: Sequence[RunSpec], out: Path, progress: Progress | None) -> dict[str, Any]:
     """The records of a group by folder, and what ended those that have none."""
-    records = {spec.folder_name: known for spec in group if (known := finished_record(spec, out))}
+    records = {spec.folder_name: record for spec in group if (record := finished_record(spec, out))}
     errors: dict[str, str] = {}
     todo = [spec for spec in group if spec.folder_name not in records]
 
@@ -237,7 +237,7 @@ def _execute_group(group: Sequence[RunSpec], out: Path, progress: Progress | Non
         except Exception as error:
             errors[spec.folder_name] = str(error)
 
-    trained = _trained_stacked(todo, out, progress)
+    trained = _train_together(todo, out, progress)
     if trained is None:
         gc.collect()  # policies and their common steps hold one another, and memory of the device with them
     for spec in todo:
@@ -254,7 +254,7 @@ def _execute_group(group: Sequence[RunSpec], out: Path, progress: Progress | Non
     return {"records": records, "errors": errors}
 
 
-def _trained_stacked(
+def _train_together(
     specs: Sequence[RunSpec], out: Path, progress: Progress | None
 ) -> dict[str, tuple[Prepared, Run | Exception]] | None:
     """Runs trained with common steps, by folder; None where that cannot be, and each has to be executed by itself."""
@@ -275,7 +275,7 @@ def _trained_stacked(
             progress(record)
 
     try:
-        runs = train_stacked([prepared.training(tell) for prepared in todo])
+        runs = train_stacked([prepared.phase(tell) for prepared in todo])
     except DeviceOutOfMemory as error:
         # Their folders keep how far they came; one after the other they need less.
         warnings.warn(f"{len(todo)} runs could not be stacked and are trained one after another: {error}", stacklevel=2)

@@ -151,10 +151,10 @@ def _work(
 
     if sign.exists():
         return execute(spec, out, progress=tell), None
-    own = Path(tempfile.gettempdir()) / f"daband-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
-    own.mkdir(parents=True, exist_ok=True)
-    record = execute(spec, own, progress=tell)
-    folder = own / spec.folder_name
+    workplace = Path(tempfile.gettempdir()) / f"daband-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
+    workplace.mkdir(parents=True, exist_ok=True)
+    record = execute(spec, workplace, progress=tell)
+    folder = workplace / spec.folder_name
     files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
     shutil.rmtree(folder)
     return record, files

@@ -43,8 +43,8 @@ class Metric:
 
     def values(self, records: Sequence[Record]) -> FloatArray | None:
         """The metric of every record, (n,); None where the target of one of them has no labels."""
-        found = [record[self.field] for record in records]
-        return None if None in found else np.array(found, np.float64)
+        values = [record[self.field] for record in records]
+        return None if None in values else np.array(values, np.float64)
 
     def digits(self, *values: float | None, significant: int = 3) -> int:
         """Decimals to print ``values`` with: fixed for accuracies, by magnitude for values in the user's unit."""
@@ -62,7 +62,7 @@ def metric_of(records: Sequence[Record]) -> Metric:
 
 
 def seed_means(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
-    """The ``seeds`` of one method's records, and over them ``score``, ``score_spread`` and ``source_regret``.
+    """The ``seeds`` of one method's records, and over them ``score``, ``score_deviation`` and ``source_regret``.
 
     A mean is None where a record has no value; the sample standard deviation of a single seed is 0.
     """
@@ -71,7 +71,7 @@ def seed_means(records: Sequence[Record], metric: Metric) -> dict[str, Any]:
     return {
         "seeds": tuple(record["seed"] for record in records),
         "score": None if scores is None else float(scores.mean()),
-        "score_spread": 0.0 if scores is None or len(scores) < 2 else float(scores.std(ddof=1)),
+        "score_deviation": 0.0 if scores is None or len(scores) < 2 else float(scores.std(ddof=1)),
         "source_regret": None if None in regrets else float(np.mean(regrets)),
     }
 

@@ -21,7 +21,7 @@ from daband.experiments.records import Record, read_results
 from daband.experiments.settings import RunSpec
 from daband.files import finish_folder, locked, read_bytes, read_json, read_npz, write_bytes, write_text
 from daband.policies import Policy, load_policy, read_notes
-from daband.training import Profile, Run, Training, TrainSettings, as_json, continue_on_target, run_phase
+from daband.training import Phase, Profile, Run, TrainSettings, as_json, continue_on_target, run_phase, source_phase
 from daband.trust import Audit, Choice, audit, read_assessment
 
 __all__ = [
@@ -75,7 +75,7 @@ class Prepared:
     policy: Policy
     folder: Path
 
-    def training(self, progress: Progress | None = None, *, save_every: float = 30.0) -> Training:
+    def phase(self, progress: Progress | None = None, *, save_every: float = 30.0) -> Phase:
         """The work; ``progress`` is called after every episode with its record, in which ``of`` says how many."""
         spec, source = self.spec, self.pair.source
         whole = max(1, source.rounds_available // spec.episode_length)
@@ -89,11 +89,11 @@ class Prepared:
             config={"run": spec.model_dump(mode="json")},
             save_every=save_every,
         )
-        work = Training(self.policy, source, self.pair.target, settings)
+        phase = source_phase(self.policy, source, self.pair.target, settings)
         if progress is None:
-            return work
-        of = work.phase().episodes
-        return replace(work, settings=replace(settings, progress=lambda record: progress({**record, "of": of})))
+            return phase
+        told = replace(phase.settings, progress=lambda record: progress({**record, "of": phase.episodes}))
+        return replace(phase, settings=told)
 
 
 def prepare(spec: RunSpec, out: Path, *, pair: Pair | None = None) -> Prepared:
@@ -112,16 +112,15 @@ def execute(spec: RunSpec, out: Path, *, progress: Progress | None = None, save_
 
     def work() -> Record:
         prepared = prepare(spec, out)
-        training = prepared.training(progress, save_every=save_every)
-        return conclude(prepared, run_phase(training.policy, training.phase()))
+        return conclude(prepared, run_phase(prepared.phase(progress, save_every=save_every)))
 
     return _done_once(folder, lambda: finished_record(spec, out), work)
 
 
-def _done_once(folder: Path, known: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
+def _done_once(folder: Path, read: Callable[[], Record | None], work: Callable[[], Record]) -> Record:
     """The record of work in a folder: read where it is known, waited for where another process is at it, else done."""
     while True:
-        record = known()
+        record = read()
         if record is not None:
             return record
         try:
@@ -196,10 +195,9 @@ def profile_run(spec: RunSpec, out: Path) -> Profiled:
         )
     prepared = prepare(spec, out)
     profile = Profile(prepared.policy, prepared.folder / "trace.json")
-    training = prepared.training(lambda _: profile.episode_done())
-    phase = training.phase()
+    phase = prepared.phase(lambda _: profile.episode_done())
     with profile.running(phase.episodes):
-        run = run_phase(training.policy, phase)
+        run = run_phase(phase)
     conclude(prepared, run)
     return Profiled(profile.stopwatch.seconds, profile.path)
 
@@ -213,7 +211,7 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
     folder = out / spec.folder_name
     if folder.exists() or isinstance(spec.episodes, str):
         return None
-    found: list[tuple[int, Path]] = []
+    shorter_runs: list[tuple[int, Path]] = []
     for config in out.glob("*/config.json"):
         try:
             other, settings = read_spec(config.parent), read_json(config)
@@ -223,8 +221,10 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
             continue
         shorter = isinstance(other.episodes, int) and other.episodes < spec.episodes
         if shorter and other.model_copy(update={"episodes": spec.episodes}) == spec:
-            found.append((int(other.episodes), config.parent))
-    complete = [(episodes, path) for episodes, path in found if all((path / name).is_file() for name in _CONTINUABLE)]
+            shorter_runs.append((int(other.episodes), config.parent))
+    complete = [
+        (episodes, path) for episodes, path in shorter_runs if all((path / name).is_file() for name in _CONTINUABLE)
+    ]
     if not complete:
         return None
     _, source = max(complete)
@@ -246,15 +246,15 @@ def start_from_shorter(spec: RunSpec, out: Path) -> Path | None:
 
 def continued_record(folder: Path, rounds: int, prior_trust: float | str | None) -> Record | None:
     """The record of a run's sequel in the target, None for one that is not done; one of other settings is refused."""
-    here = folder / CONTINUED_FOLDER
-    if not (here / "done").exists():
+    place = folder / CONTINUED_FOLDER
+    if not (place / "done").exists():
         return None
-    known: Record = read_json(here / "result.json")
-    if known["rounds_asked"] != rounds:
-        raise DataError(f"{here} was continued for {known['rounds_asked']} rounds; remove it to ask for {rounds}")
-    if known.get("prior_trust", 1.0) != prior_trust:
-        raise DataError(f"{here} was continued with another prior_trust; remove it to ask for {prior_trust}")
-    return known
+    record: Record = read_json(place / "result.json")
+    if record["rounds_asked"] != rounds:
+        raise DataError(f"{place} was continued for {record['rounds_asked']} rounds; remove it to ask for {rounds}")
+    if record.get("prior_trust", 1.0) != prior_trust:
+        raise DataError(f"{place} was continued with another prior_trust; remove it to ask for {prior_trust}")
+    return record
 
 
 def continue_run(
@@ -272,7 +272,7 @@ def continue_run(
     unit. What needs labels is None where there are none.
     """
     folder = Path(folder)
-    here = folder / CONTINUED_FOLDER
+    place = folder / CONTINUED_FOLDER
 
     def work() -> Record:
         spec = read_spec(folder)
@@ -291,17 +291,17 @@ def continue_run(
             episode_length=length,
             prior_trust=prior_trust,
             seed=spec.seed,
-            directory=here,
+            directory=place,
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
         )
         return _conclude_continued(folder, spec, run, rounds, prior_trust)
 
-    return _done_once(here, lambda: continued_record(folder, rounds, prior_trust), work)
+    return _done_once(place, lambda: continued_record(folder, rounds, prior_trust), work)
 
 
 def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prior_trust: float | str | None) -> Record:
-    here = folder / CONTINUED_FOLDER
+    place = folder / CONTINUED_FOLDER
     before = read_json(folder / "result.json")
     zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
     record = {
@@ -323,8 +323,8 @@ def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prio
         "config_hash": spec.config_hash,
         "folder": folder.name,
     }
-    write_text(here / "result.json", json.dumps(record, indent=2) + "\n")
-    finish_folder(here, _FILES)
+    write_text(place / "result.json", json.dumps(record, indent=2) + "\n")
+    finish_folder(place, _FILES)
     return record
 
 
@@ -401,12 +401,12 @@ class PolicyFolder:
 
     def versions(self) -> dict[int, Path]:
         """The policies that learned logs of the target, by their numbers."""
-        found = {}
+        files = {}
         for path in (self.path / LEARNED_FOLDER).glob("policy-*.safetensors"):
             number = path.stem.removeprefix("policy-")
             if number.isdigit():
-                found[int(number)] = path
-        return found
+                files[int(number)] = path
+        return files
 
     def next_version(self) -> tuple[int, Path]:
         """The number and the file of the version that comes next; the trained policy is version 0."""
@@ -437,22 +437,22 @@ def policy_folder(folder: str | Path) -> PolicyFolder:
     """The one policy in a folder: of a finished run, of a folder that holds one such run, or of ``daband choose``."""
     folder = Path(folder)
     if (folder / CHOICE_FILE).is_file():
-        found = _of_choice(folder)
+        policy = _of_choice(folder)
     else:
         runs = [folder] if (folder / "policy.safetensors").is_file() else finished_runs(folder)
         if len(runs) > 1:
             raise InvalidInput(f"{folder} has {len(runs)} finished runs, e.g. {runs[0]}; name the folder of one")
         spec = read_spec(runs[0])
-        found = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
-    if not found.policy_file.is_file():
+        policy = PolicyFolder(runs[0], spec.pair, spec.pair_options, spec.rule)
+    if not policy.policy_file.is_file():
         raise InvalidInput(f"{folder} holds no policy.safetensors; give the folder of one run")
-    return found
+    return policy
 
 
 def _of_choice(folder: Path) -> PolicyFolder:
-    known = read_json(folder / CHOICE_FILE)
+    choice = read_json(folder / CHOICE_FILE)
     try:
-        return PolicyFolder(folder, str(known["pair"]), dict(known["pair_options"]), "ucb")
+        return PolicyFolder(folder, str(choice["pair"]), dict(choice["pair_options"]), "ucb")
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder / CHOICE_FILE} does not name its pair; run `daband choose` again") from None
 
@@ -464,17 +464,17 @@ def begin_audit(
 
     Where the policy was assessed, its ``assessment.json`` says what to predict.
     """
-    found = policy_folder(folder)
-    pair = found.load_pair()
+    of_policy = policy_folder(folder)
+    pair = of_policy.load_pair()
     return audit(
-        load_policy(found.policy_file),
+        load_policy(of_policy.policy_file),
         target=pair.target,
         budget=budget,
-        assessment=None if found.assessment_file is None else read_assessment(found.assessment_file),
-        directory=found.path / AUDIT_FOLDER,
+        assessment=None if of_policy.assessment_file is None else read_assessment(of_policy.assessment_file),
+        directory=of_policy.path / AUDIT_FOLDER,
         anytime=anytime,
         confidence=confidence,
-        rule=found.rule,
+        rule=of_policy.rule,
         seed=seed,
         arm_names=pair.class_names,
     )

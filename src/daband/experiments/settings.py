@@ -154,9 +154,9 @@ def load_experiment(name_or_file: str, overrides: Sequence[str] = ()) -> Experim
         path = checked_path(name_or_file, "the file of settings")
         if not path.is_file():
             raise InvalidInput(f"there is no file {path}")
-        settings = _parsed(_text(path), str(path))
+        settings = _parse(_text(path), str(path))
     elif name_or_file in files:
-        settings = _parsed(files[name_or_file], name_or_file)
+        settings = _parse(files[name_or_file], name_or_file)
     elif name_or_file in pairs:
         settings = {"pair": name_or_file}
     else:
@@ -223,7 +223,7 @@ def _text(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
+def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

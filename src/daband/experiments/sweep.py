@@ -26,14 +26,7 @@ from daband.files import read_json, read_npz, write_text
 from daband.policies import load_policy
 
 __all__ = [
-    "SELECTION_RULES",
-    "Point",
-    "SweepChoice",
-    "choices",
-    "measure",
-    "parse_grid",
-    "sweep_points",
-    "sweep_runs",
+    "SELECTION_RULES", "Point", "SweepChoice", "choices", "measure", "parse_grid", "sweep_points", "sweep_runs",
     "write_sweep",
 ]  # fmt: skip
 
@@ -111,9 +104,9 @@ def _put(settings: dict[str, Any], key: str, value: Any, method: str) -> None:
         path = rest.split(".") if first == "recipe" else ["weights", "adversarial" if key == "lambda" else key]
         settings["policy"] = {**settings["policy"], "recipe": _recipe(settings["policy"], method, key, path, value)}
     else:
-        known = policy_settings(method)
-        if key not in known:
-            names = ["lambda", *_OF_THE_RUN, *known]
+        settings_of_policy = policy_settings(method)
+        if key not in settings_of_policy:
+            names = ["lambda", *_OF_THE_RUN, *settings_of_policy]
             raise InvalidInput(
                 f"{method!r} has nothing called {key!r} to sweep{did_you_mean(key, names)} "
                 f"(known: {', '.join(names)}, and names of terms)"
@@ -186,7 +179,7 @@ class Point:
     """What ``score`` is: "target_accuracy" where exactly one arm pays 1, else "target_value"."""
     score: float | None
     """The mean over seeds; None where the target has no labels."""
-    score_spread: float
+    score_deviation: float
     source_regret: float | None
     criteria: dict[str, float | None]
 

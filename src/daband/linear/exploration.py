@@ -59,17 +59,17 @@ def _one(mean: FloatArray, deviation: FloatArray, arm: int, rivals: IntArray, lo
     floor = _SMALLEST * (1.0 + np.abs(mean).max())
     unit = max(float(deviation[arm]), floor)
     others = np.maximum(deviation[rivals], floor)
-    # In units of the arm's own deviation: its draw is t, a rival's is centre + spread * N(0, 1).
-    centre, spread = (mean[rivals] - mean[arm]) / unit, others / unit
-    lowest = max(-_REACH, float((centre - _REACH * spread).max()))  # below, some rival is larger for certain
+    # In units of the arm's own deviation: its draw is t, a rival's is centre + deviation * N(0, 1).
+    centre, rival_deviation = (mean[rivals] - mean[arm]) / unit, others / unit
+    lowest = max(-_REACH, float((centre - _REACH * rival_deviation).max()))  # below, some rival is larger for certain
     if lowest >= _REACH:
         return 0.0
-    knots = np.concatenate([_KNOTS, (centre[:, None] + spread[:, None] * _KNOTS).ravel()])
+    knots = np.concatenate([_KNOTS, (centre[:, None] + rival_deviation[:, None] * _KNOTS).ravel()])
     knots = np.unique(np.concatenate([[lowest], knots[(knots > lowest) & (knots < _REACH)], [_REACH]]))
     half = 0.5 * np.diff(knots)
     t = (knots[:-1] + half)[:, None] + half[:, None] * _NODES
     density = np.exp(-0.5 * t * t) / math.sqrt(2.0 * math.pi)
-    for c, s in zip(centre, spread, strict=True):
+    for c, s in zip(centre, rival_deviation, strict=True):
         density *= loops.normal_cdf((t - c) / s)
     return min(max(float(half @ (density @ _WEIGHTS)), 0.0), 1.0)
 
@@ -146,7 +146,7 @@ class Exploration:
         loops = sys.modules.get("daband.linear.kernels_numba")  # serving alone loads none
         if loops is None or len(mean) <= _FEW:
             chosen = self.choose_rows(mean, width, draws, available=available)
-            return np.array([arm for arm, _ in chosen], np.int64), np.array([chance for _, chance in chosen])
+            return np.array([arm for arm, _ in chosen], np.int64), np.array([propensity for _, propensity in chosen])
         arms, propensities = np.empty(len(mean), np.int64), np.empty(len(mean))
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         scores = self._scores(mean, width, draws)

@@ -163,14 +163,14 @@ class RidgeHead:
         return mean
 
     def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
-        """Learn from rounds: features as in ``decide``, the arm pulled in each and its reward.
+        """Learn from rounds: features as in ``decide``, the arm chosen in each and its reward.
 
         A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
         """
         if self.arms == "shared":
             features, arms = features[np.arange(len(features)), arms], np.zeros(len(arms), np.int64)
         if weights is not None:
-            features, rewards = _weighted(features, rewards, weights)
+            features, rewards = _weigh(features, rewards, weights)
         if self.trust is not None:
             check_norm(features, self.ridge)
             self.trust.update(unit_scale(features), arms, rewards)
@@ -223,14 +223,12 @@ class RidgeHead:
         exploration, drawn = self.exploration, self._draws(first_round)
         multiplier, draws = exploration.multiplier(n, self.n_arms, drawn), drawn(n, 2)
         arms, propensity = np.empty(n, np.int64), np.empty(n)
-        loop = kernels.episode_disjoint
-        if self.arms == "shared":
-            loop = kernels.episode_shared
-            products, mean, variance = products[0], mean.reshape(n, -1), variance.reshape(n, -1)
-        loop(
+        mean, variance = mean.reshape(n, -1), variance.reshape(n, -1)
+        kernels.play_episode(
             products,
             contexts,
             direct,
+            self.arms == "shared",
             mean,
             variance,
             multiplier,
@@ -241,12 +239,12 @@ class RidgeHead:
             arms,
             propensity,
         )
-        paid = rewards[np.arange(n), arms]
+        received = rewards[np.arange(n), arms]
         if self.arms == "disjoint":
-            self.statistics.update(flat, arms, paid)
+            self.statistics.update(flat, arms, received)
             self._change_form()
         else:
-            self.learn(features, arms, paid)
+            self.learn(features, arms, received)
         width = np.sqrt(variance)
         return Decision(arms, exploration.propensities(arms, propensity, mean, width, available), mean, width)
 
@@ -261,7 +259,7 @@ class RidgeHead:
             features = features[np.arange(len(features)), arms]
             arms = np.zeros(len(arms), np.int64)
         fresh = type(self.statistics)(self.statistics.n_heads, self.dim, self.ridge)
-        features, rewards = _weighted(features, rewards, weights)
+        features, rewards = _weigh(features, rewards, weights)
         fresh.fit(features, arms, rewards)
         return fresh
 
@@ -387,7 +385,7 @@ class RidgeHead:
             self.statistics = self.statistics.to_primal()
 
 
-def _weighted(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:
+def _weigh(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:
     """Rounds (B, d) and rewards (B,) whose ridge statistics are those of the given ones, counted by their weights."""
     if weights is None:
         return features, rewards

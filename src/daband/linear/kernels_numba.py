@@ -68,7 +68,7 @@ _ONE = np.uint64(1)
 
 
 @compiled()
-def _mixed(x: Any) -> Any:
+def _mix(x: Any) -> Any:
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
@@ -77,8 +77,8 @@ def _mixed(x: Any) -> Any:
 @compiled()
 def uniform(key: Any, round_number: Any, slot: Any) -> Any:
     """The uniform number in [0, 1) of one round and slot."""
-    bits = _mixed(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
-    bits = _mixed(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
+    bits = _mix(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
+    bits = _mix(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
     return float(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
@@ -275,7 +275,7 @@ def decide_one(
     mean: Any,
     width: Any,
     arm: Any,
-    chance: Any,
+    propensity: Any,
 ) -> None:
     """A whole decision for one context (1, d) and K heads, written to the last four: (1, K) twice, (1,) twice.
 
@@ -293,14 +293,15 @@ def decide_one(
         width[0, a] = math.sqrt(max(_quadratic(inverse[a], z), 0.0))
         scores[a] = mean[0, a] + alpha * width[0, a]
     coin, pick = uniform(key, round_number, 0), uniform(key, round_number, 1)
-    arm[0], chance[0] = choose(scores, available[0], epsilon, coin, pick)
+    arm[0], propensity[0] = choose(scores, available[0], epsilon, coin, pick)
 
 
 @compiled(fastmath=FAST)
-def episode_disjoint(
+def play_episode(
     products: Any,
     contexts: Any,
     direct: bool,
+    shared: bool,
     mean: Any,
     variance: Any,
     multiplier: Any,
@@ -311,90 +312,54 @@ def episode_disjoint(
     arms: Any,
     probability: Any,
 ) -> None:
-    """Every round of an episode, exactly as if played one by one, without touching the K inverses.
+    """Every round of an episode, exactly as if played one by one, without touching the inverses.
 
     mean and variance (H, K) hold the values before the episode and are corrected for the rounds still to come; row i
-    ends as the values at which round i was decided. The covariance of the pulled context with later ones under its arm
-    starts from ``products``: with ``direct`` these are the covariances (K, H, H) themselves, else A^-1 z (K, H, d),
-    multiplied with ``contexts`` (H, d) for the pulled arm only.
+    ends as the values at which round i was decided. The covariance of the chosen context with later ones under its head
+    starts from ``products``: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
+    (heads, C, d), multiplied with ``contexts`` (C, d) for the chosen arm only. There are K heads and C = H contexts, or
+    where arms are ``shared`` one head and C = H K contexts.
     """
     n = mean.shape[0]
     n_arms = mean.shape[1]
-    rows = np.empty((n, n))
+    per_round = n_arms if shared else 1  # contexts of a round
+    n_contexts = n * per_round
+    flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)
+    rows = np.empty((n, n_contexts))
     scale = np.empty(n)
     scores = np.empty(n_arms)
     for i in range(n):
         for a in range(n_arms):
             scores[a] = mean[i, a] + multiplier[i, a] * math.sqrt(max(variance[i, a], 0.0))
-        arm, chance = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
+        arm, chosen_with = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
-        probability[i] = chance
-        row = rows[i]
+        probability[i] = chosen_with
+        head = 0 if shared else arm
+        context = i * per_round + arm if shared else i
+        first = (i + 1) * per_round
+        row, chosen = rows[i], products[head, context]
         if direct:
-            for j in range(i + 1, n):
-                row[j] = products[arm, i, j]
+            for j in range(first, n_contexts):
+                row[j] = chosen[j]
         else:
-            pulled = products[arm, i]
-            for j in range(i + 1, n):
-                row[j] = _dot(pulled, contexts[j])
+            for j in range(first, n_contexts):
+                row[j] = _dot(chosen, contexts[j])
         for r in range(i):
-            if arms[r] == arm:
+            if shared or arms[r] == arm:
                 earlier = rows[r]
-                c = earlier[i] * scale[r]
-                for j in range(i + 1, n):
+                c = earlier[context] * scale[r]
+                for j in range(first, n_contexts):
                     row[j] -= c * earlier[j]
         scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
         residual = (rewards[i, arm] - mean[i, arm]) * scale[i]
-        for j in range(i + 1, n):
-            mean[j, arm] += row[j] * residual
-            variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * scale[i], 0.0)
-
-
-@compiled(fastmath=FAST)
-def episode_shared(
-    products: Any,
-    contexts: Any,
-    direct: bool,
-    mean: Any,
-    variance: Any,
-    multiplier: Any,
-    available: Any,
-    epsilon: Any,
-    draws: Any,
-    rewards: Any,
-    arms: Any,
-    probability: Any,
-) -> None:
-    """The same for one head and K contexts a round: products (H K, d or H K), contexts (H K, d)."""
-    n = mean.shape[0]
-    n_arms = mean.shape[1]
-    rows = np.empty((n, n * n_arms))
-    scale = np.empty(n)
-    scores = np.empty(n_arms)
-    for i in range(n):
-        for a in range(n_arms):
-            scores[a] = mean[i, a] + multiplier[i, a] * math.sqrt(max(variance[i, a], 0.0))
-        arm, chance = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
-        arms[i] = arm
-        probability[i] = chance
-        row = rows[i]
-        c_index = i * n_arms + arm
-        first = (i + 1) * n_arms
-        pulled = products[c_index]
-        for j in range(first, n * n_arms):
-            row[j] = pulled[j] if direct else _dot(pulled, contexts[j])
-        for r in range(i):
-            earlier = rows[r]
-            c = earlier[c_index] * scale[r]
-            for j in range(first, n * n_arms):
-                row[j] -= c * earlier[j]
-        scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
-        residual = (rewards[i, arm] - mean[i, arm]) * scale[i]
-        for j in range(i + 1, n):
-            for a in range(n_arms):
-                g = row[j * n_arms + a]
-                mean[j, a] += g * residual
-                variance[j, a] = max(variance[j, a] - g * g * scale[i], 0.0)
+        if shared:
+            for j in range(first, n_contexts):
+                flat_mean[j] += row[j] * residual
+                flat_variance[j] = max(flat_variance[j] - row[j] * row[j] * scale[i], 0.0)
+        else:
+            for j in range(first, n):
+                mean[j, arm] += row[j] * residual
+                variance[j, arm] = max(variance[j, arm] - row[j] * row[j] * scale[i], 0.0)
 
 
 @compiled()

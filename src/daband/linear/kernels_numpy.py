@@ -97,10 +97,11 @@ def update_one(
     return variance
 
 
-def episode_disjoint(
+def play_episode(
     products: FloatArray,
     contexts: FloatArray,
     direct: bool,
+    shared: bool,
     mean: FloatArray,
     variance: FloatArray,
     multiplier: FloatArray,
@@ -111,52 +112,24 @@ def episode_disjoint(
     arms: IntArray,
     probability: FloatArray,
 ) -> None:
-    """Every round of an episode, exactly as if played one by one; see ``kernels_numba.episode_disjoint``."""
-    n = len(mean)
-    rows = np.zeros((n, n))
-    scale = np.empty(n)
-    for i in range(n):
-        scores = mean[i] + multiplier[i] * np.sqrt(np.maximum(variance[i], 0.0))
-        arm, probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
-        arms[i] = arm
-        later = slice(i + 1, n)
-        rows[i, later] = products[arm, i, later] if direct else contexts[later] @ products[arm, i]
-        earlier = np.flatnonzero(arms[:i] == arm)
-        rows[i, later] -= (rows[earlier, i] * scale[earlier]) @ rows[earlier, later]
-        scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
-        mean[later, arm] += rows[i, later] * (rewards[i, arm] - mean[i, arm]) * scale[i]
-        variance[later, arm] = np.maximum(variance[later, arm] - rows[i, later] ** 2 * scale[i], 0.0)
-
-
-def episode_shared(
-    products: FloatArray,
-    contexts: FloatArray,
-    direct: bool,
-    mean: FloatArray,
-    variance: FloatArray,
-    multiplier: FloatArray,
-    available: BoolArray,
-    epsilon: float,
-    draws: FloatArray,
-    rewards: FloatArray,
-    arms: IntArray,
-    probability: FloatArray,
-) -> None:
-    """The same for one head and K contexts a round: products (H K, d or H K), contexts (H K, d)."""
+    """Every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
     n, n_arms = mean.shape
-    flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)
-    rows = np.zeros((n, n * n_arms))
+    per_round = n_arms if shared else 1
+    rows = np.zeros((n, n * per_round))
     scale = np.empty(n)
     for i in range(n):
         scores = mean[i] + multiplier[i] * np.sqrt(np.maximum(variance[i], 0.0))
         arm, probability[i] = choose(scores, available[i], epsilon, draws[i, 0], draws[i, 1])
         arms[i] = arm
-        pulled, later = i * n_arms + arm, slice((i + 1) * n_arms, n * n_arms)
-        rows[i, later] = products[pulled, later] if direct else contexts[later] @ products[pulled]
-        rows[i, later] -= (rows[:i, pulled] * scale[:i]) @ rows[:i, later]
+        head, context = (0, i * n_arms + arm) if shared else (arm, i)
+        later = slice((i + 1) * per_round, n * per_round)
+        row = products[head, context, later] if direct else contexts[later] @ products[head, context]
+        earlier = np.arange(i) if shared else np.flatnonzero(arms[:i] == arm)
+        row = rows[i, later] = row - (rows[earlier, context] * scale[earlier]) @ rows[earlier, later]
         scale[i] = 1.0 / (1.0 + max(variance[i, arm], 0.0))
-        flat_mean[later] += rows[i, later] * (rewards[i, arm] - mean[i, arm]) * scale[i]
-        flat_variance[later] = np.maximum(flat_variance[later] - rows[i, later] ** 2 * scale[i], 0.0)
+        means, variances = (values.reshape(-1) if shared else values[:, arm] for values in (mean, variance))
+        means[later] += row * (rewards[i, arm] - mean[i, arm]) * scale[i]
+        variances[later] = np.maximum(variances[later] - row**2 * scale[i], 0.0)
 
 
 def gather_columns(columns: AnyArray, order: IntArray, factor: FloatArray, out: FloatArray) -> None:
@@ -188,7 +161,7 @@ MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def _mixed(x: Any) -> Any:
+def _mix(x: Any) -> Any:
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
@@ -198,6 +171,6 @@ def uniforms(key: np.uint64, first_round: int, n_rounds: int, n_slots: int) -> F
     """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
     rounds = np.arange(first_round + 1, first_round + n_rounds + 1, dtype=np.uint64)[:, None]
     slots = np.arange(1, n_slots + 1, dtype=np.uint64)[None, :]
-    bits = _mixed(_mixed(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)
+    bits = _mix(_mix(np.asarray(key, np.uint64) + rounds * STEP_ROUND) + slots * STEP_SLOT)
     numbers: FloatArray = (bits >> np.uint64(11)).astype(np.float64) * (1.0 / 9007199254740992.0)
     return numbers

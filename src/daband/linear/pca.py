@@ -173,7 +173,7 @@ class PCA:
 
     def _exact(self, flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> FloatArray:
         scatter = np.zeros((flat[0].shape[1], flat[0].shape[1]))
-        for shifted in _centred(flat, centres):
+        for shifted in _centre_parts(flat, centres):
             scatter += shifted.T @ shifted
         _, vectors = np.linalg.eigh(scatter)
         top: FloatArray = vectors[:, ::-1][:, : self.n_components].T
@@ -194,12 +194,12 @@ class PCA:
 def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:
     """(X - centre)'(X - centre) basis, with X one part at a time."""
     out = np.zeros_like(basis)
-    for shifted in _centred(flat, centres):
+    for shifted in _centre_parts(flat, centres):
         out += shifted.T @ (shifted @ basis)
     return out
 
 
-def _centred(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
+def _centre_parts(flat: Sequence[AnyArray], centres: Sequence[FloatArray]) -> Iterable[FloatArray]:
     """Parts of batches, each less its batch's centre."""
     for batch, centre in zip(flat, centres, strict=True):
         for part in _parts([batch]):

@@ -33,8 +33,8 @@ class RewardModel:
 
     Args:
         features: (n, d), or (n, K, d) with one context per arm.
-        arms: the arm that was pulled in each round, (n,).
-        rewards: what it paid, (n,).
+        arms: the arm that was chosen in each round, (n,).
+        rewards: its reward, (n,).
         n_arms: how many arms there are.
         ridge: the penalty of the coefficients, which are those of standardised features.
         bounds: predictions are clipped to these: far from the contexts it was fitted to, a line leaves every range.

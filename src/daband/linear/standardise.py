@@ -226,11 +226,11 @@ class Standardise:
         axes: list[FloatArray | None] = []
         if self.align == "coral":
             coloured = _power(covariances[-1] + np.eye(dim), 0.5)
-            axes = [(_power(own + np.eye(dim), -0.5) @ coloured).T for own in covariances[:-1]]
+            axes = [(_power(covariance + np.eye(dim), -0.5) @ coloured).T for covariance in covariances[:-1]]
             return [*axes, np.eye(dim)]
         kept = self.n_features((dim,)) - 1
-        bases = [np.linalg.eigh(own)[1][:, ::-1][:, :kept] for own in covariances]
-        return [(own @ own.T @ bases[-1]).T for own in bases[:-1]] + [bases[-1].T]
+        bases = [np.linalg.eigh(covariance)[1][:, ::-1][:, :kept] for covariance in covariances]
+        return [(basis @ basis.T @ bases[-1]).T for basis in bases[:-1]] + [bases[-1].T]
 
     def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:
         """Features (n, d + 1) of contexts (n, *C) of a domain."""
@@ -262,8 +262,8 @@ class Standardise:
         if len(self._steps) < 2:  # a file of one domain's statistics has vectors
             return self._steps[0].arrays() if self._steps else {}
         first, rest = self._steps[0].arrays(), [step.arrays() for step in self._steps]
-        own = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
-        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in own if name in first}}
+        by_domain = ("mean", "deviation") if self.align is None else ("mean", "deviation", "axes")
+        return {**first, **{name: np.stack([arrays[name] for arrays in rest]) for name in by_domain if name in first}}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Take what ``state`` returned."""
@@ -279,7 +279,7 @@ class Standardise:
                 )
             elif self.components is not None:
                 axes = [restored_array(state, "axes", np.zeros((kept, mean.shape[1])))] * len(mean)
-            self._steps = [_step(m, d, own) for m, d, own in zip(mean, deviation, axes, strict=True)]
+            self._steps = [_step(*parts) for parts in zip(mean, deviation, axes, strict=True)]
 
 
 def _warn_of_outlier(rows: FloatArray, deviations: FloatArray, mean: FloatArray) -> None:

@@ -149,8 +149,8 @@ class ConditionalAdversarial(Adversarial):
         probabilities = torch.softmax(self.shape.scale * predicted.detach(), dim=1)
         directions = self.class_directions
         if contexts_a_round > 1:
-            own = probabilities.reshape(-1, 1)
-            probabilities, directions = torch.cat([own, 1 - own], dim=1), directions[:2]
+            of_context = probabilities.reshape(-1, 1)
+            probabilities, directions = torch.cat([of_context, 1 - of_context], dim=1), directions[:2]
         product = (alignment @ self.feature_directions) * (probabilities @ directions)
         scaled: torch.Tensor = product / math.sqrt(self.projected_width)
         return scaled

@@ -121,7 +121,7 @@ class Objective(nn.Module):
 
     def weights_at(self, step: int, run_steps: int = 1) -> list[float]:
         """Every term's weight at one gradient step of a run, with the gate fully open."""
-        return [own for (own,) in self.weights_over([step], run_steps=run_steps)]
+        return [weight for (weight,) in self.weights_over([step], run_steps=run_steps)]
 
     def forward(
         self, batch: Batch, weights: torch.Tensor, measure: bool = False
@@ -156,11 +156,11 @@ class Objective(nn.Module):
         elif weighed:
             parts.append(torch.stack(factors) @ torch.stack(weighed))
         total = sum(parts[1:], start=parts[0])
-        found = {name: value.detach() for name, value in values.items()}
+        measured = {name: value.detach() for name, value in values.items()}
         for term in self.terms.values() if measure else ():
             assert isinstance(term, Term)
-            found.update(term.measured(batch))
-        return total, found
+            measured.update(term.measured(batch))
+        return total, measured
 
     def grow(self) -> None:
         """One more arm."""

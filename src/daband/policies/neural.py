@@ -59,7 +59,7 @@ from daband.linear import (
 from daband.objectives import FEEDBACKS
 from daband.policies.for_pair import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
-from daband.policies.recipes import resolve_recipe, with_encoder
+from daband.policies.recipes import UNALIGNED_STEPS, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
 
@@ -453,7 +453,8 @@ class NeuralLinUCB(Policy):
     def plan(self, episodes: int) -> None:
         if self._learner.step_number > 0:  # a run that goes on keeps its plan
             return
-        if len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS:
+        few = len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS
+        if few and self.recipe.learning.steps == UNALIGNED_STEPS:  # any other number was asked for, and holds
             self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(_LEAST_STEPS / episodes)))
         self._learner.plan(episodes * self._steps)
 
@@ -1045,20 +1046,15 @@ def adapt_stacked(members: Sequence[Policy]) -> list[dict[str, float] | Exceptio
 
 
 def _adapt_locked(members: Sequence[Policy]) -> list[dict[str, float] | Exception]:
-    results: dict[int, dict[str, float] | Exception] = {}
-    ready: dict[object, list[tuple[int, NeuralLinUCB]]] = {}
-    steps = 0
+    results: dict[int, dict[str, float] | Exception] = {index: {} for index in range(len(members))}
+    ready: dict[tuple[int, object], list[tuple[int, NeuralLinUCB]]] = {}
     for index, policy in enumerate(members):
         assert isinstance(policy, NeuralLinUCB)
-        due = policy.before_steps(None)
-        if due:
-            steps = due
-            # One that has seen the target, or has rewards of it, takes other steps than one that has not.
-            alike = tuple(buffer.kind for buffer in policy.buffers.parts().values())
-            ready.setdefault(alike, []).append((index, policy))
-        else:
-            results[index] = {}
-    for some in ready.values():
+        # One that has seen the target, or has rewards of it, takes other steps than one that has not.
+        steps, kinds = policy.before_steps(None), tuple(buffer.kind for buffer in policy.buffers.parts().values())
+        if steps:
+            ready.setdefault((steps, kinds), []).append((index, policy))
+    for (steps, _), some in ready.items():
         learners, buffers = [policy.learner for _, policy in some], [policy.buffers for _, policy in some]
         for (index, policy), measured in zip(some, take_steps(learners, steps, buffers), strict=True):
             try:

@@ -678,6 +678,7 @@ class Policy(ABC, metaclass=_PolicyType):
                 arms=self.arms,
                 n_arms=self.n_arms,
                 reward_range=self.reward_range,
+                range_estimated=self.settings()["reward_range"] == "auto",
                 largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
                 rounds_learned=self.rounds_learned,
                 seed=self.seed,

@@ -28,12 +28,13 @@ from daband.learning import CUSTOM, EncoderSettings, LearningSettings, Recipe, R
 from daband.objectives import Weight
 from daband.shift import Shift, default_shift
 
-__all__ = ["recipe_for", "recipe_names", "resolve_recipe", "with_encoder"]
+__all__ = ["UNALIGNED_STEPS", "recipe_for", "recipe_names", "resolve_recipe", "with_encoder"]
 
 _FOLLOW_SHIFT = ("default", "small")
 _RAMP = 0.3125
 """The share of a run in which the target's terms grow: 6,000 of the 19,200 steps of 300 episodes."""
-_UNALIGNED_STEPS = 8
+UNALIGNED_STEPS = 8
+"""Gradient steps of an episode where nothing is aligned, unless the recipe is changed; a short run takes more."""
 
 
 def resolve_recipe(
@@ -153,7 +154,7 @@ def _unaligned(recipe: Recipe, *, standardised: bool) -> Recipe:
     over the best simple method is higher by .002, on amazon by .014, and a run takes a third of the time).
     """
     options = {**recipe.encoder.options, "normalise_input": not standardised, "normalise_hidden": False}
-    learning = replace(recipe.learning, steps=min(recipe.learning.steps, _UNALIGNED_STEPS))
+    learning = replace(recipe.learning, steps=min(recipe.learning.steps, UNALIGNED_STEPS))
     return replace(recipe, encoder=replace(recipe.encoder, options=options), learning=learning)
 
 

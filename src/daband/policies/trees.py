@@ -21,7 +21,7 @@ from daband.errors import InvalidInput
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
 from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.rounds import WEIGHTINGS
-from daband.serving import FrozenParts, Member, TreeNetwork, unplanted
+from daband.serving import FrozenParts, Member, TreeNetwork, empty_trees
 from daband.shift import ShiftLike
 
 __all__ = ["Trees"]
@@ -91,7 +91,7 @@ class Trees(Policy):
         """The weights of each model's rounds, and the sums of their weighted rewards."""
         self._kept: FloatArray = np.empty((0, self._inputs + 3))
         """Rounds: the context, the model, the reward, the weight."""
-        self._planted: dict[str, AnyArray] = unplanted(models)
+        self._planted: dict[str, AnyArray] = empty_trees(models)
         self._fitted_rounds = 0
 
     def settings(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
     from threadpoolctl import threadpool_limits
 
     rounds = rounds[np.lexsort(rounds.T)]  # sums of floating-point numbers depend on their order
-    planted = unplanted(models, _TREES)
+    planted = empty_trees(models, _TREES)
     parts: dict[str, list[AnyArray]] = {name: [planted[name]] for name in ("feature", "threshold", "children", "value")}
     size, depth = 1, 1
     for model in range(models):

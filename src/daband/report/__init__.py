@@ -17,7 +17,7 @@ from daband.report.summary import (
 )
 
 if TYPE_CHECKING:
-    from daband.report.frames import compare, episodes, frame
+    from daband.report.data_frames import compare, episodes, frame
     from daband.report.page import markdown_table, write_report
 
 __all__ = [
@@ -26,9 +26,9 @@ __all__ = [
 ]  # fmt: skip
 
 _NEED_LIBRARIES = {
-    "compare": "frames",
-    "episodes": "frames",
-    "frame": "frames",
+    "compare": "data_frames",
+    "episodes": "data_frames",
+    "frame": "data_frames",
     "markdown_table": "page",
     "write_report": "page",
 }

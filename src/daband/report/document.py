@@ -21,13 +21,13 @@ class Cell:
     """One cell: its text, a deviation that stands small behind it, and whether it stands out or back."""
 
     text: str
-    spread: str = ""
+    deviation: str = ""
     bold: bool = False
     muted: bool = False
 
     def plain(self) -> str:
         """As one text."""
-        return f"{self.text} ± {self.spread}" if self.spread else self.text
+        return f"{self.text} ± {self.deviation}" if self.deviation else self.text
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from daband.report.style import (
     SOURCE,
     TARGET,
     TERMS,
+    figure_text,
     label,
     style_of,
-    written,
 )
 from daband.report.summary import Key
 
@@ -78,7 +78,7 @@ def score_figure(groups: Sequence[Group], metric: Metric, *, references: Mapping
             f"{mean:,.{metric.digits(mean)}f}", (1.0, place), xycoords=("axes fraction", "data"), xytext=(4, 0),
             textcoords="offset points", va="center", ha="left", fontweight="bold", color=colour,
         )  # fmt: skip
-    _name_rows(axes, [written(group.name, 32) for group in ranked])
+    _name_rows(axes, [figure_text(group.name, 32) for group in ranked])
     marks = list((references or {}).values())
     top = max([float(group.values.max()) for group in ranked] + [group.paper or 0.0 for group in ranked] + marks)
     lowest = min([float(group.values.min()) for group in ranked] + marks)
@@ -116,7 +116,7 @@ def gain_figure(
             _dots(axes, gains[:, at], np.full(len(gains), place), size=2.4)
         if classes[at] in paper:
             _diamond(axes, paper[classes[at]], place, size=4.8)
-    _name_rows(axes, [written(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
+    _name_rows(axes, [figure_text(classes[at], 22) for at in order], size=8.5 if len(classes) <= 20 else 7)
     axes.axvline(0, color=INK, linewidth=0.9)
     axes.set_ylabel("class of the target context")
     axes.set_xlabel(f"gain in accuracy, {_name(methods[0])} over {_name(methods[1])}")
@@ -138,7 +138,7 @@ def pairs_figure(pairs: Sequence[str], scores: Mapping[Key, Mapping[str, FloatAr
             if pair in by_pair and len(by_pair[pair]) > 1:
                 ends = [float(by_pair[pair].min()), float(by_pair[pair].max())]
                 axes.plot(ends, [place + shift, place + shift], color=style.colour, linewidth=1.0, alpha=0.7)
-    _name_rows(axes, [written(pair.partition("/")[2] or pair, 24) for pair in rows])
+    _name_rows(axes, [figure_text(pair.partition("/")[2] or pair, 24) for pair in rows])
     axes.grid(axis="x")
     axes.set_xlabel(_AXIS[metric.field])
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.2, columnspacing=1.0)
@@ -160,7 +160,7 @@ def ablation_figure(
         for name, values in by_letters.items():
             axes.barh(
                 places[name] + shift, float(values.mean()), height=height * 0.92, color=colour, alpha=0.4, linewidth=0,
-                label=f"recipe {written(base, 24)}" if name == next(iter(by_letters)) else None,
+                label=f"recipe {figure_text(base, 24)}" if name == next(iter(by_letters)) else None,
             )  # fmt: skip
             _dots(axes, values, np.full(len(values), places[name] + shift), size=2.2)
     printed = [name for name in paper if name in places]
@@ -190,7 +190,7 @@ def sweep_figure(setting: str, curves: Mapping[Key, Mapping[float, FloatArray]],
     if min(values) > 0 and max(values) / min(values) > 30:
         axes.set_xscale("log")
     axes.grid(axis="y")
-    axes.set_xlabel(written(setting, 40))
+    axes.set_xlabel(figure_text(setting, 40))
     axes.set_ylabel(f"{metric.name}; dots are seeds")
     if len(curves) > 1:
         axes.legend()
@@ -273,7 +273,7 @@ def confusion_figure(counts: IntArray, classes: Sequence[str]) -> Figure:
             colour = PAPER if share > 0.55 else INK
             axes.text(column, row, text, ha="center", va="center", fontsize=6.6 if n > 8 else 8, color=colour)
     size = 8 if n <= 12 else max(4.0, 110 / n)
-    names = [written(name, 16) for name in classes]
+    names = [figure_text(name, 16) for name in classes]
     turned = max(map(len, names)) > 2
     axes.set_xticks(range(n), names, fontsize=size, rotation=55 if turned else 0, ha="right" if turned else "center")
     axes.set_yticks(range(n), names, fontsize=size)
@@ -302,7 +302,7 @@ def examples_figure(artifacts: Mapping[str, AnyArray], classes: Sequence[str]) -
         axes.axis("off")
         right, chosen = (classes[int(artifacts[f"wrong_{name}"][number])] for name in ("right", "chosen"))
         size = 7.6 if max(len(right), len(chosen)) <= 7 else 5.6
-        texts = ((0.02, f"is {written(right, 15)}", INK), (0.16, f"chose {written(chosen, 13)}", MUTED))
+        texts = ((0.02, f"is {figure_text(right, 15)}", INK), (0.16, f"chose {figure_text(chosen, 13)}", MUTED))
         for below, text, colour in texts:
             place = (column / columns + 0.5 / columns, bottom - below / height)
             figure.text(*place, text, ha="center", va="top", fontsize=size, color=colour)
@@ -356,7 +356,7 @@ def map_figure(
             around = {"boxstyle": "round,pad=0.12", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75}
             for number in np.unique(arm[rows][arm[rows] >= 0]):
                 middle = np.median(places[arm[rows] == number], axis=0)
-                name = written(classes[int(number)], 10)
+                name = figure_text(classes[int(number)], 10)
                 axes.text(
                     middle[0], middle[1], name, ha="center", va="center", fontsize=8, fontweight="bold", bbox=around
                 )
@@ -466,4 +466,4 @@ def _running_mean(values: FloatArray, share: float = 0.03) -> FloatArray:
 
 
 def _name(key: Key) -> str:
-    return written(label(*key), 32)
+    return figure_text(label(*key), 32)

@@ -100,17 +100,17 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
             for ending in formats:
                 content = drawn[drawing.name].encode() if ending == "svg" else _figure_bytes(drawing.figure, ending)
                 files[f"{drawing.name}.{ending}"] = content
-    beside = folder / "report"
+    files_folder = folder / "report"
     for part in ("figures", "tables"):
-        shutil.rmtree(beside / part, ignore_errors=True)
-        (beside / part).mkdir(parents=True)
+        shutil.rmtree(files_folder / part, ignore_errors=True)
+        (files_folder / part).mkdir(parents=True)
     for name, content in files.items():
-        (beside / "figures" / name).write_bytes(content)
+        (files_folder / "figures" / name).write_bytes(content)
     tables = {table.name: table.latex() for table in document.each(Table)}
     for name, text in tables.items():
-        (beside / "tables" / f"{name}.tex").write_text(text, encoding="utf-8")
+        (files_folder / "tables" / f"{name}.tex").write_text(text, encoding="utf-8")
     preamble = "% Tables of a daband report; they need \\usepackage{booktabs} and \\usepackage{graphicx}.\n\n"
-    write_text(beside / "tables.tex", preamble + "\n".join(tables.values()))
+    write_text(files_folder / "tables.tex", preamble + "\n".join(tables.values()))
     made_by = f"Made by daband {daband.__version__} from the folder {folder.resolve().name}."
     picture = next((ending for ending in ("png", "svg", "pdf") if ending in formats), None)
     write_text(folder / "report.md", render("report.md", document=document, picture=picture, made_by=made_by))
@@ -222,7 +222,7 @@ def _results(pair: str, runs: Sequence[RunFiles], sweep: dict[str, Any], *, with
 
 def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     """How it came about on one pair: of the comparison, or where there is none, of all runs."""
-    compared = _looked_at(runs)
+    compared = _runs_to_show(runs)
     records = [run.record for run in compared]
     result = verdict(records)
     best, rival = (None, None) if result is None else (result.best, result.rival)
@@ -236,7 +236,7 @@ def _closer(pair: str, runs: Sequence[RunFiles]) -> list[Section]:
     return [Section(title, blocks) for title, blocks in parts.items() if blocks]
 
 
-def _looked_at(runs: Sequence[RunFiles]) -> list[RunFiles]:
+def _runs_to_show(runs: Sequence[RunFiles]) -> list[RunFiles]:
     """The runs of the comparison; without one the full and the empty form of each ablation, or the best of a sweep."""
     roles = group_by(runs, lambda run: role_of(run.record))
     if "comparison" in roles:
@@ -251,8 +251,8 @@ def _looked_at(runs: Sequence[RunFiles]) -> list[RunFiles]:
 def _budget_note(runs: Sequence[RunFiles]) -> str:
     """What differs from the paper's experiment, where the paper's numbers stand beside ours."""
     options = next((run.config().get("run", {}).get("pair_options") for run in runs if run.path is not None), None)
-    told = ", ".join(f"{name} = {value}" for name, value in options.items()) if options else "the pair's defaults"
-    return caption("budget", rounds=f"{runs[0].record['rounds']:,}", options=told)
+    listed = ", ".join(f"{name} = {value}" for name, value in options.items()) if options else "the pair's defaults"
+    return caption("budget", rounds=f"{runs[0].record['rounds']:,}", options=listed)
 
 
 def _answer_of(family: str, records: Sequence[Record]) -> _Answer:
@@ -353,7 +353,7 @@ def _of_ablation(family: str, records: Sequence[Record]) -> _Answer | None:
 
 
 def _score(row: AblationRow) -> str:
-    return Mean(row.score, row.score_spread, 1).text(row.metric.digits(row.score))
+    return Mean(row.score, row.score_deviation, 1).text(row.metric.digits(row.score))
 
 
 def _of_sweep(family: str, records: Sequence[Record]) -> _Answer:

@@ -10,7 +10,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.image_layout import channels_last, image_layout
-from daband.report.style import COLOURS, written
+from daband.report.style import COLOURS, figure_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,7 @@ def pair_figure(pair: Pair, *, seed: int = 0) -> Figure:
         figure = Figure(figsize=(11.0, 6.0), layout="constrained")
         _draw_features(figure, pair, seed)
     title = f"{pair.name}: {pair.about.summary}" if pair.about.summary else pair.name
-    figure.suptitle(written(title, 140), fontsize=11)
+    figure.suptitle(figure_text(title, 140), fontsize=11)
     return figure
 
 
@@ -71,14 +71,14 @@ def _draw_images(figure: Any, pair: Pair, seed: int) -> None:
     upper, lower = figure.subfigures(2, 1, height_ratios=[2.6, 1.0])
     for side, title, (images, kinds) in zip(upper.subfigures(1, 2), ("source", "target"), examples, strict=True):
         side.suptitle(title)
-        rows = _spread_over_classes(kinds, _EXAMPLES * 2)
+        rows = _rows_of_every_class(kinds, _EXAMPLES * 2)
         cells = side.subplots(4, 4).reshape(-1)
         for cell in cells:
             cell.axis("off")
         for cell, row in zip(cells, rows, strict=False):
             cell.imshow(_drawable(images[row]), interpolation="nearest", cmap="gray")
             if kinds[row] >= 0:
-                cell.set_title(written(pair.class_names[kinds[row]], 24), fontsize=7)
+                cell.set_title(figure_text(pair.class_names[kinds[row]], 24), fontsize=7)
     _draw_frequencies(lower.subplots(), pair, (examples[0][1], examples[1][1]))
 
 
@@ -87,14 +87,14 @@ def _draw_features(figure: Any, pair: Pair, seed: int) -> None:
     seen, kinds = _sample(_shown(pair), seed)
     if pair.arms == "shared":  # one context per arm: features are compared over all arms
         contexts, seen = (part.reshape(-1, *pair.context_shape) for part in (contexts, seen))
-    here, there, difference = shifted_features(contexts, seen)
+    source_means, target_means, difference = shifted_features(contexts, seen)
     most = np.argsort(-np.abs(difference), kind="stable")[:_FEATURES][::-1]
     names = pair.feature_names or tuple(f"feature {number}" for number in range(len(difference)))
     left, right = figure.subplots(1, 2, width_ratios=[1.7, 1.0])
     places = np.arange(len(most))
-    left.barh(places + 0.2, here[most], height=0.38, color=_SOURCE, label="source")
-    left.barh(places - 0.2, there[most], height=0.38, color=_TARGET, label="target")
-    left.set_yticks(places, [f"{written(names[at], 38)}  ({difference[at]:+.1f})" for at in most], fontsize=8)
+    left.barh(places + 0.2, source_means[most], height=0.38, color=_SOURCE, label="source")
+    left.barh(places - 0.2, target_means[most], height=0.38, color=_TARGET, label="target")
+    left.set_yticks(places, [f"{figure_text(names[at], 38)}  ({difference[at]:+.1f})" for at in most], fontsize=8)
     left.set_xlabel("mean; in brackets the difference in deviations")
     left.set_title("most shifted features")
     left.legend(loc="lower right", fontsize=8)
@@ -105,11 +105,11 @@ def _draw_features(figure: Any, pair: Pair, seed: int) -> None:
 def _draw_frequencies(axes: Any, pair: Pair, labels: tuple[IntArray, IntArray]) -> None:
     places = np.arange(pair.n_arms)
     for offset, colour, name, kinds in ((-0.2, _SOURCE, "source", labels[0]), (0.2, _TARGET, "target", labels[1])):
-        known = kinds[kinds >= 0]
-        if len(known):
-            shares = np.bincount(known, minlength=pair.n_arms) / len(known)
+        labelled = kinds[kinds >= 0]
+        if len(labelled):
+            shares = np.bincount(labelled, minlength=pair.n_arms) / len(labelled)
             axes.bar(places + offset, shares, width=0.38, color=colour, label=name)
-    axes.set_xticks(places, [written(name, 14) for name in pair.class_names], rotation=60, ha="right", fontsize=7)
+    axes.set_xticks(places, [figure_text(name, 14) for name in pair.class_names], rotation=60, ha="right", fontsize=7)
     axes.margins(y=0.35)  # room for the legend above the bars
     axes.set_ylabel("share")
     axes.set_title("which arm is best")
@@ -135,7 +135,7 @@ def _sample(domain: Any, seed: int) -> tuple[AnyArray, IntArray]:
     return domain.batch(0, stop, seed=seed), np.full(stop, -1, dtype=np.int64)
 
 
-def _spread_over_classes(labels: IntArray, n: int) -> list[int]:
+def _rows_of_every_class(labels: IntArray, n: int) -> list[int]:
     """Rows that go through the classes in turn, so that a few examples show many of them."""
     turns = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):

@@ -99,8 +99,8 @@ def _latex_cell(cell: Any) -> str:
     text = re.sub(r"(?<![\w.])-(?=[\d.])", "$-$", latex_text(cell.text))  # a minus sign; a hyphen is half as long
     if cell.bold:
         text = rf"\textbf{{{text}}}"
-    if cell.spread:
-        text += rf"\,{{\scriptsize$\pm$\,{latex_text(cell.spread)}}}"
+    if cell.deviation:
+        text += rf"\,{{\scriptsize$\pm$\,{latex_text(cell.deviation)}}}"
     return text
 
 

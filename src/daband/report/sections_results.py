@@ -53,11 +53,11 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
 
-def mean_cell(mean: Mean, digits: int, *, bold: bool = False, spread: bool = True) -> Cell:
+def mean_cell(mean: Mean, digits: int, *, bold: bool = False, deviation: bool = True) -> Cell:
     """A mean with its deviation as a cell."""
     if mean.value is None:
         return Cell(UNKNOWN, muted=True)
-    around = f"{mean.spread:,.{digits}f}" if spread and mean.seeds > 1 else ""
+    around = f"{mean.deviation:,.{digits}f}" if deviation and mean.seeds > 1 else ""
     return Cell(f"{mean.value:,.{digits}f}", around, bold)
 
 
@@ -122,11 +122,11 @@ def decision_sections(runs: Sequence[RunFiles]) -> list[Section]:
     marks = {_REFERENCES[name]: value for name, value in references.items()}
     marks |= {} if best is None else {"best arm": best}
     groups = [Group(label(*row.key), scores(records, row.key, TARGET_VALUE), row.key) for row in rows]
-    told = "; ".join(f"{group.name} {group.values.mean():,.{digits}f}" for group in groups)
+    listed = "; ".join(f"{group.name} {group.values.mean():,.{digits}f}" for group in groups)
     figure = score_figure(groups, TARGET_VALUE, references=marks)
     blocks: list[Block] = [
         Text(_worth(rows[0], records, digits)),
-        Drawing(f"{slug(pair)}-value", figure, caption("value", pair=pair), f"Value by policy: {told}."),
+        Drawing(f"{slug(pair)}-value", figure, caption("value", pair=pair), f"Value by policy: {listed}."),
         Table.of_columns(f"{slug(pair)}-decision", about, *columns),
     ]
     return [Section(f"What it is worth: {pair}", blocks, 2)]
@@ -145,7 +145,9 @@ def _worth(row: MethodSummary, records: Sequence[Record], digits: int) -> str:
 
 def _promise(runs: Sequence[RunFiles], digits: int) -> tuple[str, str]:
     """The lowest bound of a method's assessed runs, and in how many runs it held."""
-    pairs = [(known.low, run.record["target_value"]) for run in runs if (known := run.assessment()) is not None]
+    pairs = [
+        (assessment.low, run.record["target_value"]) for run in runs if (assessment := run.assessment()) is not None
+    ]
     if not pairs:
         return "", ""
     held = sum(came >= low for low, came in pairs)
@@ -166,9 +168,9 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, re
     score = [mean_cell(row.score, digits, bold=row.rank == best and len(rows) > 1) for row in rows]
     regret_digits = decimals(*(row.regret.value for row in rows), significant=4)
     if metric is TARGET_ACCURACY:
-        beside = "by class", [mean_cell(row.accuracy_macro, 4, spread=False) for row in rows]
+        second_column = "by class", [mean_cell(row.accuracy_macro, 4, deviation=False) for row in rows]
     else:
-        beside = "target regret", [mean_cell(row.regret, regret_digits) for row in rows]
+        second_column = "target regret", [mean_cell(row.regret, regret_digits) for row in rows]
     baseline = score_by_seed(records, BASELINE, metric)
     paired = [
         None if row.key == BASELINE else paired_difference(score_by_seed(records, row.key, metric), baseline)
@@ -176,14 +178,14 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, re
     ]
     source_digits = 0 if metric is TARGET_ACCURACY else _source_digits(rows)
     printed = [
-        "" if one is None else Cell(f"{one.average:.4f}", f"{one.average_spread:.2f}", muted=True) for one in theirs
+        "" if one is None else Cell(f"{one.average:.4f}", f"{one.average_deviation:.2f}", muted=True) for one in theirs
     ]
     return Table.of_columns(
         name,
         about,
         ("method", [label(*row.key) for row in rows]),
         (metric.name, score),
-        beside,
+        second_column,
         ("over NLinUCB", [_difference(test, digits - 1) for test in paired]) if baseline else None,
         ("95% interval", [_interval(test, digits - 1) for test in paired]) if baseline else None,
         ("paper", printed) if paper else None,
@@ -215,12 +217,12 @@ def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool
         average = theirs.average if theirs else None
         groups.append(Group(label(*row.key), scores(records, row.key, metric), row.key, average))
     digits = metric.digits(*(row.score.value for row in rows))
-    told = "; ".join(f"{label(*row.key)} {row.score.value:,.{digits}f}" for row in rows)
+    listed = "; ".join(f"{label(*row.key)} {row.score.value:,.{digits}f}" for row in rows)
     drawing = Drawing(
         f"{slug(pair)}-{metric.field.removeprefix('target_')}",
         score_figure(groups, metric),
         caption("score", pair=pair, metric=metric.name),
-        f"{metric.name.capitalize()} by method: {told}.",
+        f"{metric.name.capitalize()} by method: {listed}.",
     )
     return [drawing, table]
 
@@ -273,12 +275,12 @@ def by_class_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
         theirs = paper.get(row.method) if row.variant == "default" else None
         if theirs is not None:
             printed = [
-                Cell(f"{theirs.per_class[c]:.4f}", f"{theirs.spread[c]:.2f}", muted=True)
+                Cell(f"{theirs.per_class[c]:.4f}", f"{theirs.deviation[c]:.2f}", muted=True)
                 if c in theirs.per_class
                 else _NO_NUMBER
                 for c in classes
             ]
-            average = Cell(f"{theirs.average:.4f}", f"{theirs.average_spread:.2f}", muted=True)
+            average = Cell(f"{theirs.average:.4f}", f"{theirs.average_deviation:.2f}", muted=True)
             table.add(Cell(f"paper: {label(row.method)}", muted=True), *printed, average)
     drawings = _gain_drawings(pair, records, classes) if with_figure else []
     if len(classes) <= _WIDEST:
@@ -352,7 +354,7 @@ def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
     for pair in pairs:
         table.add(pair.partition("/")[2] or pair, *_mean_cells([of.get(pair) for of in by_key.values()], digits))
     table.add(Cell("mean of pairs", bold=True), *_mean_cells(list(means.values()), digits))
-    told = "; ".join(
+    listed = "; ".join(
         f"{label(*key)} {values.mean():,.{digits}f}"
         for key, values in means.items()
         if values is not None and len(values)
@@ -361,7 +363,7 @@ def pairs_blocks(family: str, records: Sequence[Record]) -> list[Block]:
         f"{slug(family)}-pairs",
         pairs_figure(pairs, by_key, metric),
         caption("pairs_figure", family=family, metric=metric.name),
-        f"Mean {metric.name} over {len(pairs)} pairs: {told}.",
+        f"Mean {metric.name} over {len(pairs)} pairs: {listed}.",
     )
     return [drawing, table]
 
@@ -388,7 +390,7 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
     blocks: list[Block] = []
     for base, of_base in bases.items():
         best = max((row.score for row in of_base if row.score is not None), default=None)
-        means = [Mean(row.score, row.score_spread, len(row.seeds)) for row in of_base]
+        means = [Mean(row.score, row.score_deviation, len(row.seeds)) for row in of_base]
         tests = [row.paired for row in of_base]
         printed = [paper.get(row.letters) for row in of_base]
         blocks.append(
@@ -414,12 +416,12 @@ def ablation_blocks(pair: str, records: Sequence[Record], *, with_figure: bool =
             base: {r.letters: scores(records, ("daband", f"{base}:{r.letters}"), metric) for r in scored if r in of}
             for base, of in bases.items()
         }
-        told = "; ".join(f"{row.base} with {row.letters} {row.score:,.{digits}f}" for row in scored)
+        listed = "; ".join(f"{row.base} with {row.letters} {row.score:,.{digits}f}" for row in scored)
         drawing = Drawing(
             f"{slug(pair)}-ablation",
             ablation_figure(values, {letters: value for letters, (value, _) in paper.items()}, metric),
             caption("ablation_figure", pair=pair, metric=metric.name),
-            f"{metric.name.capitalize()} in the ablation: {told}.",
+            f"{metric.name.capitalize()} in the ablation: {listed}.",
         )
         blocks.insert(0, drawing)
     return blocks
@@ -440,7 +442,7 @@ def sweep_blocks(
         ("method", [label(row.method) for row in rows]),
         ("setting", [row.variant for row in rows]),
         (metric.name, [mean_cell(row.score, digits, bold=row.rank == best) for row in rows]),
-        ("source regret", [mean_cell(row.source_regret, 0, spread=False) for row in rows]),
+        ("source regret", [mean_cell(row.source_regret, 0, deviation=False) for row in rows]),
         ("seeds", [str(len(row.seeds)) for row in rows]),
         ("picked by", ["" if picked[row.key] == "none" else picked[row.key] for row in rows]),
         text_columns=2,
@@ -464,9 +466,9 @@ def sweep_blocks(
     if with_figure and curves is not None:
         setting, by_method = curves
         points = [(x, values) for by_value in by_method.values() for x, values in sorted(by_value.items())]
-        told = "; ".join(f"{x:g}: {values.mean():,.{digits}f}" for x, values in points)
+        listed = "; ".join(f"{x:g}: {values.mean():,.{digits}f}" for x, values in points)
         figure = sweep_figure(setting, by_method, metric)
-        alt = f"{metric.name.capitalize()} over {setting}: {told}"
+        alt = f"{metric.name.capitalize()} over {setting}: {listed}"
         blocks.insert(0, Drawing(f"{slug(pair)}-sweep", figure, f"{pair}: {metric.name} over {setting}.", alt))
     return blocks
 

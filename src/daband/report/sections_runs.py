@@ -49,11 +49,11 @@ Episodes = Sequence[list[dict[str, Any]]]
 
 def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
     """What is estimated of policies in the target without a reward from there; nothing where no run was assessed."""
-    assessed = [(run, known) for run in runs if (known := run.assessment()) is not None]
+    assessed = [(run, assessment) for run in runs if (assessment := run.assessment()) is not None]
     if not assessed:
         return []
-    assessments = [known for _, known in assessed]
-    digits = metric_of([run.record for run, _ in assessed]).digits(*(known.value for known in assessments))
+    assessments = [assessment for _, assessment in assessed]
+    digits = metric_of([run.record for run, _ in assessed]).digits(*(assessment.value for assessment in assessments))
     several = len({run.record["pair"] for run, _ in assessed}) > 1
     names = [f"{label(*run.key)}, seed {run.record['seed']}" for run, _ in assessed]
     true = [run.record["target_value"] for run, _ in assessed]
@@ -64,11 +64,14 @@ def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
         caption("assessments"),
         ("run", with_pairs if several else names),
         ("verdict", verdicts),
-        ("estimated", [f"{known.value:,.{digits}f}" for known in assessments]),
-        ("at least", [f"{known.low:,.{digits}f}" for known in assessments]),
-        ("required", [f"{known.required:,.{digits}f}" for known in assessments]),
+        ("estimated", [f"{assessment.value:,.{digits}f}" for assessment in assessments]),
+        ("at least", [f"{assessment.low:,.{digits}f}" for assessment in assessments]),
+        ("required", [f"{assessment.required:,.{digits}f}" for assessment in assessments]),
         ("true", [Cell("" if value is None else f"{value:,.{digits}f}", muted=True) for value in true]),
-        ("agreement", ["" if known.agreement is None else f"{known.agreement:.3f}" for known in assessments]),
+        (
+            "agreement",
+            ["" if assessment.agreement is None else f"{assessment.agreement:.3f}" for assessment in assessments],
+        ),
         text_columns=2,
     )
     best = max(range(len(assessed)), key=lambda at: assessments[at].low)
@@ -76,12 +79,12 @@ def assessment_sections(runs: Sequence[RunFiles]) -> list[Section]:
     return [Section("May it be trusted in the target?", blocks, 2)]
 
 
-def _by_arm(known: Assessment) -> list[Block]:
-    arms = known.per_arm
+def _by_arm(assessment: Assessment) -> list[Block]:
+    arms = assessment.per_arm
     table = Table.of_columns(
         "assessment-arms",
         caption("assessed_arms"),
-        ("arm", known.arm_names or [str(arm.arm) for arm in arms]),
+        ("arm", assessment.arm_names or [str(arm.arm) for arm in arms]),
         ("chosen in source", [f"{arm.source_share:.1%}" for arm in arms]),
         ("in target", [f"{arm.target_share:.1%}" for arm in arms]),
         ("expected in source", [f"{arm.expected_source:.1%}" for arm in arms]),
@@ -89,10 +92,10 @@ def _by_arm(known: Assessment) -> list[Block]:
         ("estimated value", ["" if arm.value is None else f"{arm.value:,.3f}" for arm in arms]),
     )
     return [
-        *(Text(reason) for reason in known.reasons),
-        *(Text(sign, warning=True) for sign in known.collapse),
+        *(Text(reason) for reason in assessment.reasons),
+        *(Text(sign, warning=True) for sign in assessment.collapse),
         Folded("By arm", [table]),
-        Folded("What this assumes", [Text(sentence) for sentence in known.assumptions]),
+        Folded("What this assumes", [Text(sentence) for sentence in assessment.assumptions]),
     ]
 
 
@@ -120,12 +123,12 @@ def learning_blocks(pair: str, runs: Sequence[RunFiles], best: Key | None) -> li
         )
         tables.append(_bound_table(pair, measured, exponents))
     accuracies = {key: _episode_curve(episodes, "discriminator_accuracy") for key, episodes in measured.items()}
-    known = {key: curve for key, curve in accuracies.items() if curve is not None}
-    if known:
-        known = dict(list(known.items())[:_MOST_CURVES])
-        told = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():.2f}" for key, curve in known.items())
-        figure, about = discriminator_figure(known), caption("discriminator", pair=pair)
-        alt = f"Discriminator accuracy in the last episode: {told}."
+    curves_by_key = {key: curve for key, curve in accuracies.items() if curve is not None}
+    if curves_by_key:
+        curves_by_key = dict(list(curves_by_key.items())[:_MOST_CURVES])
+        listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():.2f}" for key, curve in curves_by_key.items())
+        figure, about = discriminator_figure(curves_by_key), caption("discriminator", pair=pair)
+        alt = f"Discriminator accuracy in the last episode: {listed}."
         drawings.append(Drawing(f"{slug(pair)}-discriminator", figure, about, alt))
     return [SideBySide(drawings), *tables] if drawings else tables
 
@@ -173,9 +176,9 @@ def _regret_drawings(pair: str, groups: Mapping[Key, Sequence[RunFiles]], *, whe
             curves[key] = curve
     if not curves:
         return []
-    told = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
+    listed = "; ".join(f"{label(*key)} {curve.values[:, -1].mean():,.0f}" for key, curve in curves.items())
     about = caption(f"{where}_regret", pair=pair)
-    return [Drawing(f"{slug(pair)}-{where}-regret", regret_figure(curves, where=where), about, f"{alt}: {told}.")]
+    return [Drawing(f"{slug(pair)}-{where}-regret", regret_figure(curves, where=where), about, f"{alt}: {listed}.")]
 
 
 def _episode_curve(runs: Episodes, name: str) -> Curve | None:
@@ -212,7 +215,7 @@ def _bound_table(
         shares = [
             Mean.of([float(values[-1] / rounds[-1]) for rounds, values in _term(measured[key], name)]) for name in TERMS
         ]
-        columns.append((f"{label(*key)}, a round", [mean_cell(share, 3, spread=False) for share in shares]))
+        columns.append((f"{label(*key)}, a round", [mean_cell(share, 3, deviation=False) for share in shares]))
         means = [Mean.of(slopes[name]) for name in TERMS]
         cells = [Cell("-", muted=True) if mean.value is None else mean_cell(mean, 2) for mean in means]
         columns.append((f"{label(*key)}, exponent", cells))

@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = [
     "ACCENT", "ARMS", "COLOURS", "GRID", "INK", "MUTED", "PAPER", "SOURCE", "TARGET", "TERMS", "MethodStyle",
-    "css_variables", "figure_settings", "label", "short", "style_of", "themed", "written",
+    "css_variables", "figure_settings", "figure_text", "label", "short", "style_of", "themed",
 ]  # fmt: skip
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
@@ -97,7 +97,7 @@ def short(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def written(text: str, length: int) -> str:
+def figure_text(text: str, length: int) -> str:
     """The same for a figure, where a dollar sign would begin a formula."""
     return short(text, length).replace("$", r"\$")
 

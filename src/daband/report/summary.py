@@ -33,7 +33,7 @@ class Mean:
     """A mean over seeds and its sample standard deviation, 0 for a single seed; no value where a seed has none."""
 
     value: float | None
-    spread: float
+    deviation: float
     seeds: int
 
     @classmethod
@@ -49,7 +49,7 @@ class Mean:
         """As people read it: with its deviation where there are several seeds, "unknown" where there is no value."""
         if self.value is None:
             return UNKNOWN
-        return f"{self.value:,.{digits}f}" + (f" ± {self.spread:,.{digits}f}" if self.seeds > 1 else "")
+        return f"{self.value:,.{digits}f}" + (f" ± {self.deviation:,.{digits}f}" if self.seeds > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,9 @@ class PaperAccuracy:
     """One method in one of the paper's accuracy tables: by class name, and its average as printed."""
 
     average: float
-    average_spread: float
+    average_deviation: float
     per_class: dict[str, float]
-    spread: dict[str, float]
+    deviation: dict[str, float]
 
 
 @lru_cache(maxsize=1)
@@ -256,17 +256,17 @@ def paper_accuracy(pair: str) -> dict[str, PaperAccuracy]:
     return {
         method: PaperAccuracy(
             average=row["average"],
-            average_spread=row["average_spread"],
+            average_deviation=row["average_deviation"],
             per_class=dict(zip(table["classes"], row["per_class"], strict=True)),
-            spread=dict(zip(table["classes"], row["spread"], strict=True)),
+            deviation=dict(zip(table["classes"], row["deviation"], strict=True)),
         )
         for method, row in table.get("methods", {}).items()
     }
 
 
 def paper_ablation(pair: str) -> dict[str, tuple[float, float]]:
-    """The paper's full ablation for a pair: accuracy and spread by the letters of the terms that are kept."""
+    """The paper's full ablation for a pair: accuracy and deviation by the letters of the terms that are kept."""
     table = paper_tables()["full_ablation"].get(pair)
     if table is None:
         return {}
-    return {letters: (accuracy, table["spread"][letters]) for letters, accuracy in table["accuracy"].items()}
+    return {letters: (accuracy, table["deviation"][letters]) for letters, accuracy in table["accuracy"].items()}

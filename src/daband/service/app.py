@@ -262,7 +262,7 @@ class Service:
         given = await self._read_json(request)
         if not isinstance(given, dict) or set(given) != {"reward"}:
             raise InvalidInput('the body must be {"reward": NUMBER}')
-        reward = checked_reward(given["reward"], self._decider.model.deployed.reward_range)
+        reward = checked_reward(given["reward"], self._decider.model.deployed)
         may_correct = self.settings.corrections == "versioned"
         entry = Reward(event_id, reward, self._clock.now(), may_correct=may_correct)
         (answer,) = await self._writer.write([entry])

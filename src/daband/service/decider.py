@@ -65,9 +65,8 @@ class Decider:
         arm_names = model.deployed.arm_names
         self._numbers = {name: arm for arm, name in enumerate(arm_names)}
         self._incumbent = None if settings.incumbent is None else self._arm(settings.incumbent, "incumbent")
-        low, high = model.deployed.reward_range
-        if settings.wait is not None and not low <= settings.default_reward <= high:
-            raise InvalidInput(f"default_reward must lie within {low:g} and {high:g}, got {settings.default_reward:g}")
+        if settings.wait is not None:
+            checked_reward(settings.default_reward, model.deployed, "default_reward")
 
     def decide(self, given: Any, now: float) -> tuple[list[Event], list[tuple[Any, ...]]]:
         """The events of a request's JSON as they are to be logged, and the warnings on each row."""
@@ -228,11 +227,11 @@ def checked_id(event_id: Any) -> str:
     return event_id
 
 
-def checked_reward(reward: Any, reward_range: tuple[float, float]) -> float:
-    """A reward within the policy's range, in its unit."""
-    low, high = reward_range
+def checked_reward(reward: Any, deployed: Deployed, name: str = "reward") -> float:
+    """A reward in the policy's unit, within its range unless that was only estimated."""
+    low, high = deployed.reward_range
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise InvalidInput(f"reward must be a number, got {reward!r}")
-    if not low <= reward <= high:
-        raise InvalidInput(f"reward must lie within {low:g} and {high:g}, got {reward:g}")
+        raise InvalidInput(f"{name} must be a number, got {reward!r}")
+    if not (low <= reward <= high or deployed.frozen.range_estimated):
+        raise InvalidInput(f"{name} must lie within {low:g} and {high:g}, got {reward:g}")
     return float(reward)

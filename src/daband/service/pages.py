@@ -228,7 +228,8 @@ def openapi(deployed: Deployed, settings: Settings) -> dict[str, Any]:
             "warnings": {"type": "array", "items": {"type": "object"}},
         },
     }
-    reward = {"type": "number", "minimum": low, "maximum": high}
+    limits = {} if deployed.frozen.range_estimated else {"minimum": low, "maximum": high}
+    reward = {"type": "number", **limits}
     ids = [{"name": "event_id", "in": "path", "required": True, "schema": event_id}]
     several = {"type": "object", "properties": {"events": events}, "required": ["events"]}
     paths = {

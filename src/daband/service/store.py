@@ -41,52 +41,6 @@ _MOST_IDS = 500
 
 _metadata = sa.MetaData()
 _Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_events = sa.Table(
-    "events",
-    _metadata,
-    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
-    sa.Column("event_id", sa.Text, nullable=False, unique=True),
-    sa.Column("time", sa.Double, nullable=False),
-    sa.Column("activated", sa.Double, index=True),
-    sa.Column("mode", sa.Text, nullable=False),
-    sa.Column("domain", sa.Text, nullable=False),
-    sa.Column("model", sa.Integer, nullable=False),
-    sa.Column("arm", sa.Integer, nullable=False),
-    sa.Column("propensity", sa.Double, nullable=False),
-    sa.Column("own_arm", sa.Integer),
-    sa.Column("incumbent_arm", sa.Integer),
-    sa.Column("context", sa.Text),
-    sa.Column("eligible", sa.Text),
-    sa.Column("digest", sa.Text),
-    sqlite_autoincrement=True,
-)
-_rewards = sa.Table(
-    "rewards",
-    _metadata,
-    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
-    sa.Column("event_id", sa.Text, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("reward", sa.Double, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("time", sa.Double, nullable=False),
-    sa.UniqueConstraint("event_id", "version"),
-    sqlite_autoincrement=True,
-)
-_models = sa.Table(
-    "models",
-    _metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("time", sa.Double, nullable=False),
-    sa.Column("origin", sa.Text, nullable=False),
-    sa.Column("base", sa.Text, nullable=False),
-    sa.Column("start_seq", _Number, nullable=False),
-    sa.Column("learned_seq", _Number, nullable=False),
-    sa.Column("rounds", _Number, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("content", sa.LargeBinary),
-    sa.Column("state", sa.LargeBinary),
-)
-_notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +143,50 @@ class ModelRow:
     digest: str
 
 
+_KINDS = {"str": sa.Text, "float": sa.Double, "int": sa.Integer}
+
+
+def _columns(row: Any, **options: dict[str, Any]) -> list[sa.Column[Any]]:
+    """A column for each field of a dataclass, with SQLAlchemy's ``options`` by its name; "| None" may be NULL."""
+    columns = []
+    for name, field in row.__dataclass_fields__.items():
+        kind, _, optional = str(field.type).partition(" | ")
+        settings: dict[str, Any] = {"type_": _KINDS[kind](), "nullable": bool(optional), **options.get(name, {})}
+        columns.append(sa.Column(name, **settings))
+    return columns
+
+
+_events = sa.Table(
+    "events",
+    _metadata,
+    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
+    *_columns(Event, event_id={"unique": True}, activated={"index": True}),
+    sqlite_autoincrement=True,
+)
+_rewards = sa.Table(
+    "rewards",
+    _metadata,
+    sa.Column("seq", _Number, primary_key=True, autoincrement=True),
+    sa.Column("event_id", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("reward", sa.Double, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("time", sa.Double, nullable=False),
+    sa.UniqueConstraint("event_id", "version"),
+    sqlite_autoincrement=True,
+)
+_models = sa.Table(
+    "models",
+    _metadata,
+    *_columns(
+        ModelRow,
+        number={"primary_key": True, "autoincrement": False},
+        **{name: {"type_": _Number} for name in ("start_seq", "learned_seq", "rounds")},
+    ),
+    sa.Column("content", sa.LargeBinary),
+    sa.Column("state", sa.LargeBinary),
+)
+_notes = sa.Table("notes", _metadata, sa.Column("name", sa.Text, primary_key=True), sa.Column("text", sa.Text))
 _EVENT_COLUMNS = [_events.c[name] for name in Event.__dataclass_fields__]
 _MODEL_COLUMNS = [_models.c[name] for name in ModelRow.__dataclass_fields__]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,6 +101,12 @@ class ValueSums:
             row[2] += by * reward * reward
             by *= weight
 
+    def merged(self, other: ValueSums) -> ValueSums:
+        """The sums of both."""
+        both = ValueSums()
+        both._sums = (self.powers + other.powers).tolist()
+        return both
+
     @property
     def powers(self) -> FloatArray:
         """The sums, (3, 3)."""
@@ -149,18 +154,6 @@ class ValueSums:
         return MeanEstimate(v - u, math.sqrt(max(squares, 0.0) / (n - 1) / n))
 
 
-@dataclass
-class _Block:
-    n: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-
-    def add(self, reward: float) -> None:
-        self.n += 1
-        self.total += reward
-        self.squares += reward * reward
-
-
 class Watch:
     """Counts events and rewards in the order of the log. ``deployed`` is the file that the service was started with."""
 
@@ -183,7 +176,7 @@ class Watch:
         self._minutes: dict[int, list[int]] = {}
         self._sums, self._all = ValueSums(), ValueSums()
         self._models: dict[int, ValueSums] = {}
-        self._blocks: list[_Block] = []
+        self._blocks: list[ValueSums] = []
         self._block_size = _FIRST_BLOCK
         self._order: deque[int] = deque()
         self._arrived: dict[int, float] = {}
@@ -306,7 +299,7 @@ class Watch:
         """Rewards are tested in the order of decisions where a default ends every wait: quick ones may be better."""
         if self._promise is None or row.event.mode != "online":
             return
-        reward = (row.reward - self._low) / self._scale
+        reward = min(max((row.reward - self._low) / self._scale, 0.0), 1.0)  # outside a range that was estimated
         if self.settings.wait is None:
             self._promise.add(reward)
             return
@@ -327,21 +320,18 @@ class Watch:
         if not self._blocks or self._blocks[-1].n >= self._block_size:
             if len(self._blocks) >= _BLOCKS:
                 pairs = zip(self._blocks[::2], self._blocks[1::2], strict=True)
-                self._blocks = [_Block(a.n + b.n, a.total + b.total, a.squares + b.squares) for a, b in pairs]
+                self._blocks = [first.merged(second) for first, second in pairs]
                 self._block_size *= 2
-            self._blocks.append(_Block())
-        self._blocks[-1].add(reward)
+            self._blocks.append(ValueSums())
+        self._blocks[-1].add(1.0, reward)
 
-    def _points(self) -> list[dict[str, float]]:
-        points, seen = [], 0
+    def _points(self) -> list[dict[str, float | None]]:
+        points: list[dict[str, float | None]] = []
+        seen = 0
         for block in self._blocks:
             seen += block.n
-            if block.n < 20:
-                continue
-            mean = block.total / block.n
-            error = math.sqrt(max(block.squares / block.n - mean * mean, 0.0) / (block.n - 1))
-            low, high = normal_interval(MeanEstimate(mean, error), _CONFIDENCE)
-            points.append({"rewards": seen, "value": mean, "low": low, "high": high})
+            if block.n >= 20:
+                points.append({"rewards": seen, **_interval(block.played())})
         return points
 
 

@@ -70,14 +70,14 @@ class LogLearner:
         if self.seq == self._published:
             return None
         row = self._store.add_model(
-            exported(self.policy, self._deployed),
+            export_bytes(self.policy, self._deployed),
             time=now,
             origin="learned",
             base=self.base,
             start_seq=self.start_seq,
             learned_seq=self.seq,
             rounds=self.policy.rounds_learned,
-            state=_saved(self.policy),
+            state=_save_bytes(self.policy),
         )
         self._published = self.seq
         return row
@@ -129,7 +129,7 @@ def replay(store: Store, file: str | Path, row: ModelRow) -> bytes:
         rows = store.rewards_after(seq, int(every), first_only=True)
         learn(policy, rows, deployed)
         seq = rows[-1].seq
-    return exported(policy, deployed)
+    return export_bytes(policy, deployed)
 
 
 def first_deployed(store: Store) -> Deployed:
@@ -138,7 +138,7 @@ def first_deployed(store: Store) -> Deployed:
     return model_from(store.model_content(number), number).deployed
 
 
-def exported(policy: Policy, deployed: Deployed) -> bytes:
+def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
     """The policy as an exported file like the one that is served."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.daband"
@@ -168,7 +168,7 @@ def _load(content: bytes, deployed: Deployed) -> Policy:
     return policy
 
 
-def _saved(policy: Policy) -> bytes:
+def _save_bytes(policy: Policy) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.safetensors"
         policy.save(path)

@@ -7,11 +7,24 @@ from daband.serving.deployed import Deployed, DeployedDecision, load_deployed
 from daband.serving.export import ExportWarning, export
 from daband.serving.frozen import FrozenParts, FrozenPolicy, Member
 from daband.serving.monitor import MOST_CONTEXTS, Monitor, MonitorReport
-from daband.serving.networks import Network, TreeNetwork, network_from, unplanted
+from daband.serving.networks import Network, TreeNetwork, empty_trees, network_from
 from daband.table_transform import RowWarning
 
 __all__ = [
-    "MOST_CONTEXTS", "Deployed", "DeployedDecision", "ExportWarning", "FrozenParts", "FrozenPolicy", "Member",
-    "Monitor", "MonitorReport", "Network", "RowWarning", "TreeNetwork", "export", "load_deployed", "network_from",
-    "unplanted",
+    "MOST_CONTEXTS",
+    "Deployed",
+    "DeployedDecision",
+    "ExportWarning",
+    "FrozenParts",
+    "FrozenPolicy",
+    "Member",
+    "Monitor",
+    "MonitorReport",
+    "Network",
+    "RowWarning",
+    "TreeNetwork",
+    "empty_trees",
+    "export",
+    "load_deployed",
+    "network_from",
 ]  # fmt: skip

@@ -65,7 +65,7 @@ def _decide_lines(deployed: Deployed, among: list[str | int] | None, *, strict: 
         if not line.strip():
             continue
         try:
-            row = _typed(json.loads(line), deployed)
+            row = _convert_types(json.loads(line), deployed)
             answer = deployed.decide(row, among=among, strict=strict).as_dict()
         except json.JSONDecodeError as error:
             failed = True
@@ -95,7 +95,7 @@ def about(deployed: Deployed) -> dict[str, Any]:
     }
 
 
-def _typed(row: Any, deployed: Deployed) -> Any:
+def _convert_types(row: Any, deployed: Deployed) -> Any:
     """A row with texts as what they stand for: numbers, missing values, or the path of an image file."""
     if isinstance(row, str):
         return Path(row)

@@ -21,7 +21,13 @@ from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
 __all__ = [
-    "EXPORT_VERSION", "FORMAT", "Deployed", "DeployedDecision", "assembled", "deployed_from", "load_deployed",
+    "EXPORT_VERSION",
+    "FORMAT",
+    "Deployed",
+    "DeployedDecision",
+    "deployed_from",
+    "deployed_of_parts",
+    "load_deployed",
     "write_deployed_file",
 ]  # fmt: skip
 
@@ -153,16 +159,10 @@ class Deployed:
         A column that a row lacks, a value of the wrong type, numbers that are not finite, arrays of another shape and
         damaged images are errors in any case.
         """
-        return self.decide_with(row, available, among=among, round_number=round_number, strict=strict)[0]
+        return self.decide_with(row, available, among, round_number, strict)[0]
 
     def decide_with(
-        self,
-        row: Any,
-        available: Any = None,
-        *,
-        among: Any = None,
-        round_number: int | None = None,
-        strict: bool = False,
+        self, row: Any, available: Any = None, among: Any = None, round_number: int | None = None, strict: bool = False
     ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
         """``decide``; besides, what was read, and means and widths (n, K) on the policy's own scale."""
         read = self.reader.read(row)
@@ -274,10 +274,10 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
     """A deployed policy from the header and the arrays of a file. Everything is checked here, nothing in ``decide``."""
     version = int(header["version"])
     if version < EXPORT_VERSION:
-        header, arrays = _upgraded(header, arrays)
+        header, arrays = _upgrade(header, arrays)
     for array in arrays.values():
         array.setflags(write=False)
-    return assembled(
+    return deployed_of_parts(
         frozen_from(header, arrays, encoder=encoder),
         header,
         ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
@@ -286,7 +286,7 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
     )
 
 
-def assembled(
+def deployed_of_parts(
     frozen: FrozenPolicy,
     header: Mapping[str, Any],
     *,
@@ -328,7 +328,7 @@ def _check_reference(reference: Reference, n_arms: int) -> None:
         raise ValueError(f"the reference counts {reference.arms.shape} arms, or has an edge that is NaN")
 
 
-def _upgraded(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Header and arrays of version 1 or 2 as those of version 3."""
     context, exploration, network = header["context"], header["exploration"], header["network"]
     names, even = list(header["arms"]["names"]), exploration["rule"] == "even"

@@ -18,7 +18,7 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 from daband.image_layout import image_layout
 from daband.linear import StandardiseStep
-from daband.serving.deployed import Deployed, assembled, write_deployed_file
+from daband.serving.deployed import Deployed, deployed_of_parts, write_deployed_file
 from daband.serving.frozen import FrozenPolicy, Member
 from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
@@ -120,9 +120,9 @@ def export(
     ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
     if ranges is not None:
         arrays["ranges/centre"], arrays["ranges/scale"] = ranges
-    deployed = assembled(frozen, _through_json(header), ranges=ranges, reference=None)
+    deployed = deployed_of_parts(frozen, _through_json(header), ranges=ranges, reference=None)
     if contexts is not None:
-        counted = _counted(deployed, contexts)
+        counted = _count_reference(deployed, contexts)
         if counted is not None:
             header["reference"] = {"names": list(counted.names), "contexts": int(counted.counts[0].sum())}
             parts = {"edges": counted.edges, "counts": counted.counts, "arms": counted.arms}
@@ -264,7 +264,7 @@ def _ranges(frozen: FrozenPolicy, contexts: AnyArray | None) -> tuple[FloatArray
     return None
 
 
-def _counted(deployed: Deployed, contexts: AnyArray) -> Reference | None:
+def _count_reference(deployed: Deployed, contexts: AnyArray) -> Reference | None:
     scores, preferred = deployed.summary(contexts)
     names = summary_names(
         deployed.context_shape,

@@ -146,6 +146,8 @@ class FrozenPolicy:
     """Contexts of the domain that the policy keeps; ``export`` counts them and writes none."""
     seen_target: bool = False
     """Whether the policy has seen contexts of a target; it is not written."""
+    range_estimated: bool = False
+    """Whether ``reward_range`` was estimated from rewards: others may lie outside it, and are clipped when learned."""
     key: np.uint64 = field(init=False)
     _shares: tuple[list[float], list[float]] = field(init=False, repr=False)
 
@@ -227,6 +229,7 @@ class FrozenPolicy:
             "arms": self.arms,
             "n_arms": self.n_arms,
             "reward_range": [float(bound) for bound in self.reward_range],
+            "range_estimated": self.range_estimated,
             "largest_norm": self.largest_norm,
             "rounds_learned": self.rounds_learned,
             "exploration": {name.name: getattr(self.exploration, name.name) for name in fields(self.exploration)},
@@ -297,6 +300,7 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         arms=str(header["arms"]),
         n_arms=int(header["n_arms"]),
         reward_range=(float(low), float(high)),
+        range_estimated=bool(header.get("range_estimated", False)),  # files before 0.3 do not say
         largest_norm=float(header["largest_norm"]),
         rounds_learned=int(header["rounds_learned"]),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),

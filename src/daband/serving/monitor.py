@@ -213,10 +213,11 @@ class MonitorReport:
             return f"{shown}, ..." if len(most) > _MOST_SHOWN else shown or "none"
 
         by_name = {score.name: score for score in self.scores}
-        lines = [f"{self.rounds:,} rounds: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds:,} rounds"
+        lines = [f"{rounds}: contexts {_told(self.contexts_left)}, arms {_told(self.arms_left)}"]
         lines += [f"  {by_name[name]!r}" for name in self.reasons[:_MOST_SHOWN] if name in by_name]
         if len(self.reasons) > _MOST_SHOWN:
-            lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: see .reasons")
+            lines.append(f"  and {len(self.reasons) - _MOST_SHOWN} more: {', '.join(self.reasons[_MOST_SHOWN:])}")
         lines += [f"arms chosen: {listed(self.arm_counts)}", f"rows with warnings: {listed(self.warnings)}"]
         return "\n".join(lines)
 
@@ -249,7 +250,7 @@ class Monitor:
         self._arms = len(reference.arms) > 1
         if self._arms:
             width = max(reference.counts.shape[1], len(reference.arms))
-            watched = [_padded(reference.counts, width), _padded(reference.arms[None], width)]
+            watched = [_pad(reference.counts, width), _pad(reference.arms[None], width)]
             names, levels = [*names, _ARMS], [*levels, false_alarms / 2]
         else:
             levels = [2 * level for level in levels]
@@ -366,5 +367,5 @@ class Monitor:
         return total
 
 
-def _padded(counts: IntArray, width: int) -> IntArray:
+def _pad(counts: IntArray, width: int) -> IntArray:
     return np.pad(counts, ((0, 0), (0, width - counts.shape[1])))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 
-__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "TreeNetwork", "network_from", "unplanted"]
+__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from"]
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -179,7 +179,7 @@ class ConvNetwork:
             maps += bias  # the same for the four that were pooled
             np.maximum(maps, _ZERO, out=maps)
         if self._pooled is not None:
-            maps = _averaged(maps, self._pooled)
+            maps = _average_to(maps, self._pooled)
         return maps.reshape(-1)
 
 
@@ -237,7 +237,7 @@ class TreeNetwork:
         return out
 
 
-def unplanted(models: int, trees: int = 1) -> dict[str, AnyArray]:
+def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
     """The arrays of a ``TreeNetwork`` without a tree."""
     return {
         "feature": np.zeros(1, np.int64),
@@ -259,8 +259,8 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
     if settings["kind"] != "torch":
         if encoder is not None:
             raise InvalidInput("encoder was given, but the policy has its own")
-        known: Network = kinds[settings["kind"]](settings, arrays)
-        return known
+        plain: Network = kinds[settings["kind"]](settings, arrays)
+        return plain
     try:
         rooms = importlib.import_module("daband.encoders.frozen")
     except ImportError as error:
@@ -356,7 +356,7 @@ def _scratch(name: str, shape: tuple[int, ...]) -> Float32Array:
     return flat[:size].reshape(shape)
 
 
-def _averaged(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
+def _average_to(maps: Float32Array, shape: tuple[int, ...]) -> Float32Array:
     """Maps (H, W, K) averaged to (h, w, K), as torch's adaptive average pooling divides them."""
     for axis, size in enumerate(shape):
         length = maps.shape[axis]

@@ -42,7 +42,7 @@ from daband.domains import (
     RewardDomain,
     TableTransform,
     log_files,
-    opened_log,
+    open_log,
     read_footer,
     read_frames,
     refuse_nulls,
@@ -124,25 +124,22 @@ def fit_log(
     >>> policy.rounds_learned
     40
     """
-    return _fit(
-        policy,
-        log,
-        _FitSettings(
-            domain=check_domain(domain),
-            engine=engine,
-            workers=workers,
-            ray_address=ray_address,
-            propensity_weighting=propensity_weighting,
-            on_damaged=on_damaged,
-            adapt_every=adapt_every,
-            progress=progress,
-            time=time,
-        ),
+    settings = _FitSettings(
+        domain=check_domain(domain),
         columns=columns,
         table=table,
         target=target,
+        engine=engine,
+        workers=workers,
+        ray_address=ray_address,
+        propensity_weighting=propensity_weighting,
+        on_damaged=on_damaged,
+        adapt_every=adapt_every,
         directory=directory,
+        progress=progress,
+        time=time,
     )
+    return _fit(policy, log, settings)
 
 
 def learn_log(
@@ -210,9 +207,12 @@ def learn_log(
         policy.require_discounts()
     settings = _FitSettings(
         domain="target",
+        columns=columns,
+        table=table,
         propensity_weighting=propensity_weighting,
         on_damaged=on_damaged,
         adapt_every=adapt_every,
+        directory=directory,
         progress=progress,
         id=id,
         time=time,
@@ -221,7 +221,7 @@ def learn_log(
     with TemporaryDirectory(prefix="daband-") as place:
         before = policy.log_parts
         if isinstance(log, ParquetLog):
-            _fit(policy, log, settings, columns=columns, table=table, directory=directory)
+            _fit(policy, log, settings)
         else:
             named = LogColumns(arm, reward, propensity) if columns is None else LogColumns.of(columns)
             plain = PlainLog(log, Path(place), named, policy.arm_names, rename=columns is None)
@@ -230,8 +230,7 @@ def learn_log(
                 message = f"{path}: {rounds:,} rounds have no reward yet and are left out; give it again{again}"
                 _warn(message, stacklevel=2)
             with plain.errors_name_originals():
-                settings = replace(settings, original=plain.original)
-                _fit(policy, plain.files, settings, columns=columns, table=table, directory=directory)
+                _fit(policy, plain.files, replace(settings, original=plain.original))
     if policy.log_parts != before:
         policy.log_parts |= {f"version/{policy.version + 1}"}
     return policy
@@ -242,13 +241,17 @@ class _FitSettings:
     """What ``fit_log`` and ``learn_log`` are told, besides the policy and the log."""
 
     domain: str
+    columns: Columns | None
+    table: TableTransform | None
+    target: Contexts | None = None
     engine: str = "local"
     workers: int | None = None
     ray_address: str = "local"
-    propensity_weighting: str | None = None
-    on_damaged: str = "refuse"
-    adapt_every: int = 1024
-    progress: Progress | None = None
+    propensity_weighting: str | None
+    on_damaged: str
+    adapt_every: int
+    directory: str | Path | None
+    progress: Progress | None
     id: str | None = None
     time: str | None = None
     prior_trust: float | str = 1.0
@@ -261,19 +264,10 @@ class _FitSettings:
         return _OF_TARGET if self.domain == "target" else ""
 
 
-def _fit(
-    policy: Policy,
-    log: str | Path | Sequence[str | Path] | ParquetLog,
-    settings: _FitSettings,
-    *,
-    columns: Columns | None,
-    table: TableTransform | None,
-    target: Contexts | None = None,
-    directory: str | Path | None,
-) -> Policy:
+def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, settings: _FitSettings) -> Policy:
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
-    engine = settings.engine
+    engine, target, columns, table = settings.engine, settings.target, settings.columns, settings.table
     if engine not in ("local", "ray"):
         raise InvalidInput(f"engine must be 'local' or 'ray', got {engine!r}")
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
@@ -283,33 +277,24 @@ def _fit(
         whole("workers", settings.workers, least=1)
     if settings.time is not None and policy.half_life is None:
         raise InvalidInput(f"time={settings.time!r} is of use to a policy with a half_life, and this one has none")
-    roles = {"id": settings.id, "time": settings.time}
-    if columns is None and table is None and policy.table is None and any(roles.values()):
-        columns = _columns_without(log, {role: name for role, name in roles.items() if name is not None})
-    opened = opened_log(
-        log,
-        n_arms=policy.n_arms,
-        context_shape=policy.context_shape,
-        shared=policy.arms == "shared",
-        columns=columns,
-        table=table,
-        own_table=policy.table,
-        on_damaged=settings.on_damaged,
-    )
+    roles = {role: name for role, name in (("id", settings.id), ("time", settings.time)) if name is not None}
+    if columns is None and table is None and policy.table is None and roles:
+        columns = _columns_without(log, roles)
+    opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged)
     config = {
         "policy": {**policy.settings(), "name": policy.name},
         "columns": asdict(opened.columns),
         "domain": settings.domain,
         "propensity_weighting": settings.propensity_weighting,
         "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
+        **roles,
     }
-    config |= {role: name for role, name in roles.items() if name is not None}
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
     by_sums = by_sums and settings.prior_trust == 1.0 and policy.half_life is None  # what fades has an order
     by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
     for path, reason in opened.damaged.items():
-        _warn(settings.original(f"{reason}; {path} is left out"), stacklevel=4)
-    run = _LogRun(policy, opened, settings, LogState(directory, config))
+        _warn(settings.original(f"{reason}; {path} is left out"), stacklevel=3)
+    run = _LogRun(policy, opened, settings, config)
     try:
         if by_sums:
             assert isinstance(policy, RidgePolicy)
@@ -322,23 +307,33 @@ def _fit(
         else:
             run.stream(target)
     finally:
-        run.state.release()
+        run.release()
     return policy
 
 
 class _LogRun:
-    """One call of ``fit_log``."""
+    """One call of ``fit_log``, and how far it has come; without a directory that is kept in memory."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        log: ParquetLog,
-        settings: _FitSettings,
-        state: LogState,
-    ) -> None:
-        self.policy, self.log, self.settings, self.state = policy, log, settings, state
+    def __init__(self, policy: Policy, log: ParquetLog, settings: _FitSettings, config: Mapping[str, Any]) -> None:
+        self.policy, self.log, self.settings = policy, log, settings
         self._started = time.perf_counter()
         self._rows = self._parts = 0
+        self._done: dict[str, str] = {}
+        """The mark of the file of every part that is learned."""
+        # A first save soon, and later ones at a distance that what a save takes decides.
+        place = settings.directory
+        self.folder = None if place is None else Folder(place, what="a fit_log", save_every=1e-6)
+        if self.folder is not None:
+            try:
+                self.folder.claim("log.json", config)
+            except BaseException:
+                self.release()
+                raise
+
+    def release(self) -> None:
+        """Let others work in the folder."""
+        if self.folder is not None:
+            self.folder.release()
 
     def sum_parts(self, policy: RidgePolicy) -> None:
         """Add up the sums of all parts, and learn them in the end."""
@@ -348,18 +343,20 @@ class _LogRun:
         blank = policy.without_rounds()
         parts = self.log.parts()
         learned = self._learned(parts)
-        saved = None if learned else self.state.read_policy("prepared")
-        if learned:
-            pass  # the policy was prepared when it learned them
-        elif saved is None:
-            if blank.needs_sample:
-                first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
-                blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
-            self.state.write_policy("prepared", blank)
-        else:
-            blank.restore(saved)
+        if not learned:  # else the policy was prepared when it learned them
+            saved = self._read_policy("prepared")
+            if saved is not None:
+                blank.restore(saved)
+            else:
+                if blank.needs_sample:
+                    first = next(iter(self.log.batches(self.log.parts(_SAMPLE_ROWS)[0])))
+                    blank.prepare_for_log(self.log.sample(_SAMPLE_ROWS), first.rewards)
+                self._write_policy("prepared", blank)
         sums = blank.empty_sums()
-        before = self.state.read_sums(learned)
+        # Sums of the parts that the policy does not know already have a file of their own.
+        suffix = f"-{hashlib.sha256(' '.join(sorted(learned)).encode()).hexdigest()[:12]}" if learned else ""
+        file = f"sums{suffix}.npz"
+        before = self._read_sums(file)
         if before is not None:
             sums.restore(before)
         todo = self._start(parts)
@@ -370,68 +367,81 @@ class _LogRun:
         else:
             outcomes = sums_in_turn(blank, self.log, todo, weighting)
 
-        def save() -> None:
-            begun = time.perf_counter()
-            self.state.write_sums(sums.state())
-            self.state.note_save(begun)
+        def write() -> None:
+            self._write_sums(file, sums.state())
 
-        with stop_signals_deferred(wanted=self.state.folder is not None) as request:
-            for part, outcome in outcomes:
-                if isinstance(outcome, DataError):
-                    self._refuse_or_skip(outcome, save)
-                else:
-                    sums.merge(outcome)
-                    self.state.mark_done(self.log, part)
-                self._tell(part, parts)
-                if self.state.due():
-                    save()
-                request.obey(save)
-        save()
-        done = [part for part in parts if part_name(part) in self.state.done]
-        policy.learn_sums(sums, blank, self._keys(done))
-        self.state.finish_sums()
+        self._learn_parts(outcomes, parts, lambda _, outcome: sums.merge(outcome), write=write)
+        policy.learn_sums(sums, blank, self._keys(part for part in parts if part_name(part) in self._done))
+        if self.folder is not None:  # a policy of today has the sums of earlier calls whose policies came back
+            for path in self.folder.path.glob("sums-*.npz"):
+                if path.name != file:
+                    path.unlink(missing_ok=True)
 
     def stream(self, target: Contexts | None) -> None:
         """Update the policy with the log's rounds in their order, and let it adapt on the way."""
         policy = self.policy
         parts = self.log.parts(_STREAM_PART_ROWS)
         learned = self._learned(parts)
-        saved = self.state.read_policy("policy")
-        known = {self._digests.get(name, "") for name in self.state.done}
-        if saved is not None and not (known and known <= learned):  # else it comes back with all that is in the folder
+        saved = self._read_policy("policy")
+        in_folder = {self._digests.get(name, "") for name in self._done}
+        if saved is not None and not (in_folder and in_folder <= learned):  # else it knows all that is in the folder
             policy.restore(saved)
             self._learned(parts, warn=False)
         elif policy.transform is not None and not policy.transform.fitted:
-            beside = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
-            policy.prepare(self.log.sample(_SAMPLE_ROWS), *beside)
+            unlabelled = [] if target is None else [target.batch(0, min(_SAMPLE_ROWS, len(target)), seed=policy.seed)]
+            policy.prepare(self.log.sample(_SAMPLE_ROWS), *unlabelled)
         todo = self._start(parts)
         if saved is None and todo and self.settings.prior_trust != 1.0:
             policy.trust_prior(self.settings.prior_trust)
 
+        def learn(part: LogPart, _: object) -> None:
+            self._update(part, target)
+            policy.log_parts |= frozenset(self._keys([part]))
+
+        self._write_policy("policy", policy)
+        self._learn_parts(self._readable(todo), parts, learn, write=lambda: self._write_policy("policy", policy))
+
+    def _learn_parts(
+        self,
+        outcomes: Iterable[tuple[LogPart, Any]],
+        parts: Sequence[LogPart],
+        learn: Callable[[LogPart, Any], None],
+        *,
+        write: Callable[[], None],
+    ) -> None:
+        """Learn every part with what was made of it, or refuse or skip it for its error; save now and then."""
+
         def save() -> None:
             begun = time.perf_counter()
-            self.state.write_policy("policy", policy)
-            self.state.note_save(begun)
+            write()
+            if self.folder is not None:
+                self.folder.note_save(begun)
 
-        save()
-        with stop_signals_deferred(wanted=self.state.folder is not None) as request:
-            for part in todo:
-                try:
-                    for _ in self.log.batches(part):  # read once before: what is damaged must not be half learned
-                        pass
-                except DataError as error:
-                    self._refuse_or_skip(error, save)
+        with stop_signals_deferred(wanted=self.folder is not None) as request:
+            for part, outcome in outcomes:
+                if isinstance(outcome, DataError):
+                    self._refuse_or_skip(outcome, save)
                 else:
-                    self._learn(part, target)
-                    policy.log_parts |= frozenset(self._keys([part]))
-                    self.state.mark_done(self.log, part)
+                    learn(part, outcome)
+                    self._done[part_name(part)] = _mark(self.log, part)
                 self._tell(part, parts)
-                if self.state.due():
+                if self.folder is not None and self.folder.due():
                     save()
                 request.obey(save)
         save()
 
-    def _learn(self, part: LogPart, target: Contexts | None) -> None:
+    def _readable(self, parts: Sequence[LogPart]) -> Iterator[tuple[LogPart, DataError | None]]:
+        """Every part, with the error that its rows give: what is damaged must not be half learned."""
+        for part in parts:
+            error = None
+            try:
+                for _ in self.log.batches(part):
+                    pass
+            except DataError as damage:
+                error = damage
+            yield part, error
+
+    def _update(self, part: LogPart, target: Contexts | None) -> None:
         policy, settings = self.policy, self.settings
         ids, times = _column_of(part, settings.id), _column_of(part, settings.time)
         for batch in self.log.batches(part, settings.adapt_every):
@@ -460,12 +470,12 @@ class _LogRun:
         before = frozenset(part.removeprefix(_OF_TARGET) for part in self.policy.log_parts)
         learned = before & frozenset(self._digests.values())
         self._before = [part for part in parts if self._digests[part_name(part)] in learned]
-        if self._before and warn and self.state.folder is None:
+        if self._before and warn and self.folder is None:
             rounds = sum(len(part) for part in self._before)
             label = self.settings.original(self._before[0].label)
             _warn(
                 f"the policy has learned {label} before; {rounds:,} rounds that it knows are not counted again",
-                stacklevel=4,
+                stacklevel=5,
             )
         return learned
 
@@ -473,27 +483,36 @@ class _LogRun:
         return [f"{self.settings.part_prefix}{self._digests[part_name(part)]}" for part in parts]
 
     def _start(self, parts: list[LogPart]) -> list[LogPart]:
+        """The parts that are not learned yet; a log that lost or changed what was learned is refused."""
+        now = {part_name(part): _mark(self.log, part) for part in parts}
+        for name, mark in self._done.items():
+            if now.get(name) != mark:
+                what = "is no longer part of the log" if name not in now else "has changed since"
+                where = None if self.folder is None else self.folder.path
+                raise InvalidInput(
+                    f"{where}: {name} was learned and {what}; restore the file, or remove the folder to start anew"
+                )
         before = {part.label for part in self._before}
-        todo = [part for part in self.state.todo(self.log, parts) if part.label not in before]
+        todo = [part for part in parts if part_name(part) not in self._done and part.label not in before]
         left = {part.label for part in todo}
-        self._found = sum(len(part) for part in parts if part.label not in left)
-        self._rows, self._parts = self._found, len(parts) - len(todo)
+        self._known_rows = self._rows = sum(len(part) for part in parts if part.label not in left)
+        self._parts = len(parts) - len(todo)
         self._started = time.perf_counter()
         return todo
 
     def _refuse_or_skip(self, error: DataError, save: Callable[[], None]) -> None:
         if self.settings.on_damaged == "refuse":
             save()
-            kept = "" if self.state.folder is None else f"; what was learned before is kept in {self.state.folder.path}"
+            kept = "" if self.folder is None else f"; what was learned before is kept in {self.folder.path}"
             raise DataError(f"{error}{kept}; on_damaged='skip' learns from the other parts") from None
-        _warn(f"{self.settings.original(str(error))}; this part is left out", stacklevel=4)
+        _warn(f"{self.settings.original(str(error))}; this part is left out", stacklevel=6)
 
     def _tell(self, part: LogPart, parts: Sequence[LogPart]) -> None:
         self._rows += len(part)
         self._parts += 1
         if self.settings.progress is None:
             return
-        rate = (self._rows - self._found) / max(time.perf_counter() - self._started, 1e-9)
+        rate = (self._rows - self._known_rows) / max(time.perf_counter() - self._started, 1e-9)
         self.settings.progress(
             {
                 "rows": self._rows,
@@ -505,42 +524,9 @@ class _LogRun:
             }
         )
 
+    # What the folder holds: a policy or sums, each with the parts that it rests on.
 
-def _warn(message: str, *, stacklevel: int) -> None:
-    warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)
-
-
-class LogState:
-    """How far one ``fit_log`` has come; without a directory it is kept in memory. ``release`` it in the end."""
-
-    def __init__(self, directory: str | Path | None, config: Mapping[str, Any]) -> None:
-        self._done: dict[str, str] = {}
-        """The mark of the file of every part that is learned."""
-        self._sums = "sums.npz"
-        # A first save soon, and later ones at a distance that what a save takes decides.
-        self.folder = None if directory is None else Folder(directory, what="a fit_log", save_every=1e-6)
-        if self.folder is not None:
-            try:
-                self.folder.claim("log.json", config)
-            except BaseException:
-                self.release()
-                raise
-
-    def release(self) -> None:
-        """Let others work in the folder."""
-        if self.folder is not None:
-            self.folder.release()
-
-    def due(self) -> bool:
-        """Whether it is time to save."""
-        return self.folder is not None and self.folder.due()
-
-    def note_save(self, begun: float) -> None:
-        """A save that began at ``begun`` is over."""
-        if self.folder is not None:
-            self.folder.note_save(begun)
-
-    def read_policy(self, name: str) -> dict[str, AnyArray] | None:
+    def _read_policy(self, name: str) -> dict[str, AnyArray] | None:
         """The arrays of the policy saved under ``name``; None where there is none. Its notes say what it rests on."""
         path = None if self.folder is None else self.folder.path / f"{name}.safetensors"
         if path is None or not path.exists():
@@ -550,19 +536,13 @@ class LogState:
             self._done = json.loads(saved.notes["parts"])
         return saved.arrays
 
-    def write_policy(self, name: str, policy: Policy) -> None:
-        """Save a policy under ``name``, with the parts learned so far."""
+    def _write_policy(self, name: str, policy: Policy) -> None:
         if self.folder is not None:
             policy.save(self.folder.path / f"{name}.safetensors", notes={"parts": json.dumps(self._done)})
 
-    def read_sums(self, learned: Iterable[str] = ()) -> dict[str, AnyArray] | None:
-        """The arrays last written by ``write_sums``; None where there are none.
-
-        ``learned`` are the digests of the parts that the policy knows already: sums of the others have their own file.
-        """
-        if learned := sorted(learned):
-            self._sums = f"sums-{hashlib.sha256(' '.join(learned).encode()).hexdigest()[:12]}.npz"
-        path = None if self.folder is None else self.folder.path / self._sums
+    def _read_sums(self, file: str) -> dict[str, AnyArray] | None:
+        """The arrays last written by ``_write_sums``; None where there are none."""
+        path = None if self.folder is None else self.folder.path / file
         if path is None or not path.exists():
             return None
         try:
@@ -572,41 +552,16 @@ class LogState:
             raise CheckpointError(f"{path} is damaged ({error}); remove the folder to start anew") from None
         return arrays
 
-    def write_sums(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Save sums with the parts they are of."""
+    def _write_sums(self, file: str, arrays: Mapping[str, AnyArray]) -> None:
         if self.folder is not None:
             parts = np.frombuffer(json.dumps(self._done).encode(), np.uint8)
             table = io.BytesIO()
             np.savez(table, **{**arrays, "parts": parts})  # type: ignore[arg-type]
-            write_bytes(self.folder.path / self._sums, table.getvalue())
+            write_bytes(self.folder.path / file, table.getvalue())
 
-    def finish_sums(self) -> None:
-        """Remove the sums of earlier calls whose policies came back: a policy of today has them all."""
-        if self.folder is not None:
-            for path in self.folder.path.glob("sums-*.npz"):
-                if path.name != self._sums:
-                    path.unlink(missing_ok=True)
 
-    def todo(self, log: ParquetLog, parts: list[LogPart]) -> list[LogPart]:
-        """The parts that are not learned yet; a log that lost or changed what was learned is refused."""
-        now = {part_name(part): _mark(log, part) for part in parts}
-        for name, mark in self._done.items():
-            if now.get(name) != mark:
-                what = "is no longer part of the log" if name not in now else "has changed since"
-                where = None if self.folder is None else self.folder.path
-                raise InvalidInput(
-                    f"{where}: {name} was learned and {what}; restore the file, or remove the folder to start anew"
-                )
-        return [part for part in parts if part_name(part) not in self._done]
-
-    @property
-    def done(self) -> frozenset[str]:
-        """The names of the parts that are learned, as ``part_name`` gives them."""
-        return frozenset(self._done)
-
-    def mark_done(self, log: ParquetLog, part: LogPart) -> None:
-        """Note that a part is learned; the next save keeps it."""
-        self._done[part_name(part)] = _mark(log, part)
+def _warn(message: str, *, stacklevel: int) -> None:
+    warnings.warn(message, LogWarning, stacklevel=stacklevel + 1)
 
 
 def part_name(part: LogPart) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
@@ -17,7 +17,7 @@ from daband.policies import Policy, check_prior_trust
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 
-__all__ = ["RunGroup", "Training", "can_train_stacked", "continue_on_target", "run_groups", "run_phases", "train",
+__all__ = ["RunGroup", "can_train_stacked", "continue_on_target", "run_groups", "run_phases", "train",
            "train_stacked"]  # fmt: skip
 
 
@@ -81,20 +81,20 @@ def train(  # type: ignore[misc]  # the settings are those below, listed once
         source_weights=source_weights,
     )
     if isinstance(policy, Policy) or not isinstance(policy, Sequence) or isinstance(policy, str):
-        return run_phase(policy, source_phase(policy, source, target, settings))
-    trainings = []
+        return run_phase(source_phase(policy, source, target, settings))
+    phases = []
     for index, one in enumerate(policy):
         if not isinstance(one, Policy):
             raise InvalidInput(f"policy[{index}] must be a daband policy, got {one!r}")
         if any(one is other for other in policy[:index]):
             raise InvalidInput(f"policy[{index}] is there twice; a committee needs policies of different seeds")
         place = None if directory is None else Path(directory) / str(index)
-        trainings.append(Training(one, source, target, replace(settings, directory=place)))
-    if not trainings:
+        phases.append(source_phase(one, source, target, replace(settings, directory=place)))
+    if not phases:
         raise InvalidInput("policy is an empty list; give at least one")
     if not can_train_stacked(policy):
-        return [run_phase(one.policy, one.phase()) for one in trainings]
-    outcomes = train_stacked(trainings)  # a run that fails raises after the others are done
+        return [run_phase(phase) for phase in phases]
+    outcomes = train_stacked(phases)  # a run that fails raises after the others are done
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
@@ -166,21 +166,7 @@ def continue_on_target(
     )
     order = settings.order_seed(policy)
     episodes = math.ceil(rounds / episode_length)
-    return run_phase(policy, Phase("target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))
-
-
-@dataclass(frozen=True)
-class Training:
-    """A policy, the data that it is trained on, and the settings: one of several runs."""
-
-    policy: Policy
-    source: RewardDomain | LoggedDomain
-    target: Contexts | None = None
-    settings: TrainSettings = field(default_factory=TrainSettings)
-
-    def phase(self) -> Phase:
-        """The rounds that are played, checked."""
-        return source_phase(self.policy, self.source, self.target, self.settings)
+    return run_phase(Phase(policy, "target", target, None, episodes, order, settings, rounds, prior_trust=prior_trust))
 
 
 def can_train_stacked(policies: Sequence[Policy]) -> bool:
@@ -192,36 +178,35 @@ def can_train_stacked(policies: Sequence[Policy]) -> bool:
     return can_stack(policies)
 
 
-def train_stacked(trainings: Sequence[Training]) -> list[Run | Exception]:
-    """``train`` for several runs in step: rounds are played run by run, gradient steps are taken for all at once.
+def train_stacked(phases: Sequence[Phase]) -> list[Run | Exception]:
+    """Play phases in step: rounds are played run by run, gradient steps are taken for all at once.
 
     On a GPU five seeds took about half the time that they take one after the other. Every run's result is what it is
     alone, up to rounding, and its folder can be resumed alone; the time is divided among the runs. A run that fails,
     by its numbers, its data or its folder, has its exception in the returned list; the others continue.
     """
-    if not trainings:
+    if not phases:
         return []
     from daband.policies import can_stack
 
-    policies = [one.policy for one in trainings]
-    if not can_stack(policies):
+    if not can_stack([phase.policy for phase in phases]):
         raise InvalidInput(
             "only different neural policies of one shape and recipe can be stacked; train them one after another"
         )
-    return run_phases(policies, [one.phase() for one in trainings])
+    return run_phases(phases)
 
 
-def run_phase(policy: Policy, phase: Phase) -> Run:
+def run_phase(phase: Phase) -> Run:
     """Play one phase; what goes wrong is raised."""
-    (outcome,) = run_phases([policy], [phase])
+    (outcome,) = run_phases([phase])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
 
-def run_phases(policies: Sequence[Policy], phases: Sequence[Phase]) -> list[Run | Exception]:
-    """Play the phases of one policy, or of several in step, and return what each did or what ended it."""
-    group = RunGroup(policies, phases)
+def run_phases(phases: Sequence[Phase]) -> list[Run | Exception]:
+    """Play the phase of one policy, or those of several in step, and return what each did or what ended it."""
+    group = RunGroup(phases)
     run_groups([group])
     return group.outcomes()
 
@@ -232,13 +217,13 @@ class RunGroup:
     ``step`` plays an episode of every run that is not ahead of the others. Several take their gradient steps stacked.
     """
 
-    def __init__(self, policies: Sequence[Policy], phases: Sequence[Phase]) -> None:
+    def __init__(self, phases: Sequence[Phase]) -> None:
         self._trainers: dict[int, Trainer] = {}
         self._failed: dict[int, Exception] = {}
-        self._size = len(policies)
+        self._size = len(phases)
 
         def begin(index: int) -> None:
-            self._trainers[index] = Trainer(policies[index], phases[index])
+            self._trainers[index] = Trainer(phases[index])
 
         try:
             for index in range(self._size):

@@ -166,13 +166,13 @@ class Prefetcher(Generic[T]):
     def take(self, episode: int) -> T:
         """What was read for this episode; the next one is begun."""
         fetched, self._next = self._next, None
-        found = fetched[1].result() if fetched is not None and fetched[0] == episode else self._read(episode)
+        material = fetched[1].result() if fetched is not None and fetched[0] == episode else self._read(episode)
         if self._pool is not None:
             if episode + 1 < self._episodes:
                 self._next = (episode + 1, self._pool.submit(self._read, episode + 1))
             else:
                 self.close()
-        return found
+        return material
 
     def close(self) -> None:
         """Shut the thread down and cancel pending reads."""
@@ -183,8 +183,9 @@ class Prefetcher(Generic[T]):
 
 @dataclass(frozen=True)
 class Phase:
-    """Rounds played in one domain, while contexts of the other may be unlabelled."""
+    """Rounds that a policy plays in one domain, while contexts of the other may be unlabelled."""
 
+    policy: Policy
     domain_name: str
     domain: RewardDomain | LoggedDomain
     unlabelled: Contexts | None
@@ -211,15 +212,15 @@ class Phase:
         """Whether the rounds are of several sources."""
         return self.domain_name == "source" and len(self.domain.by_name) > 1
 
-    def source_weights(self, policy: Policy) -> dict[str, float]:
+    def source_weights(self) -> dict[str, float]:
         """What a round of each source counts: as the settings say, as the policy was told, or as is measured."""
-        told = self.settings.source_weights
-        if told is not None:
-            return dict(told)
-        before = policy.source_weights
+        given = self.settings.source_weights
+        if given is not None:
+            return dict(given)
+        before = self.policy.source_weights
         if any(weight != 1.0 for weight in before.values()):
             return before
-        return measured_source_weights(self.domain, self.unlabelled, like=policy, seed=self.seed).weights
+        return measured_source_weights(self.domain, self.unlabelled, like=self.policy, seed=self.seed).weights
 
     def with_sources(self, names: list[str]) -> Phase:
         """The same with these sources alone: the run that they have without the others.
@@ -253,7 +254,7 @@ class Phase:
             return rounds, []
         return rounds, self.unlabelled.by_domain(start, min(stop, self.unlabelled.rounds_available), seed=self.seed)
 
-    def config(self, policy: Policy) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
         weighting = self.settings.propensity_weighting
         training = {
@@ -267,7 +268,7 @@ class Phase:
             "data": self._fingerprint(),
         }
         return {
-            "policy": {**policy.settings(), "name": policy.name},
+            "policy": {**self.policy.settings(), "name": self.policy.name},
             **(self.settings.config or {}),
             "training": training,
         }
@@ -286,7 +287,8 @@ class Phase:
 class Trainer:
     """The state of one run. For each episode the caller calls ``play``, adapts the policy, and calls ``close``."""
 
-    def __init__(self, policy: Policy, phase: Phase) -> None:
+    def __init__(self, phase: Phase) -> None:
+        policy = phase.policy
         self.policy, self.phase = policy, phase
         settings = phase.settings
         self.progress = settings.progress
@@ -330,13 +332,13 @@ class Trainer:
         """Leave sources that count for nothing out, so that the run is the one without them."""
         if self.phase.weighs_sources:
             if not self.history.episodes:
-                self.policy.source_weights = self.phase.source_weights(self.policy)
+                self.policy.source_weights = self.phase.source_weights()
             weights = self.policy.source_weights
             self.phase = self.phase.with_sources([name for name, weight in weights.items() if weight])
 
     def _fit_transform(self) -> None:
         if not self.policy.prepared:
-            _prepare(self.policy, self.phase)
+            _prepare(self.phase)
 
     @property
     def episode(self) -> int:
@@ -411,7 +413,7 @@ class Trainer:
             training = training if isinstance(training, dict) else {}
             given = training.get("episodes")
             episodes = given if isinstance(given, int) and given >= 1 else wanted
-            config = as_json(replace(self.phase, episodes=min(episodes, wanted)).config(self.policy))
+            config = as_json(replace(self.phase, episodes=min(episodes, wanted)).config())
             if episodes > wanted:  # refused in any case: of its data there may be too few here to compare them
                 config["training"].update({name: training[name] for name in ("episodes", "data") if name in training})
             folder.compare(before, config)
@@ -422,7 +424,7 @@ class Trainer:
                 )
             if episodes == wanted:
                 return
-        folder.write_settings("config.json", self.phase.config(self.policy))
+        folder.write_settings("config.json", self.phase.config())
 
     def _resume(self, folder: Folder) -> History:
         """Bring the policy to the last saved episode and return what happened up to it.
@@ -517,9 +519,9 @@ def _play_episode(
             )
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
-            own = policy.play(rounds.contexts, rounds.rewards, name or domain_name)
-            columns.append((own.arm, own.reward, rounds.regret(own.arm), own.propensity))
-            played.append(own)
+            decision = policy.play(rounds.contexts, rounds.rewards, name or domain_name)
+            columns.append((decision.arm, decision.reward, rounds.regret(decision.arm), decision.propensity))
+            played.append(decision)
     for column, parts in zip(_COLUMNS, zip(*columns, strict=True), strict=True):
         getattr(history, column).append(np.concatenate(parts))
     return join_decisions(played) if played else None
@@ -537,8 +539,9 @@ def _record(episode: int, history: History, measured: dict[str, float]) -> dict[
     }
 
 
-def _prepare(policy: Policy, phase: Phase) -> None:
+def _prepare(phase: Phase) -> None:
     """Fit the transform on the contexts the run will see, as many as fit in memory, labels unseen."""
+    policy = phase.policy
     item = max(1, phase.domain.batch(0, 1, seed=phase.seed).nbytes)
     n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
     both = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
@@ -587,7 +590,7 @@ def source_phase(
         resolve_weighting(weighting, policy.propensity_weightings, policy.name)
         if not isinstance(source, LoggedDomain):
             raise InvalidInput("propensity_weighting is for a source that is a log, and this one pays any arm")
-    return Phase("source", source, target, episodes, settings.order_seed(policy), settings, note=note)
+    return Phase(policy, "source", source, target, episodes, settings.order_seed(policy), settings, note=note)
 
 
 def _default_budget(source: Any, length: int) -> tuple[Any, int, int, str]:

@@ -24,8 +24,8 @@ from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike
 
 __all__ = [
-    "Parts", "by_hand", "declare", "halved", "load_matlab", "load_packed", "made_up_images", "made_up_vectors",
-    "ordered",
+    "Parts", "by_hand", "declare", "halved", "load_labelled", "load_matlab", "load_packed", "made_up_images",
+    "made_up_vectors", "ordered",
 ]  # fmt: skip
 
 
@@ -76,6 +76,7 @@ def declare(
     class_names: Sequence[str] | None = None,
     name: str = "",
     summary: str = "",
+    domains: Sequence[str] = (),
     choices: Mapping[str, Sequence[str]] | None = None,
     variants: Mapping[str, Mapping[str, Any]] | None = None,
     resources: Sequence[Resource] = (),
@@ -92,12 +93,17 @@ def declare(
         class_names: a name per arm; where every part has labels, each class must have an example in each.
         name: what a pair is called, with ``{option}`` in it, e.g. "amazon/{source}-{target}"; by default ``family``.
         summary: one line about a variant, with ``{option}`` in it; by default that of ``about``.
+        domains: the names that ``source`` and ``target`` may take; every ordered pair of them is a variant.
         choices: the values that an option may take.
         variants: options by the names of variants, registered as ``family/variant`` without these options.
         resources: the files; one with ``of`` is needed by the variants that have this value of an option.
         without: options of every pair that this one does not take.
         resolve: see ``register_pair``.
     """
+    if domains:
+        choices = {"source": domains, "target": domains, **(choices or {})}
+        variants = ordered(domains) if variants is None else variants
+        name = name or f"{family}/{{source}}-{{target}}"
     read_options = dict(inspect.signature(read).parameters)
     common = {option: parameter for option, parameter in _COMMON.items() if option not in without}
 
@@ -170,6 +176,26 @@ def load_packed(path: Path, keys: Sequence[str]) -> list[AnyArray]:
         raise DataError(
             f"{path} is damaged, or has no arrays {', '.join(keys)} ({error}); put an undamaged copy there"
         ) from None
+
+
+def load_labelled(
+    path: Path, keys: tuple[str, str], *, shape: tuple[int, ...], n_classes: int, dtype: Any = np.uint8
+) -> tuple[AnyArray, IntArray]:
+    """Contexts (n, *shape) of a type, or of any, and labels (n,) under these keys of an ``npz``."""
+    contexts, labels = load_packed(path, keys)
+    if contexts.shape[1:] != shape or (dtype is not None and contexts.dtype != dtype):
+        of_type = "" if dtype is None else f" of {np.dtype(dtype)}"
+        raise DataError(
+            f"{path} should hold {keys[0]} (n, {', '.join(map(str, shape))}){of_type}, got {contexts.shape} of "
+            f"{contexts.dtype}"
+        )
+    labels_fit = labels.shape == (len(contexts),) and labels.dtype.kind in "ui"
+    if not labels_fit or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_classes:
+        raise DataError(
+            f"{path} should hold {len(contexts)} labels 0..{n_classes - 1} in {keys[1]!r}, got {labels.shape} of "
+            f"{labels.dtype}"
+        )
+    return contexts, labels.astype(np.int64)
 
 
 def load_matlab(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import io
-import tarfile
+import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,8 @@ import numpy as np
 
 from daband.arrays import AnyArray, IntArray
 from daband.domains.contract import About
-from daband.domains.datasets.builder import Parts, by_hand, declare, halved, load_packed, made_up_images, ordered
+from daband.domains.datasets.builder import Parts, by_hand, declare, halved, load_labelled, made_up_images
+from daband.domains.download import unpack
 from daband.domains.readers.images import decode_image
 from daband.domains.registry import Resource, find, need
 from daband.errors import DataError
@@ -139,17 +139,14 @@ def blend(digits: AnyArray, photographs: Sequence[AnyArray], *, seed: int) -> An
 
 def read_packed(path: Path) -> tuple[Arrays, Arrays]:
     """Train and test part of an ``npz`` with ``x_train y_train x_test y_test``: images (n, 3, 28, 28), labels (n,)."""
-    x_train, y_train, x_test, y_test = load_packed(path, ("x_train", "y_train", "x_test", "y_test"))
-    parts = []
-    for images, labels in ((x_train, y_train), (x_test, y_test)):
-        if images.ndim != 4 or images.shape[1:] != (_MNIST_SIDE, _MNIST_SIDE, 3) or images.dtype != np.uint8:
-            raise DataError(f"{path} should hold images (n, 28, 28, 3) of uint8, got {images.shape} of {images.dtype}")
-        if labels.shape != (len(images),) or labels.dtype.kind not in "ui" or labels.max(initial=0) > 9:
-            raise DataError(
-                f"{path} has {len(images)} images but labels {labels.shape}, {labels.dtype}: one digit each"
-            )
-        parts.append((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels.astype(np.int64)))
-    return parts[0], parts[1]
+    shape = (_MNIST_SIDE, _MNIST_SIDE, 3)
+    (x, y), (x_test, y_test) = (
+        load_labelled(path, (f"x_{split}", f"y_{split}"), shape=shape, n_classes=10) for split in ("train", "test")
+    )
+    return (np.ascontiguousarray(x.transpose(0, 3, 1, 2)), y), (
+        np.ascontiguousarray(x_test.transpose(0, 3, 1, 2)),
+        y_test,
+    )
 
 
 def read_folder(folder: Path, split: str) -> Arrays:
@@ -168,36 +165,17 @@ def read_folder(folder: Path, split: str) -> Arrays:
     return np.stack([_centre(decode_image(images / name), images / name) for name in names]), labels
 
 
-def read_archive(path: Path, split: str) -> Arrays:
-    """Like ``read_folder``, from the tar archive as it is distributed, without unpacking it to disk."""
-    images: dict[str, AnyArray] = {}
-    listing: str | None = None
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                if not member.isfile():
-                    continue
-                if name.endswith(f"mnist_m_{split}_labels.txt"):
-                    listing = _content(archive, member).decode()
-                elif f"mnist_m_{split}/" in name and name.endswith(".png"):
-                    where = Path(f"{path}:{name}")
-                    images[Path(name).name] = _centre(decode_image(io.BytesIO(_content(archive, member)), where), where)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is damaged ({error}); {_REMEDY}") from None
-    if listing is None:
-        raise DataError(f"{path} has no mnist_m_{split}_labels.txt; {_REMEDY}")
-    names, labels = _read_labels(listing, path)
-    _check_names(names, set(images), path, path)
-    return np.stack([images[name] for name in names]), labels
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    stream = archive.extractfile(member)
-    assert stream is not None  # a regular file has content
-    return stream.read()
+def read_archive(path: Path) -> tuple[Arrays, Arrays]:
+    """Train and test part of the tar archive as it is distributed, read as ``read_folder`` reads them."""
+    with tempfile.TemporaryDirectory(prefix="daband-") as place:
+        unpack(path, Path(place))
+        listed = next(Path(place).rglob("mnist_m_train_labels.txt"), None)
+        if listed is None:
+            raise DataError(f"{path} has no mnist_m_train_labels.txt; {_REMEDY}")
+        try:
+            return read_folder(listed.parent, "train"), read_folder(listed.parent, "test")
+        except DataError as error:
+            raise DataError(str(error).replace(f"{place}/", f"{path}:")) from None
 
 
 def _read_labels(text: str, path: Path) -> tuple[list[str], IntArray]:
@@ -269,7 +247,7 @@ _RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt", "mnis
 _SEED_TRAIN, _SEED_TEST, _SEED_SOURCE_TEST = 20160525, 20160526, 20160527
 
 
-def _resolved(options: dict[str, Any]) -> dict[str, Any]:
+def _resolve_form(options: dict[str, Any]) -> dict[str, Any]:
     """The options with the form that "auto" stands for on this machine."""
     if options.get("tiny"):  # whose form is always the embedded one
         return {name: value for name, value in options.items() if name != "form"}
@@ -332,14 +310,14 @@ def _embedded(n: int | None) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     if n is not None:
         x_test, y_test = x_test[: n // 3], y_test[: n // 3]
     held = (x_test, y_test.astype(np.int64))
-    return (x, y), held, *_made((x, y), held, packaged_photographs())
+    return (x, y), held, *_blend_both((x, y), held, packaged_photographs())
 
 
 def _built(train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]:
-    return _made(train, test, photographs_in(need(_BSDS500, pair="digit")))
+    return _blend_both(train, test, photographs_in(need(_BSDS500, pair="digit")))
 
 
-def _made(train: Arrays, test: Arrays, photographs: list[AnyArray]) -> tuple[Arrays, Arrays]:
+def _blend_both(train: Arrays, test: Arrays, photographs: list[AnyArray]) -> tuple[Arrays, Arrays]:
     # As in the release, the target shows the source's digits. Shuffled: position i is another digit on each side, else
     # the source's labels would be the target's.
     order = np.random.default_rng(_SEED_TRAIN).permutation(len(train[0]))
@@ -353,7 +331,7 @@ def _released() -> tuple[Arrays, Arrays]:
         return read_packed(path)
     if path.suffix == ".txt":
         return read_folder(path.parent, "train"), read_folder(path.parent, "test")
-    return read_archive(path, "train"), read_archive(path, "test")
+    return read_archive(path)
 
 
 def _three_channels(digits: AnyArray) -> AnyArray:
@@ -379,7 +357,7 @@ declare(
     tiny=lambda **_: _parts("embedded", *_embedded(300)),
     class_names=tuple(str(number) for number in range(10)),
     choices={"form": _FORMS},
-    resolve=_resolved,
+    resolve=_resolve_form,
     without=["source_test", "units"],
     resources=[
         *(replace(resource, optional=True) for resource in MNIST_FILES),  # the embedded form does without
@@ -447,23 +425,18 @@ def _collection(domain: str) -> tuple[Arrays, Arrays | None]:
         train, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
         return (train[0][:, None], train[1]), (test[0][:, None], test[1])
     if domain == "semeion":
-        images, labels = _packed(need([_SEMEION], pair="handwritten"), ("x", "y"), side=16)
-        return (_interpolated(images)[:, None], labels), None
+        path = need([_SEMEION], pair="handwritten")
+        images, labels = load_labelled(path, ("x", "y"), shape=(16, 16), n_classes=10)
+        return (_interpolate(images)[:, None], labels), None
     path = need([_USPS], pair="handwritten")
-    train, test = (_packed(path, (f"x_{split}", f"y_{split}"), side=_HANDWRITTEN_SIDE) for split in ("train", "test"))
+    shape = (_HANDWRITTEN_SIDE, _HANDWRITTEN_SIDE)
+    train, test = (
+        load_labelled(path, (f"x_{split}", f"y_{split}"), shape=shape, n_classes=10) for split in ("train", "test")
+    )
     return (train[0][:, None], train[1]), (test[0][:, None], test[1])
 
 
-def _packed(path: Path, keys: tuple[str, str], *, side: int) -> Arrays:
-    images, labels = load_packed(path, keys)
-    if images.ndim != 3 or images.shape[1:] != (side, side) or images.dtype != np.uint8:
-        raise DataError(f"{path} should hold images (n, {side}, {side}) of uint8, got {images.shape} of {images.dtype}")
-    if labels.shape != (len(images),) or labels.dtype.kind not in "ui" or not np.isin(labels, np.arange(10)).all():
-        raise DataError(f"{path} should hold {len(images)} labels 0..9 in {keys[1]!r}, got {labels.shape}")
-    return images, labels.astype(np.int64)
-
-
-def _interpolated(images: AnyArray) -> AnyArray:
+def _interpolate(images: AnyArray) -> AnyArray:
     """Images (n, s, s) of uint8 at 28x28, bilinear between the centres of pixels.
 
     In whole numbers, so that every processor gets the same digits.
@@ -498,10 +471,8 @@ declare(
     read=_read_handwritten,
     tiny=lambda **_: made_up_images(n_arms=10, per_class=20, side=_HANDWRITTEN_SIDE, seed=3, channels=1, n_test=100),
     class_names=tuple(str(number) for number in range(10)),
-    name="handwritten/{source}-{target}",
     summary="handwritten digits, {source} to {target}",
-    choices={"source": _DOMAINS, "target": _DOMAINS},
-    variants=ordered(_DOMAINS),
+    domains=_DOMAINS,
     resources=[
         *(replace(resource, of="mnist") for resource in MNIST_FILES),
         by_hand("USPS digits", _USPS, "for research", _USPS_HOW, of="usps"),

@@ -11,13 +11,11 @@ from daband.domains.datasets.builder import (
     by_hand,
     declare,
     halved,
+    load_labelled,
     load_matlab,
-    load_packed,
     made_up_vectors,
-    ordered,
 )
 from daband.domains.registry import need
-from daband.errors import DataError
 
 __all__: list[str] = []
 
@@ -56,10 +54,8 @@ declare(
     read=_read_amazon,
     tiny=lambda **_: made_up_vectors(n_arms=2, dimension=400, n=120, shift=0.5, seed=1, n_test=60),
     class_names=_AMAZON_CLASSES,
-    name="amazon/{source}-{target}",
     summary="sentiment of product reviews, {source} to {target}",
-    choices={"source": _AMAZON_DOMAINS, "target": _AMAZON_DOMAINS},
-    variants=ordered(_AMAZON_DOMAINS),
+    domains=_AMAZON_DOMAINS,
     resources=[
         by_hand(f"reviews of {domain}", _AMAZON_FILE.format(domain), "for research", _AMAZON_HOW, of=domain)
         for domain in _AMAZON_DOMAINS
@@ -104,13 +100,13 @@ def _tiny_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
     return made_up_vectors(n_arms=31, dimension=_WIDTH, n=310, shift=0.5, seed=len(source + target))
 
 
-def _halves(domain: str) -> tuple[tuple[AnyArray, IntArray], tuple[AnyArray, IntArray]]:
+def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     path = need([f"office31_features/{domain}.npz"], pair="office31_features")
-    x, y, x_test, y_test = load_packed(path, ("x_train", "y_train", "x_test", "y_test"))
-    for contexts, labels in ((x, y), (x_test, y_test)):
-        if contexts.ndim != 2 or contexts.shape[1] != _WIDTH or labels.shape != (len(contexts),) or labels.max() > 30:
-            raise DataError(f"{path} should hold contexts (n, {_WIDTH}) with labels 0..30, got {contexts.shape}")
-    return (x.astype(np.float32), y.astype(np.int64)), (x_test.astype(np.float32), y_test.astype(np.int64))
+    halves = (
+        load_labelled(path, (f"x_{half}", f"y_{half}"), shape=(_WIDTH,), n_classes=31, dtype=None)
+        for half in ("train", "test")
+    )
+    return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
 
 
 declare(
@@ -123,10 +119,8 @@ declare(
     read=_read_office31,
     tiny=_tiny_office31,
     class_names=_NAMES.split(", "),
-    name="office31_features/{source}-{target}",
     summary="office things by pretrained features, {source} to {target}",
-    choices={"source": _OFFICE31_DOMAINS, "target": _OFFICE31_DOMAINS},
-    variants=ordered(_OFFICE31_DOMAINS),
+    domains=_OFFICE31_DOMAINS,
     resources=[
         by_hand(
             f"photographs of {domain}",
@@ -196,10 +190,8 @@ declare(
     read=_read_office_caltech,
     tiny=_tiny_office_caltech,
     class_names=_OFFICE_CALTECH_CLASSES,
-    name="office_caltech/{source}-{target}",
     summary="objects by SURF words, {source} to {target}",
-    choices={"source": _OFFICE_CALTECH_DOMAINS, "target": _OFFICE_CALTECH_DOMAINS},
-    variants=ordered(_OFFICE_CALTECH_DOMAINS),
+    domains=_OFFICE_CALTECH_DOMAINS,
     resources=[
         by_hand(
             f"pictures of {domain}", _OFFICE_CALTECH_FILE.format(domain), "for research", _OFFICE_CALTECH_HOW, of=domain

@@ -143,7 +143,7 @@ def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Par
     root = need(_S2RDA49_ROOTS, pair="s2rda49")
     lists = [find([f"splits/{name}", name], directory=root) for name in ("real_val.txt", "real_test.txt")]
     if lists[0] is not None and lists[1] is not None:
-        train, test = (_listed(path, root) for path in lists if path is not None)
+        train, test = (_read_split_list(path, root) for path in lists if path is not None)
         common = set(train.paths) & set(test.paths)
         if common:
             raise DataError(
@@ -158,7 +158,7 @@ def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Par
     )
 
 
-def _listed(path: Path, root: Path) -> ImageList:
+def _read_split_list(path: Path, root: Path) -> ImageList:
     """The images of a list with a line ``real/airplane/NAME.jpg`` each; lines of the other 39 kinds are passed over."""
     place = {folder: label for label, folder in enumerate(_S2RDA49_FOLDERS)}
     paths, labels = [], []
@@ -236,11 +236,11 @@ def _read_signs(*, side: int = 32, workers: int | None = None) -> Parts:
         scan_classes(need([f"signs/{folder}"], pair="signs"), _SIGNS_FOLDERS) for folder in ("synthetic", "real")
     )
     tracks = [f"{path.parent.name}/{path.stem.partition('_')[0]}" for path in photographed.paths]
-    parts = halved(*_decoded(photographed, framing, workers), name="signs", groups=tracks)
-    return Parts({"source": _decoded(rendered, framing, workers), **parts})
+    parts = halved(*_decode(photographed, framing, workers), name="signs", groups=tracks)
+    return Parts({"source": _decode(rendered, framing, workers), **parts})
 
 
-def _decoded(images: ImageList, framing: Framing, workers: int | None) -> tuple[AnyArray, IntArray]:
+def _decode(images: ImageList, framing: Framing, workers: int | None) -> tuple[AnyArray, IntArray]:
     # A dozen megabytes in all: decoded once and held, with nothing left of the file names.
     store = ImageStore(images.paths, framing, workers=workers)
     return store.read(np.arange(len(store))), images.labels

@@ -42,8 +42,8 @@ def _read(*, year: str = _YEARS[-1], n: int = 600, data_seed: int = 0) -> Parts:
     """
     n, data_seed = whole("n", n, least=40), whole("data_seed", data_seed, least=0)
     sources = {str(past): _customers(past, n, data_seed) for past in range(_FIRST, int(year))}
-    there = halved(*_customers(int(year), n, data_seed), name=f"seasons/{year}")
-    by_name = {f"{what}s" if what == "target" else what: {year: part} for what, part in there.items()}
+    of_target = halved(*_customers(int(year), n, data_seed), name=f"seasons/{year}")
+    by_name = {f"{what}s" if what == "target" else what: {year: part} for what, part in of_target.items()}
     return Parts({"sources": sources, **by_name, "chronological": True})
 
 

@@ -255,9 +255,8 @@ declare(
     ),
     read=_read_warfarin,
     tiny=lambda *, source="white", target="asian": _parts_warfarin(_made_up(), source, target),
-    name="warfarin/{source}-{target}",
     summary="warfarin dose, {source} to {target} patients",
-    choices={"source": tuple(_RACES), "target": tuple(_RACES)},
+    domains=tuple(_RACES),
     variants=ordered(("white", "asian", "black")),  # patients of unknown race are no population: ask for them by name
     resources=[by_hand("IWPC warfarin data", _FILE, "CC BY-SA 4.0, PharmGKB's terms", _WARFARIN_HOW)],
 )
@@ -337,10 +336,8 @@ declare(
     ),
     read=_read_sat12,
     tiny=_tiny_sat12,
-    name="sat12/{source}-{target}",
     summary="the fastest of 31 solvers, {source} to {target}",
-    choices={"source": _DOMAINS, "target": _DOMAINS},
-    variants=ordered(_DOMAINS),
+    domains=_DOMAINS,
     resources=[
         by_hand(f"{_KINDS[domain]} instances", f"sat12/sat12-{domain}.npz", "GPLv3", _SAT12_HOW, of=domain)
         for domain in _DOMAINS

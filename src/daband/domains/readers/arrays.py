@@ -183,41 +183,43 @@ def from_arrays(
     for argument, value in (tuples if _is_share(source_test) else {**tuples, "source_test": source_test}).items():
         if (value is not None or argument == "source") and not (isinstance(value, tuple) and len(value) == 2):
             raise InvalidInput(f"{argument} must be a tuple (contexts, labels or rewards), got {type(value).__name__}")
-    pays = _numbers_or_labels(source[1], "source")
+    answers = _numbers_or_labels(source[1], "source")
     if n_arms is not None:
-        n_arms = checked_n_arms(n_arms, rows=pays.size)
-    elif pays.ndim == 2:
-        n_arms = pays.shape[1]
+        n_arms = checked_n_arms(n_arms, rows=answers.size)
+    elif answers.ndim == 2:
+        n_arms = answers.shape[1]
     else:  # what cannot be labels is refused by ArraySource
-        n_arms = int(pays.max()) + 1 if pays.size and pays.dtype.kind in "biu" else 0
-        check_memory(_bytes_of_rewards(n_arms, pays.size), f"labels up to {n_arms - 1}")
+        n_arms = int(answers.max()) + 1 if answers.size and answers.dtype.kind in "biu" else 0
+        check_memory(_bytes_of_rewards(n_arms, answers.size), f"labels up to {n_arms - 1}")
     per_arm = arms == "shared"
     everything = ArraySource(*source, n_arms=n_arms, passes=passes, per_arm=per_arm)
-    passes_there = passes if target_passes is None else target_passes
-    there = TargetParts(target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_there)
-    parts: dict[str, AnyPart | None] = {"source": everything, **there.parts()}
-    paying: RewardDomain = everything
+    passes_of_target = passes if target_passes is None else target_passes
+    of_target = TargetParts(
+        target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_of_target
+    )
+    parts: dict[str, AnyPart | None] = {"source": everything, **of_target.parts()}
+    train: RewardDomain = everything
     held_out: EvaluationDomain | None
     if isinstance(source_test, tuple):
         held = ArrayEvaluation(*source_test, n_arms=n_arms, per_arm=per_arm, name="source_test")
         parts["source_test"] = held_out = held
     check_agreement(parts, everything.context_shape, n_arms=n_arms, per_arm=per_arm)
     if not isinstance(source_test, tuple):
-        paying, held_out = hold_out_rewards(everything, share=source_test, name=name)
-    later = there.labelled
-    later_rewards = None if later is None else payable(later.reward_table)
-    resolved = resolve_reward_range(reward_range, everything.reward_table, later_rewards)
-    labels_alone = pays.ndim == 1 and (later is None or later.reward_table is None)
+        train, held_out = hold_out_rewards(everything, share=source_test, name=name)
+    labelled = of_target.labelled
+    labelled_rewards = None if labelled is None else payable(labelled.reward_table)
+    resolved = resolve_reward_range(reward_range, everything.reward_table, labelled_rewards)
+    labels_alone = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
         name=name,
         context_shape=everything.context_shape,
         n_arms=n_arms,
         class_names=checked_class_names(class_names, n_arms),
-        source=paying,
+        source=train,
         source_test=held_out,
-        target=there.contexts,
-        target_test=there.test,
-        target_labelled=later,
+        target=of_target.contexts,
+        target_test=of_target.test,
+        target_labelled=labelled,
         arms=arms,
         feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
         reward_range=resolved,

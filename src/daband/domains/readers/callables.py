@@ -47,15 +47,9 @@ class CallableContexts(Contexts):
             contexts[rows] = self._block(int(block))[indices[rows] % _BLOCK]
         return contexts
 
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Whole blocks one after the other, so that a batch draws few; the seed fixes their order and that in each."""
-        self.check_rounds(start, stop)
-        rounds = np.arange(start, stop)
-        passes, places = np.divmod(rounds, self._length)
-        positions = np.empty(len(rounds), dtype=np.int64)
-        for number in np.unique(passes):
-            positions[passes == number] = _shuffled(self._length, seed, int(number))[places[passes == number]]
-        return positions
+        return _block_order(self._length, seed, number)[start:stop]
 
     def _draw_block(self, block: int) -> AnyArray:
         generator = np.random.default_rng([self._data_seed, block, 0])
@@ -201,7 +195,7 @@ def _seeds(names: Iterable[str], data_seed: int) -> dict[str, int]:
 
 
 @lru_cache(maxsize=8)
-def _shuffled(length: int, seed: int, pass_number: int) -> IntArray:
+def _block_order(length: int, seed: int, pass_number: int) -> IntArray:
     """Positions 0..length - 1, block by block: blocks in random order, and each of them."""
     n_blocks = -(-length // _BLOCK)
     generator = np.random.default_rng([seed, pass_number, n_blocks])

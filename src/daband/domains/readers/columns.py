@@ -15,7 +15,7 @@ from daband.table_transform import category_texts, parses_as_dates
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["ColumnType", "Columns", "column_differences", "infer_columns"]
+__all__ = ["ColumnRoles", "ColumnType", "Columns", "column_differences", "infer_columns"]
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,20 @@ class Columns:
         if not self.context:
             raise InvalidInput("columns.context must name at least one column")
         for kind in ("categorical", "dates"):
-            strangers = [name for name in getattr(self, kind) if name not in self.context]
-            if strangers:
-                raise InvalidInput(f"columns.{kind} names {strangers[0]!r}, which is not one of the context columns")
+            unknown = [name for name in getattr(self, kind) if name not in self.context]
+            if unknown:
+                raise InvalidInput(f"columns.{kind} names {unknown[0]!r}, which is not one of the context columns")
         if (self.arm or self.reward or self.propensity) and not (self.arm and self.reward):
             raise InvalidInput("a log needs both columns.arm and columns.reward, and columns.propensity if it has any")
         if (self.label is not None and self.rewards) or not (self.label or self.rewards or self.arm):
             raise InvalidInput("columns needs either a label column or a reward column per arm")
         for role in ("label", "rewards", "arm", "reward", "propensity", "id"):
             named = getattr(self, role)
-            told = [name for name in (named if role in ("rewards", "id") else (named,)) if name in self.context]
-            if told:
-                raise InvalidInput(f"columns.context has {told[0]!r}, which columns.{role} names: no policy may see it")
+            answers = [name for name in (named if role in ("rewards", "id") else (named,)) if name in self.context]
+            if answers:
+                raise InvalidInput(
+                    f"columns.context has {answers[0]!r}, which columns.{role} names: no policy may see it"
+                )
 
 
 # What the columns of two tables are, told from their values: numbers, categories, dates, ids, and what is left out.
@@ -74,7 +76,7 @@ _UNIQUE = 0.95
 
 
 _FAR = 2.0
-"""Standard deviations between medians, or the logarithm to base 2 of the ratio of spreads, that look like units."""
+"""Standard deviations between medians, or the logarithm to base 2 of the ratio of deviations, that look like units."""
 _NEW_SHARE = 0.01
 
 
@@ -87,46 +89,53 @@ class ColumnType:
     why: str
 
 
-def infer_columns(
-    source: pl.DataFrame,
-    target: pl.DataFrame,
-    *,
-    label: str | None = None,
-    arm: str | None = None,
-    reward: str | None = None,
-    propensity: str | None = None,
-    ids: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    numbers: Sequence[str] = (),
-    dates: Sequence[str] = (),
-    drop: Sequence[str] = (),
-) -> tuple[Columns, list[ColumnType]]:
-    """Which columns mean what, and why, for every column of the source in its order.
+@dataclass(frozen=True)
+class ColumnRoles:
+    """What a user says of columns; what is not said is inferred.
 
     ``label``, or ``arm`` and ``reward`` (and ``propensity`` where the log has one) say what arms pay. The others settle
-    what inference would decide otherwise.
+    what inference would decide otherwise: each is a column's name, or several.
     """
-    if (label is None) == (arm is None):
+
+    label: str | None = None
+    arm: str | None = None
+    reward: str | None = None
+    propensity: str | None = None
+    id: Sequence[str] = ()
+    category: Sequence[str] = ()
+    number: Sequence[str] = ()
+    date: Sequence[str] = ()
+    drop: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for role in ("id", "category", "number", "date", "drop"):
+            names = getattr(self, role)
+            object.__setattr__(self, role, (names,) if isinstance(names, str) else tuple(names))
+
+
+def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles) -> tuple[Columns, list[ColumnType]]:
+    """Which columns mean what, and why, for every column of the source in its order."""
+    if (roles.label is None) == (roles.arm is None):
         raise InvalidInput(
             "name either the label's column (label: which arm is right), or the arm's and the reward's columns of a "
             f"log (arm and reward); the source has {', '.join(source.columns)}"
         )
-    said = {
-        **dict.fromkeys(drop, ("left out", "dropped, as you say")),
-        **dict.fromkeys(ids, ("left out", "an id, as you say")),
-        **dict.fromkeys(categories, ("category", "as you say")),
-        **dict.fromkeys(numbers, ("number", "as you say")),
-        **dict.fromkeys(dates, ("date", "as you say")),
+    given = {
+        **dict.fromkeys(roles.drop, ("left out", "dropped, as you say")),
+        **dict.fromkeys(roles.id, ("left out", "an id, as you say")),
+        **dict.fromkeys(roles.category, ("category", "as you say")),
+        **dict.fromkeys(roles.number, ("number", "as you say")),
+        **dict.fromkeys(roles.date, ("date", "as you say")),
     }
-    answers = {"label": label, "arm": arm, "reward": reward, "propensity": propensity}
-    said |= {name: (role, "as you say") for role, name in answers.items() if name is not None}
-    for name in said:
+    answers = {role: getattr(roles, role) for role in ("label", "arm", "reward", "propensity")}
+    given |= {name: (role, "as you say") for role, name in answers.items() if name is not None}
+    for name in given:
         if name not in source.columns:
             hint = did_you_mean(name, source.columns)
             raise InvalidInput(f"the source has no column {name!r}{hint} (its columns: {', '.join(source.columns)})")
     types = []
     for name in source.columns:
-        role, why = said.get(name) or _infer(name, source, target)
+        role, why = given.get(name) or _infer(name, source, target)
         if role in ("number", "category", "date") and name not in target.columns:
             role, why = "left out", "the target has no such column"
         types.append(ColumnType(name, role, why))
@@ -138,11 +147,8 @@ def infer_columns(
         context=context,
         categorical=chosen["category"],
         dates=chosen["date"],
-        label=label,
-        arm=arm,
-        reward=reward,
-        propensity=propensity,
-        id=tuple(ids) or tuple(one.name for one in types if one.why.startswith("an id")),
+        id=tuple(roles.id) or tuple(one.name for one in types if one.why.startswith("an id")),
+        **answers,
     ), types
 
 
@@ -183,23 +189,27 @@ def column_differences(
 ) -> list[str]:
     """A line for each column that differs between the domains as if it meant something else there.
 
-    Numbers whose middle or spread is another by far, unless they are in ``units``; categories that only the target has.
+    Numbers with another median or deviation by far, unless they are in ``units``; categories that only the target has.
     """
     lines = []
     for column in types:
         name = column.name
         if column.role == "number" and name not in units:
-            (here, spread), (there, other) = (_middle_and_spread(frame[name]) for frame in (source, target))
-            far = abs(here - there) > _FAR * max(min(spread, other), 1e-12)
-            if spread > 0 and other > 0 and (far or abs(math.log2(other / spread)) > _FAR):
+            (median, deviation), (other_median, other_deviation) = (
+                _median_and_deviation(frame[name]) for frame in (source, target)
+            )
+            far = abs(median - other_median) > _FAR * max(min(deviation, other_deviation), 1e-12)
+            varies = deviation > 0 and other_deviation > 0
+            if varies and (far or abs(math.log2(other_deviation / deviation)) > _FAR):
                 lines.append(
-                    f"{name}: its median is {here:.4g} in the source and {there:.4g} in the target, its spread "
-                    f"{spread:.3g} and {other:.3g}. Another unit? Say so: --units {name}, units=[{name!r}] in Python"
+                    f"{name}: its median is {median:.4g} in the source and {other_median:.4g} in the target, its "
+                    f"standard deviation {deviation:.3g} and {other_deviation:.3g}. Another unit? Say so: --units "
+                    f"{name}, units=[{name!r}] in Python"
                 )
         if column.role == "category":
-            known = set(category_texts(source, name))
+            source_texts = set(category_texts(source, name))
             texts = [text for text in category_texts(target, name) if text is not None]
-            new = [text for text in texts if text not in known]
+            new = [text for text in texts if text not in source_texts]
             if len(new) > _NEW_SHARE * max(1, len(texts)):
                 most = Counter(new).most_common(1)[0][0]
                 lines.append(
@@ -209,7 +219,7 @@ def column_differences(
     return lines
 
 
-def _middle_and_spread(column: pl.Series) -> tuple[float, float]:
+def _median_and_deviation(column: pl.Series) -> tuple[float, float]:
     """The median, and the standard deviation of a normal distribution with the same quartiles."""
     low, middle, high = (column.drop_nulls().cast(float).quantile(share) or 0.0 for share in (0.25, 0.5, 0.75))
     return middle, (high - low) / 1.349

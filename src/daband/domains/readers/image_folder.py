@@ -13,10 +13,11 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import read_several
-from daband.domains.readers.images import Framing, ImageStore, imagenet_normalise
+from daband.domains.readers.images import Framing, ImageStore
 from daband.domains.splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.files import checked_path
+from daband.image_layout import imagenet_normalise
 from daband.shift import ShiftLike, as_shift
 
 __all__ = [
@@ -118,7 +119,7 @@ def from_image_folder(
         raise InvalidInput("from_image_folder needs a source and a target folder")
     source, target = checked_path(source, "source"), checked_path(target, "target")
     classes = _class_folders(source)
-    here = scan_classes(source, classes)
+    source_images = scan_classes(source, classes)
     labelled: ImageList | None = None
     test: ImageList | None = None
     contexts = tuple(_images_below(Path(target)))
@@ -129,12 +130,12 @@ def from_image_folder(
             if labelled.paths != contexts:
                 labelled = None  # some images lie outside the class folders: nobody could say what they pay
     elif any((Path(target) / label).is_dir() for label in classes):
-        there = scan_classes(Path(target), classes)
-        seen, held = split_half(there.labels, name=name)
-        labelled, test = there.take(seen), there.take(held)
+        target_images = scan_classes(Path(target), classes)
+        seen, held = split_half(target_images.labels, name=name)
+        labelled, test = target_images.take(seen), target_images.take(held)
         contexts = labelled.paths
     return pair_of_images(
-        source=here,
+        source=source_images,
         source_test=scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test,
         target=contexts,
         target_test=test,
@@ -266,11 +267,11 @@ def scan_classes(folder: Path, class_folders: Sequence[str]) -> ImageList:
     labels: list[int] = []
     for label, class_folder in enumerate(class_folders):
         below = folder / class_folder
-        found = _list_images(below)
-        if not found:
+        images = _list_images(below)
+        if not images:
             raise DataError(f"{below} is missing or has no images: class {class_folder!r} has no example in {folder}")
-        paths += found
-        labels += [label] * len(found)
+        paths += images
+        labels += [label] * len(images)
     return ImageList(tuple(paths), np.array(labels, dtype=np.int64))
 
 
@@ -286,10 +287,10 @@ def _class_folders(folder: Path) -> list[str]:
 def _images_below(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
-    found = _list_images(folder)
-    if not found:
+    images = _list_images(folder)
+    if not images:
         raise DataError(f"{folder} has no images ({', '.join(sorted(_KINDS))})")
-    return found
+    return images
 
 
 def _list_images(folder: Path) -> list[Path]:

@@ -18,9 +18,9 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, IntArray
 from daband.domains.registry import cache_directory
 from daband.errors import DataError, InvalidInput
-from daband.image_layout import decode, imagenet_normalise
+from daband.image_layout import decode
 
-__all__ = ["Framing", "ImageStore", "decode_image", "imagenet_normalise"]
+__all__ = ["Framing", "ImageStore", "decode_image"]
 
 _FEW = 8  # so few images are decoded in turn: starting threads costs more
 

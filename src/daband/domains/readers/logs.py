@@ -142,12 +142,12 @@ def from_log(
         raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
     if feedback not in ("bandit", "one_hot"):
         raise InvalidInput(f"feedback must be 'bandit' or 'one_hot', got {feedback!r}")
-    log = _opened(source, "source", n_arms=n_arms, passes=passes)
+    log = _open_log(source, "source", n_arms=n_arms, passes=passes)
     n_arms = checked_n_arms(n_arms, rows=len(log))
     train: LoggedDomain = log
     held: LoggedDomain | None
     if isinstance(source_test, tuple | str | Path | ParquetLog):
-        held = _opened(source_test, "source_test", n_arms=n_arms, passes=1)
+        held = _open_log(source_test, "source_test", n_arms=n_arms, passes=1)
         if held.context_shape != log.context_shape:
             raise InvalidInput(f"source_test contexts have shape {held.context_shape}, source's {log.context_shape}")
     else:
@@ -155,11 +155,13 @@ def from_log(
         hold_out = log.hold_out if isinstance(log, ParquetLog) else partial(hold_out_log, log)
         train, held = hold_out(share=part, name=name)
     per_arm = isinstance(log, ParquetLog) and log.shared
-    passes_there = passes if target_passes is None else target_passes
-    there = TargetParts(target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_there)
-    check_agreement(there.parts(), log.context_shape, n_arms=n_arms, per_arm=per_arm)
+    passes_of_target = passes if target_passes is None else target_passes
+    of_target = TargetParts(
+        target, target_test, target_labelled, n_arms=n_arms, per_arm=per_arm, passes=passes_of_target
+    )
+    check_agreement(of_target.parts(), log.context_shape, n_arms=n_arms, per_arm=per_arm)
     logged = log.reward_bounds() if isinstance(log, ParquetLog) else log.read_log(np.arange(len(log)))[1]
-    later = None if there.labelled is None else payable(there.labelled.reward_table)
+    labelled_rewards = None if of_target.labelled is None else payable(of_target.labelled.reward_table)
     return Pair(
         name=name,
         context_shape=log.context_shape,
@@ -167,18 +169,18 @@ def from_log(
         class_names=checked_class_names(class_names, n_arms),
         source=train,
         source_test=held,
-        target=there.contexts,
-        target_test=there.test,
-        target_labelled=there.labelled,
+        target=of_target.contexts,
+        target_test=of_target.test,
+        target_labelled=of_target.labelled,
         arms="shared" if per_arm else "disjoint",
         feedback=feedback,
-        reward_range=log_reward_range(reward_range, logged, later),
+        reward_range=log_reward_range(reward_range, logged, labelled_rewards),
         about=About(summary="a log given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=log.context_shape, units=units),
     )
 
 
-def _opened(
+def _open_log(
     log: tuple[ArrayLike, ...] | str | Path | ParquetLog, argument: str, *, n_arms: int, passes: int
 ) -> ArrayLog | ParquetLog:
     if isinstance(log, ParquetLog):
@@ -210,16 +212,16 @@ def estimate_propensities(contexts: AnyArray, arms: IntArray, n_arms: int) -> tu
     """
     counts = np.bincount(arms, minlength=n_arms)
     frequencies = (counts / len(arms))[arms]
-    told = "estimated by the frequency of each arm"
+    how = "estimated by the frequency of each arm"
     best = np.clip(frequencies, _SMALLEST_PROPENSITY, 1.0)
     if len(arms) >= 20 * _FOLDS and np.count_nonzero(counts >= 2 * _FOLDS) > 1:
-        predicted = _predicted_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
+        predicted = _predict_propensities(unit_scale(contexts.reshape(len(contexts), -1)), arms)
         if np.log(predicted).mean() > np.log(best).mean():
-            best, told = predicted, "estimated by a logistic model of the arm given the context"
-    return best, told
+            best, how = predicted, "estimated by a logistic model of the arm given the context"
+    return best, how
 
 
-def _predicted_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
+def _predict_propensities(features: FloatArray, arms: IntArray) -> FloatArray:
     from sklearn.linear_model import LogisticRegression
 
     fold = np.random.default_rng(len(arms)).permutation(len(arms)) % _FOLDS

@@ -63,15 +63,15 @@ def log_files(log: str | Path | Sequence[str | Path]) -> list[Path]:
     if isinstance(log, str | Path):
         path = checked_path(log, "log")
         if path.is_dir():
-            found, where = sorted(path.glob("*.parquet")), f"the folder {path} has no *.parquet file"
+            paths, where = sorted(path.glob("*.parquet")), f"the folder {path} has no *.parquet file"
         elif glob.has_magic(str(path)):
-            found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+            paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
             where = f"no file matches {path}"
         else:
-            found, where = [path] if path.exists() else [], f"{path} is not there"
-        if not found:
+            paths, where = [path] if path.exists() else [], f"{path} is not there"
+        if not paths:
             raise DataError(f"{where}; a log is a folder of Parquet files, a glob such as logs/*.parquet, or a list")
-        return found
+        return paths
     if not isinstance(log, Sequence) or not log:
         raise InvalidInput(f"log must be a folder, a glob or a list of Parquet files, got {log!r}")
     return [checked_path(path, "log") for path in log]
@@ -108,16 +108,16 @@ class PlainLog:
         rename: bool = True,
     ) -> None:
         if isinstance(log, str | Path) and Path(log).is_dir():
-            found = sorted(path for path in Path(log).iterdir() if path.suffix.lower() in (".parquet", *_TEXT))
-            if not found:
+            paths = sorted(path for path in Path(log).iterdir() if path.suffix.lower() in (".parquet", *_TEXT))
+            if not paths:
                 raise DataError(f"the folder {log} has no *.parquet and no *.csv file")
         else:
-            found = log_files(log)
+            paths = log_files(log)
         self.unrewarded: dict[str, int] = {}
         """By file, how many rounds were left out as they have no reward."""
         self._copies: dict[str, str] = {}
         self._named, self._arm_names, self._rename = named, arm_names, rename
-        self.files = [self._plain(path, place / f"{number}-{path.name}.parquet") for number, path in enumerate(found)]
+        self.files = [self._plain(path, place / f"{number}-{path.name}.parquet") for number, path in enumerate(paths)]
 
     def original(self, message: str) -> str:
         """The message with the names of the user's files."""
@@ -196,21 +196,21 @@ def _arm_numbers(column: pl.DataFrame, path: Path, name: str, arm_names: Sequenc
     """The number of each arm that a log has by its name; None where the log has numbers."""
     column = column.drop_nulls()
     texts = category_texts(column, name)
-    known = {arm: number for number, arm in enumerate(arm_names or ())}
-    stranger = next((text for text in texts if text not in known), None)
-    if stranger is None:
-        numbers = {value: known[str(text)] for value, text in zip(column[name].to_list(), texts, strict=True)}
+    numbers_by_name = {arm: number for number, arm in enumerate(arm_names or ())}
+    unknown = next((text for text in texts if text not in numbers_by_name), None)
+    if unknown is None:
+        numbers = {value: numbers_by_name[str(text)] for value, text in zip(column[name].to_list(), texts, strict=True)}
         return None if all(value == number for value, number in numbers.items()) else numbers
     if column.schema[name].is_numeric():
         return None
     if arm_names is None:
         raise DataError(
-            f"{path} has {stranger!r} in the arm's column {name!r}, and the policy does not know its arms by name: set "
+            f"{path} has {unknown!r} in the arm's column {name!r}, and the policy does not know its arms by name: set "
             "policy.arm_names = [...], or log their numbers"
         )
     raise DataError(
-        f"{path} has {stranger!r} in the arm's column {name!r}, which is no arm{did_you_mean(stranger, known)} "
-        f"({', '.join(known)})"
+        f"{path} has {unknown!r} in the arm's column {name!r}, which is no arm{did_you_mean(unknown, numbers_by_name)} "
+        f"({', '.join(numbers_by_name)})"
     )
 
 
@@ -344,9 +344,9 @@ def lists_as_rows(column: pl.Series, length: int, path: str, at: int) -> AnyArra
         wrong = column.list.len().to_numpy() != length
         if wrong.any():
             row = int(np.argmax(wrong))
-            found = len(column[row])
+            count = len(column[row])
             raise DataError(
-                f"{path} has {found} numbers in row {at + row} of {column.name!r}, where {length} are expected"
+                f"{path} has {count} numbers in row {at + row} of {column.name!r}, where {length} are expected"
             )
     flat = column.explode()
     if flat.null_count():

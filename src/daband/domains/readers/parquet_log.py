@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from daband.table_transform import TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["BATCH_ROWS", "LogFile", "LogPart", "ParquetLog", "opened_log"]
+__all__ = ["BATCH_ROWS", "ParquetLog", "open_log"]
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
@@ -98,10 +98,10 @@ class ParquetLog(LoggedDomain):
         for path in log_files(log):
             try:
                 schema, rows = read_footer(path)
-                own = resolve_columns(columns, schema, path) if first is None else self.columns
-                check_schema(path, schema, own, first or schema, implied=columns is None)
+                resolved = resolve_columns(columns, schema, path) if first is None else self.columns
+                check_schema(path, schema, resolved, first or schema, implied=columns is None)
                 if first is None:
-                    first, self.columns = schema, own
+                    first, self.columns = schema, resolved
                     self._names, numbers_per_row = self._layout(schema, path)
             except UnusableFile as error:
                 if on_damaged == "refuse":
@@ -174,14 +174,14 @@ class ParquetLog(LoggedDomain):
 
     def parts(self, rows: int = _PART_ROWS) -> list[LogPart]:
         """The parts of the log in order: files, the large ones cut into ranges of at most ``rows`` rows."""
-        found = []
+        parts = []
         breaks = np.flatnonzero(np.diff(self._blocks) != 1) + 1
         for run in np.split(self._blocks, breaks):
             first, last = int(run[0]) * self._block_rows, (int(run[-1]) + 1) * self._block_rows
             for file, at in zip(self.files, self._starts[:-1].tolist(), strict=True):
                 start, stop = max(0, first - at), min(file.rows, last - at)
-                found += [LogPart(file.path, begin, min(begin + rows, stop)) for begin in range(start, stop, rows)]
-        return found
+                parts += [LogPart(file.path, begin, min(begin + rows, stop)) for begin in range(start, stop, rows)]
+        return parts
 
     def batches(self, part: LogPart, rows: int = BATCH_ROWS) -> Iterator[LoggedRounds]:
         """The rounds of a part, at most ``rows`` at a time; a ``DataError`` names a file that cannot be read."""
@@ -202,21 +202,10 @@ class ParquetLog(LoggedDomain):
 
     # The log as a domain.
 
-    def order(self, start: int, stop: int, *, seed: int) -> IntArray:
+    def order_of_pass(self, number: int, start: int, stop: int, *, seed: int) -> IntArray:
         """Blocks in an order that the seed fixes, and so the rows of each: no permutation of the whole log."""
-        if not 0 <= start <= stop <= self.rounds_available:
-            return super().order(start, stop, seed=seed)  # which says what is wrong
-        pieces = []
-        while start < stop:
-            pass_number, offset = divmod(start, len(self))
-            until = min(stop - pass_number * len(self), len(self))
-            pieces.append(self._order_of_pass(pass_number, offset, until, seed))
-            start = pass_number * len(self) + until
-        return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
-
-    def _order_of_pass(self, pass_number: int, start: int, stop: int, seed: int) -> IntArray:
         n = len(self)
-        blocks = np.random.default_rng([seed, pass_number, n, self._order_key]).permutation(len(self._blocks))
+        blocks = np.random.default_rng([seed, number, n, self._order_key]).permutation(len(self._blocks))
         lengths = self._lengths[blocks]
         ends = np.cumsum(lengths)
         pieces = []
@@ -224,36 +213,36 @@ class ParquetLog(LoggedDomain):
             first = int(ends[place] - lengths[place])
             if first >= stop:
                 break
-            rows = np.random.default_rng([seed, pass_number, n, self._order_key, int(blocks[place])])
+            rows = np.random.default_rng([seed, number, n, self._order_key, int(blocks[place])])
             within = rows.permutation(int(lengths[place]))[max(0, start - first) : stop - first]
             pieces.append(int(self._ends[blocks[place]] - lengths[place]) + within)
         return np.concatenate(pieces)
 
     def read(self, indices: IntArray) -> AnyArray:
-        return self._gathered(indices).contexts
+        return self._gather(indices).contexts
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        rounds = self._gathered(indices)
+        rounds = self._gather(indices)
         return rounds.arms, rounds.rewards, rounds.propensities
 
-    def _gathered(self, indices: IntArray) -> LoggedRounds:
+    def _gather(self, indices: IntArray) -> LoggedRounds:
         blocks = np.searchsorted(self._ends, indices, side="right")
-        found = []
+        columns = []
         for block in np.unique(blocks):
             rows = indices[blocks == block] - (self._ends[block] - self._lengths[block])
             rounds = self._block(int(self._blocks[block]))
-            found.append([column[rows] for column in _columns_of(rounds)])
+            columns.append([column[rows] for column in _columns_of(rounds)])
         place = np.argsort(np.argsort(blocks, kind="stable"), kind="stable")
-        return LoggedRounds(*(np.concatenate(column)[place] for column in zip(*found, strict=True)))
+        return LoggedRounds(*(np.concatenate(column)[place] for column in zip(*columns, strict=True)))
 
     def _read_block(self, block: int) -> LoggedRounds:
         start, stop = block * self._block_rows, min((block + 1) * self._block_rows, int(self._starts[-1]))
-        found = []
+        columns = []
         for file, first in zip(self.files, self._starts[:-1], strict=True):
-            own = LogPart(file.path, max(0, start - int(first)), min(file.rows, stop - int(first)))
-            if own.start < own.stop:
-                found += [_columns_of(batch) for batch in self.batches(own)]
-        return LoggedRounds(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            part = LogPart(file.path, max(0, start - int(first)), min(file.rows, stop - int(first)))
+            if part.start < part.stop:
+                columns += [_columns_of(batch) for batch in self.batches(part)]
+        return LoggedRounds(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_block"}
@@ -315,41 +304,48 @@ def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
     return [rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities]
 
 
-def opened_log(
+class LogLearner(Protocol):
+    """What is to be known of a policy to read a log for it."""
+
+    n_arms: int
+    context_shape: tuple[int, ...]
+    arms: str
+    table: TableTransform | None
+
+
+def open_log(
     log: str | Path | Sequence[str | Path] | ParquetLog,
+    policy: LogLearner,
     *,
-    n_arms: int,
-    context_shape: tuple[int, ...],
-    shared: bool,
     columns: Columns | None,
     table: TableTransform | None,
-    own_table: TableTransform | None,
     on_damaged: str,
 ) -> ParquetLog:
-    """The log that a policy of these sizes is given, by the names of its files or opened before.
+    """The log that a policy is given, by the names of its files or opened before.
 
-    ``own_table`` is the policy's, which reads files of raw rows where nothing else is said.
+    The policy's own table reads files of raw rows where nothing else is said.
     """
+    shared = policy.arms == "shared"
     if not isinstance(log, ParquetLog):
         if columns is None:
-            table = table or own_table
+            table = table or policy.table
         if columns is None and table is not None:
             names = tuple(column.name for column in table.columns)
             columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
         return ParquetLog(
             log,
-            n_arms=n_arms,
+            n_arms=policy.n_arms,
             columns=columns,
             transform=table,
-            context_shape=context_shape,
+            context_shape=policy.context_shape,
             shared=shared,
             on_damaged=on_damaged,
         )
     if columns is not None or table is not None:
         raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
-    if (log.context_shape, log.n_arms, log.shared) != (context_shape, n_arms, shared):
+    if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):
         raise InvalidInput(
-            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes {context_shape} "
-            f"and {n_arms}"
+            f"log has contexts of shape {log.context_shape} and {log.n_arms} arms, the policy takes "
+            f"{policy.context_shape} and {policy.n_arms}"
         )
     return log

@@ -32,7 +32,7 @@ from daband.table_transform import TableTransform, category_texts, moments, numb
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Columns", "from_table", "read_table"]
+__all__ = ["from_table", "read_table"]
 
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
@@ -58,7 +58,8 @@ def from_table(
     """A pair made of tables.
 
     Args:
-        source: a path to a .parquet, .csv, .csv.gz, .tsv, .arrow or .feather file, or a pandas, polars or arrow table.
+        source: a path to a .parquet, .csv, .csv.gz, .tsv, .jsonl, .arrow or .feather file, or a pandas, polars or
+            arrow table.
         target: the same, of the target; training sees its context columns only. A target without the label or reward
             columns is unlabelled: the pair then has no ``target_test``. One with them, where ``target_test`` is not
             given, is split, and one half, the same in every run, is kept for the evaluator.
@@ -117,8 +118,8 @@ def from_table(
     if test_frame is not None and not answers:
         raise InvalidInput("target_test needs columns.label or columns.rewards: which column says what an arm pays?")
     if source_test is None or isinstance(source_test, Real):
-        part = 0.0 if source_test is None else share("source_test", source_test)
-        used, held_rows = split_share(_source_strata(source_frame, columns), share=part, name=name)
+        share_held = 0.0 if source_test is None else share("source_test", source_test)
+        used, held_rows = split_share(_source_strata(source_frame, columns), share=share_held, name=name)
         held_frame = source_frame[held_rows] if len(held_rows) else None
         source_frame = source_frame[used]
     else:
@@ -128,7 +129,7 @@ def from_table(
         if rows is not None and not len(rows):
             raise DataError(f"the {what} table has no rows")
     if transform is None:
-        both = _stacked(source_frame, target_frame, columns)
+        both = _stack_contexts(source_frame, target_frame, columns)
         transform = TableTransform.fit(
             both, context=columns.context, categorical=columns.categorical, dates=columns.dates, ids=columns.id
         )
@@ -141,22 +142,22 @@ def from_table(
     contexts = transform.apply(target_frame)
     test = None
     if test_frame is not None:
-        test = (transform.apply(test_frame), _pays(test_frame, columns, classes, "target_test"))
+        test = (transform.apply(test_frame), _answers(test_frame, columns, classes, "target_test"))
         if columns.label and not columns.arm:
             require_classes(test[1], classes, where="the target's table")
-    known = (contexts.copy(), _pays(target_frame, columns, classes, "target")) if labelled else None
-    paid = _paid(source_frame, columns)
-    if paid is None or np.isfinite(paid).all():  # else what follows names the row
-        later = None if known is None else payable(known[1] if columns.rewards else None)
+    labelled_rounds = (contexts.copy(), _answers(target_frame, columns, classes, "target")) if labelled else None
+    source_rewards = _source_rewards(source_frame, columns)
+    if source_rewards is None or np.isfinite(source_rewards).all():  # else what follows names the row
+        target_rewards = None if labelled_rounds is None else payable(labelled_rounds[1] if columns.rewards else None)
         if columns.arm is not None:
-            assert paid is not None
-            reward_range = log_reward_range(reward_range, paid, later, labelled_name="target")
+            assert source_rewards is not None
+            reward_range = log_reward_range(reward_range, source_rewards, target_rewards, labelled_name="target")
         else:
-            reward_range = resolve_reward_range(reward_range, paid, later, labelled_name="target")
+            reward_range = resolve_reward_range(reward_range, source_rewards, target_rewards, labelled_name="target")
     rest: dict[str, Any] = {
         "target": contexts,
         "target_test": test,
-        "target_labelled": known,
+        "target_labelled": labelled_rounds,
         "n_arms": len(classes),
         "class_names": classes,
         "reward_range": reward_range,
@@ -268,6 +269,7 @@ def _read_file(path: Path) -> pl.DataFrame:
         ".parquet": pl.read_parquet,
         ".arrow": pl.read_ipc,
         ".feather": pl.read_ipc,
+        ".jsonl": pl.read_ndjson,
         **dict.fromkeys(
             (".csv", ".tsv"),
             lambda at: pl.read_csv(at, null_values=_NULLS, infer_schema_length=None, **csv_options(at)),
@@ -300,10 +302,10 @@ def _named_classes(names: Sequence[str], columns: Columns) -> list[str]:
         raise InvalidInput(f"class_names must be a sequence of names, got the text {names!r}")
     if columns.rewards:
         raise InvalidInput("class_names goes without columns.rewards: there the arms are called as their columns are")
-    known = [str(name) for name in names]
-    if len(known) < 2 or len(set(known)) < len(known):
-        raise InvalidInput(f"class_names must be at least two names, none of them twice, got {known}")
-    return known
+    classes = [str(name) for name in names]
+    if len(classes) < 2 or len(set(classes)) < len(classes):
+        raise InvalidInput(f"class_names must be at least two names, none of them twice, got {classes}")
+    return classes
 
 
 def _sorted_values(values: list[Any]) -> list[str]:
@@ -341,14 +343,14 @@ def _source_strata(frame: pl.DataFrame, columns: Columns) -> IntArray:
     return pulled
 
 
-def _paid(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
+def _source_rewards(frame: pl.DataFrame, columns: Columns) -> FloatArray | None:
     """The source's rewards; None where labels say which arm pays."""
     if columns.reward is not None:
         return numbers(frame, columns.reward, where="source", is_context=False)
     return _reward_table(frame, columns, "source") if columns.rewards else None
 
 
-def _pays(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
+def _answers(frame: pl.DataFrame, columns: Columns, classes: Sequence[str], where: str) -> AnyArray:
     if columns.rewards:
         return _reward_table(frame, columns, where)
     assert columns.label is not None
@@ -376,7 +378,7 @@ def _reward_table(frame: pl.DataFrame, columns: Columns, where: str) -> FloatArr
 def _rounds(
     frame: pl.DataFrame, transform: TableTransform, columns: Columns, classes: Sequence[str], where: str
 ) -> tuple[AnyArray, ...]:
-    return transform.apply(frame), _pays(frame, columns, classes, where)
+    return transform.apply(frame), _answers(frame, columns, classes, where)
 
 
 def _log(
@@ -410,9 +412,9 @@ def _logged(frame: pl.DataFrame, name: str, where: str) -> FloatArray:
 def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> None:
     """Warn of a column that has no category common to both domains: it tells nothing about the target."""
     for name in columns.categorical:
-        here, there = (set(category_texts(frame, name)) - {None} for frame in (source, target))
-        if here and there and not here & there:
-            examples = f"{min(map(str, here))!r} and {min(map(str, there))!r}"
+        in_source, in_target = (set(category_texts(frame, name)) - {None} for frame in (source, target))
+        if in_source and in_target and not in_source & in_target:
+            examples = f"{min(map(str, in_source))!r} and {min(map(str, in_target))!r}"
             warnings.warn(
                 f"column {name!r} has no category that source and target share ({examples}): what the source tells of "
                 "it says nothing about the target. Give both the same spelling, or leave it out",
@@ -420,7 +422,7 @@ def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, col
             )
 
 
-def _stacked(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+def _stack_contexts(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """The context columns of both, one below the other, of a type that holds both."""
     import polars as pl
 

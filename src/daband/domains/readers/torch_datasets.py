@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +12,11 @@ import numpy as np
 from daband.arrays import AnyArray, IntArray, as_numpy
 from daband.domains.contract import About, Pair
 from daband.domains.readers.arrays import from_arrays
-from daband.domains.registry import cache_directory
+from daband.domains.registry import allocate
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike
 
 __all__ = ["from_datasets"]
-
-_IN_MEMORY = 1 << 30  # bytes; what is larger goes to a file that is mapped, and removed with its array
 
 
 def from_datasets(
@@ -76,7 +70,7 @@ def from_datasets(
             return given
         if isinstance(given, Mapping):
             return {name: read(own, f"{what} {name}", labels_needed=labels_needed) for name, own in given.items()}
-        return _collected(given, what, labels_needed=labels_needed)
+        return _collect(given, what, labels_needed=labels_needed)
 
     def each(given: Any, part: Callable[[Any], Any]) -> Any:
         if isinstance(given, Mapping):
@@ -104,7 +98,7 @@ def from_datasets(
     return replace(pair, about=About(summary="datasets given by the user", licence="the user's own"))
 
 
-def _collected(dataset: Any, what: str, *, labels_needed: bool = True) -> tuple[AnyArray, IntArray | None]:
+def _collect(dataset: Any, what: str, *, labels_needed: bool = True) -> tuple[AnyArray, IntArray | None]:
     try:
         n = len(dataset)
     except TypeError:
@@ -116,7 +110,7 @@ def _collected(dataset: Any, what: str, *, labels_needed: bool = True) -> tuple[
     if labels_needed and not labelled:
         raise InvalidInput(f"{what} must have items (context, label), got {type(dataset[0]).__name__}")
     first = _context(dataset[0][0] if packed else dataset[0], f"{what}[0]")
-    contexts = _allocate((n, *first.shape), first.dtype)
+    contexts = allocate((n, *first.shape), first.dtype)
     labels = np.empty(n, dtype=np.int64)
     for row in range(n):
         item = dataset[row]
@@ -141,14 +135,3 @@ def _label(value: Any, name: str) -> int:
     if label.size != 1 or label.dtype.kind not in "biu":
         raise InvalidInput(f"{name}'s label must be one integer, got {value!r}")
     return int(label.reshape(()))
-
-
-def _allocate(shape: tuple[int, ...], dtype: Any) -> AnyArray:
-    if int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize <= _IN_MEMORY:
-        return np.empty(shape, dtype=dtype)
-    root = cache_directory() / "datasets"
-    root.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=root))
-    mapped = np.memmap(folder / "contexts", dtype=dtype, mode="w+", shape=shape)
-    weakref.finalize(mapped, shutil.rmtree, folder, ignore_errors=True)
-    return mapped

@@ -17,7 +17,7 @@ import numpy as np
 
 from daband.arguments import RewardRange
 from daband.domains.contract import About, Pair
-from daband.domains.readers.columns import Columns, ColumnType, column_differences, infer_columns
+from daband.domains.readers.columns import ColumnRoles, Columns, ColumnType, column_differences, infer_columns
 from daband.domains.readers.image_folder import from_image_folder
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import register_pair
@@ -45,59 +45,30 @@ class FilesRead:
     types: list[ColumnType]
 
 
-def read_files(
-    *,
-    source: str,
-    target: str,
-    domain: str = "",
-    label: str | None = None,
-    arm: str | None = None,
-    reward: str | None = None,
-    propensity: str | None = None,
-    id: Sequence[str] = (),  # noqa: A002 - as the option is called
-    category: Sequence[str] = (),
-    number: Sequence[str] = (),
-    date: Sequence[str] = (),
-    drop: Sequence[str] = (),
-) -> FilesRead:
-    """The tables at these paths, and what their columns are; a single column may be given by its name.
+def read_files(source: str, target: str, roles: ColumnRoles, *, domain: str = "") -> FilesRead:
+    """The tables at these paths, and what their columns are.
 
     With ``domain``, a column of the one table at ``source``, the target is the rows whose value ``target`` names.
     """
-    id, category, number, date, drop = (  # noqa: A001
-        (names,) if isinstance(names, str) else names for names in (id, category, number, date, drop)
-    )
     old = read_table(_existing(source, "source"))
     if domain:
         if domain not in old.columns:
             raise InvalidInput(f"{source} has no column {domain!r} (its columns: {', '.join(old.columns)})")
-        there = [str(value) in _targets(target) for value in old[domain].to_list()]
-        drop, new, old = (*drop, domain), old.filter(there), old.filter([not one for one in there])
+        of_target = [str(value) in _targets(target) for value in old[domain].to_list()]
+        new, old = old.filter(of_target), old.filter([not one for one in of_target])
         if not len(old) or not len(new):
             raise InvalidInput(f"column {domain!r} must have {target!r}, the target, and another value, a source")
+        roles = replace(roles, drop=(*roles.drop, domain))
     else:
         new = read_table(_existing(target, "target"))
-    columns, types = infer_columns(
-        old,
-        new,
-        label=label,
-        arm=arm,
-        reward=reward,
-        propensity=propensity,
-        ids=id,
-        categories=category,
-        numbers=number,
-        dates=date,
-        drop=drop,
-    )
-    return FilesRead(old, new, columns, types)
+    return FilesRead(old, new, *infer_columns(old, new, roles))
 
 
 def _targets(target: str) -> list[str]:
     return [name.strip() for name in target.split(",")]
 
 
-def _resolved(options: dict[str, Any]) -> dict[str, Any]:
+def _resolve_paths(options: dict[str, Any]) -> dict[str, Any]:
     """The options with absolute paths and a digest of the files: a run is never mixed with one of other data."""
     if options.get("tiny") or "source" not in options or "target" not in options:
         return options
@@ -111,7 +82,7 @@ def _resolved(options: dict[str, Any]) -> dict[str, Any]:
     about=About(
         summary="your own tables or folders of pictures, by their paths", licence="the user's own", citation=""
     ),
-    resolve=_resolved,
+    resolve=_resolve_paths,
 )
 def _files(
     *,
@@ -184,9 +155,8 @@ def _files(
             raise InvalidInput("folders of pictures have sub-folders for their classes: leave label and arm out")
         pair = from_image_folder(source=paths[0], target=paths[1], framing=side, shift=shift, name="files", **common)
     else:
-        named = {"label": label, "arm": arm, "reward": reward, "propensity": propensity}
-        settled = {"id": id, "category": category, "number": number, "date": date, "drop": drop}
-        read = read_files(source=source, target=target, domain=domain, **named, **settled)  # type: ignore[arg-type]
+        roles = ColumnRoles(label, arm, reward, propensity, id, category, number, date, drop)
+        read = read_files(source, target, roles, domain=domain)
         if not digest:  # the command line, which resolves its settings, has shown them
             for line in column_differences(read.source, read.target, read.types, units=units or ()):
                 warnings.warn(line, stacklevel=4)
@@ -221,10 +191,10 @@ def _columns_of(transform: TableTransform, columns: Columns) -> Columns:
 
 
 def _existing(path: str, what: str) -> Path:
-    found = Path(path).expanduser()
-    if not found.exists():
+    place = Path(path).expanduser()
+    if not place.exists():
         raise DataError(f"{what}: {path} is not there")
-    return found
+    return place
 
 
 def _digest(*paths: Path) -> str:

@@ -56,8 +56,8 @@ def compare(runs: Folders, *, baseline: str = "nlinucb", variant: str = "default
         variant: the variant of the baseline.
 
     Returns:
-        ``seeds`` (how many), ``accuracy``, ``accuracy_spread`` (sample standard deviation), ``accuracy_macro``,
-        ``value``, ``value_spread``, ``regret``, ``source_regret``, ``rounds``, ``seconds``; against the baseline the
+        ``seeds`` (how many), ``accuracy``, ``accuracy_deviation`` (sample standard deviation), ``accuracy_macro``,
+        ``value``, ``value_deviation``, ``regret``, ``source_regret``, ``rounds``, ``seconds``; against the baseline the
         ``difference`` of the ``metric`` ("target_accuracy" where exactly one arm pays 1, else "target_value") with its
         95% interval ``low`` to ``high`` and ``p_value``, on the ``paired_seeds`` that both have. These are null for the
         baseline itself, and where no seed has both; what needs target labels is null where there are none.
@@ -76,10 +76,10 @@ def compare(runs: Folders, *, baseline: str = "nlinucb", variant: str = "default
                 "seeds": len(row.seeds),
                 "metric": row.metric.field,
                 "accuracy": row.accuracy.value,
-                "accuracy_spread": row.accuracy.spread,
+                "accuracy_deviation": row.accuracy.deviation,
                 "accuracy_macro": row.accuracy_macro.value,
                 "value": row.value.value,
-                "value_spread": row.value.spread,
+                "value_deviation": row.value.deviation,
                 **{name: getattr(row, name).value for name in ("regret", "source_regret")},
                 **{name: getattr(row, name) for name in ("rounds", "seconds")},
                 "paired_seeds": 0 if paired is None else paired.n,

@@ -55,7 +55,6 @@ class _Member:
     """Policies that are trained in step, the candidate that they are of, and what an episode of them takes."""
 
     candidate: str
-    policies: list[Policy]
     phases: list[Phase]
     group: RunGroup | None = None
     seconds: float | None = None
@@ -98,12 +97,12 @@ def train_candidates(
         progress: called after every episode.
     """
     policies: list[list[Policy]] = []
-    known: dict[str, list[Policy]] = {}
+    by_identity: dict[str, list[Policy]] = {}
     members: list[_Member] = []
     for number, candidate in enumerate(candidates):
         built = [candidate.build(pair, seed=seed, device=device) for seed in seeds]
         key = _identity(built[0])
-        policies.append(known.setdefault(key, built))
+        policies.append(by_identity.setdefault(key, built))
         if policies[-1] is not built:
             continue
         phases = []
@@ -112,9 +111,9 @@ def train_candidates(
             settings = TrainSettings(episodes=episodes, episode_length=episode_length, directory=place)
             phases.append(source_phase(policy, pair.source, pair.target, settings))
         if _on_gpu(built[0]) and can_train_stacked(built):
-            members.append(_Member(candidate.name, built, phases))
+            members.append(_Member(candidate.name, phases))
         else:
-            members += [_Member(candidate.name, [policy], [phase]) for policy, phase in zip(built, phases, strict=True)]
+            members += [_Member(candidate.name, [phase]) for phase in phases]
     _run(members, progress)
     return policies
 
@@ -123,7 +122,7 @@ def _run(members: Sequence[_Member], progress: Callable[[CandidateProgress], Non
     by_group: dict[int, _Member] = {}
     try:
         for member in members:
-            member.group = RunGroup(member.policies, member.phases)
+            member.group = RunGroup(member.phases)
             by_group[id(member.group)] = member
             if member.group.failure is not None:
                 raise member.group.failure
@@ -165,8 +164,8 @@ def _progress(now: _Member, members: Sequence[_Member]) -> CandidateProgress:
         candidate=now.candidate,
         episode=now.episode,
         episodes=now.episodes,
-        policies_done=sum(len(member.policies) for member in members if member.episode >= member.episodes),
-        policies=sum(len(member.policies) for member in members),
+        policies_done=sum(len(member.phases) for member in members if member.episode >= member.episodes),
+        policies=sum(len(member.phases) for member in members),
         seconds_left=left,
         share=played / all_episodes if left is None else spent / max(spent + left, 1e-9),
         note=now.phases[0].note,
