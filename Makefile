@@ -46,7 +46,7 @@ test-portable: $(READY)
 
 # Nightly: the lines that matter most are changed one by one, and tests must notice.
 mutants: $(READY)
-	$(BIN)/python benchmarks/mutants.py
+	$(BIN)/python tests/mutants.py
 
 check: $(READY)
 	$(BIN)/ruff check .

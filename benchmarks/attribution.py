@@ -15,7 +15,6 @@ predicts for held-out source contexts and for target contexts. Every record carr
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import time
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study_queue import finished, work_through
+from study_queue import finished, load_study, study_parser, work_through
 
 import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
@@ -397,32 +396,20 @@ def write_scores(folder: Path, made: Sequence[Policy], pair: Pair, name: str) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="a folder with a JSON file per variant")
-    parser.add_argument("--pair", default="digit")
+    parser = study_parser(__doc__)
     parser.add_argument("--studies", default=";".join(studies()), help="by semicolons")
     parser.add_argument("--today", action="store_true", help="in place of --studies: what pages call today's")
     parser.add_argument("--only", default="", help="variants of these studies, by semicolons; all by default")
     parser.add_argument("--most", type=int, default=0, help="no more than so many variants, the first ones")
-    parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
-    parser.add_argument("--commit", default="")
     parser.add_argument("--scores", type=Path, help="a folder for predictions")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no variant after so many")
-    parser.add_argument("--record", type=Path, help="gather what is finished in --out into this file; train nothing")
-    parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
     given = parser.parse_args()
     if given.record is not None:
         order = [(study, variant.name) for study, some in studies().items() for variant in some]
-        found = finished(given.out)
-        found.sort(
-            key=lambda record: (record["pair"], order.index((record["study"], record["variant"])), record["seed"])
-        )
-        given.record.write_text(json.dumps(found, indent=1) + "\n")
+        records = finished(given.out)
+        records.sort(key=lambda one: (one["pair"], order.index((one["study"], one["variant"])), one["seed"]))
+        given.record.write_text(json.dumps(records, indent=1) + "\n")
         return
-    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" and not given.tiny else {}
-    pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
-    available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
-    episodes = given.episodes or min(300, available)
+    pair, episodes = load_study(given, episode_length=EPISODE)
     if given.scores is not None:
         given.scores.mkdir(parents=True, exist_ok=True)
     asked = today() if given.today else [(name, one) for name in given.studies.split(";") for one in studies()[name]]

@@ -11,16 +11,14 @@ choices.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from study_queue import Unit, finished, work_through
+from study_queue import Unit, finished, load_study, study_parser, work_through
 
 import daband
 from daband.domains import Pair
@@ -150,24 +148,14 @@ def units(name: str, pair: Pair, episodes: int) -> Iterator[Unit]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pair", choices=list(SEEDS), default="digit")
-    parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no reading after so many")
-    parser.add_argument("--commit", default="")
+    parser = study_parser(__doc__)
     parser.add_argument("--beyond", action="store_true", help="the readings of DIGIT beyond the first grid alone")
-    parser.add_argument("--record", type=Path, help="gather what is finished in --out into this file; train nothing")
-    parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
     given = parser.parse_args()
     if given.record is not None:
         found = sorted(finished(given.out), key=lambda one: (one["pair"], one["method"], one["seed"]))
         given.record.write_text(json.dumps(found, indent=1) + "\n")
         return
-    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" and not given.tiny else {}
-    pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
-    available = min(pair.source.rounds_available, pair.target.rounds_available) // EPISODE
-    episodes = given.episodes or min(300, available)
+    pair, episodes = load_study(given, episode_length=EPISODE)
     asked = beyond(pair, episodes) if given.beyond else units(given.pair, pair, episodes)
     work_through(asked, out=given.out, commit=given.commit, seconds=given.seconds)
 

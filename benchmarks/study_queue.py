@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 import traceback
@@ -11,7 +12,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["finished", "work_through"]
+import daband
+
+__all__ = ["finished", "load_study", "study_parser", "work_through"]
 
 Unit = tuple[str, Callable[[], list[dict[str, Any]]]]
 
@@ -53,3 +56,24 @@ def finished(out: Path) -> list[dict[str, Any]]:
     """The records of every unit in ``out`` that is finished."""
     texts = [path.read_text() for path in sorted(out.glob("*.json"))]
     return [record for text in texts if text.strip() for record in json.loads(text)]
+
+
+def study_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of every study that is worked through so."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a folder with a JSON file per unit")
+    parser.add_argument("--pair", default="digit")
+    parser.add_argument("--episodes", type=int, default=0, help="by default 300, or as many as the pair has")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no unit after so many")
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--record", type=Path, help="gather what is finished in --out into this file; train nothing")
+    parser.add_argument("--tiny", action="store_true", help="the tiny twin of the pair, to try the script")
+    return parser
+
+
+def load_study(given: argparse.Namespace, *, episode_length: int) -> tuple[daband.domains.Pair, int]:
+    """The pair that is asked for, and how many episodes."""
+    options = {"passes": 5, "target_passes": 10} if given.pair == "signs" and not given.tiny else {}
+    pair = daband.domains.load(given.pair, tiny=given.tiny, **options)
+    available = min(pair.source.rounds_available, pair.target.rounds_available) // episode_length
+    return pair, given.episodes or min(300, available)

@@ -33,14 +33,7 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
         repeated=len({(run["commit"], str(run["target_accuracy"]), str(run["source_regret"])) for run in again})
         == len({run["commit"] for run in again}),
         ways=[
-            [
-                way,
-                *(
-                    cell
-                    for runs in stacks
-                    for cell in (f"{by_way[way, runs]['milliseconds']:.2f}", f"{by_way[way, runs]['kernels']:.0f}")
-                ),
-            ]
+            [way, *(cell for runs in stacks for cell in _cells(by_way[way, runs]))]
             for way in ways
             if all((way, runs) in by_way for runs in stacks)
         ],
@@ -48,16 +41,7 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
         whole=steps.get("table"),
         roofline=[_roofline(row, steps) for row in steps["rows"] if "bytes" in row],
         kinds=_kinds(steps["rows"]),
-        peers=[
-            {
-                **record,
-                "table": [
-                    [row["player"], row["version"], f"{row['steps_per_second']:,.1f}", f"{row['ratio']:.2f}"]
-                    for row in record["rows"]
-                ],
-            }
-            for record in peers
-        ],
+        peers=[{**record, "table": [_peer(row) for row in record["rows"]]} for record in peers],
         linear=linear,
         linear_head=["", *linear["libraries"]],
         linear_rows=[
@@ -83,6 +67,14 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
             for run in choose["runs"]
         ],
     )
+
+
+def _cells(row: Record) -> list[str]:
+    return [f"{row['milliseconds']:.2f}", f"{row['kernels']:.0f}"]
+
+
+def _peer(row: Record) -> list[str]:
+    return [row["player"], row["version"], f"{row['steps_per_second']:,.1f}", f"{row['ratio']:.2f}"]
 
 
 def _roofline(row: Record, steps: Record) -> list[str]:

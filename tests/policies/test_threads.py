@@ -1,27 +1,18 @@
-"""A policy that threads share. The long stress is benchmarks/threads.py."""
+"""A policy that threads share. The long stress is thread_stress.py."""
 
 import copy
-import importlib.util
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import daband
 from daband.policies import Policy
-
-
-def load_benchmark():
-    path = Path(__file__).parents[2] / "benchmarks" / "threads.py"
-    spec = importlib.util.spec_from_file_location("benchmark_threads", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.policies.thread_stress import stress
 
 
 def test_a_short_stress():
-    found = load_benchmark().stress(calls=20_000)
+    found = stress(calls=20_000)
     assert found["rounds"] == found["learned"] == found["taken"] == found["counted"] == 5000
     assert found["largest_error"] < 1e-9
 

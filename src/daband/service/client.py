@@ -78,12 +78,8 @@ class Client:
     ) -> ServiceDecision:
         """An arm for one row. Without an ``event_id`` one is made here, so that the call can be repeated."""
         event: dict[str, Any] = {"context": context, "event_id": event_id or uuid.uuid4().hex}
-        if eligible is not None:
-            event["eligible"] = list(eligible)
-        if incumbent is not None:
-            event["incumbent"] = incumbent
-        if incumbent_propensity is not None:
-            event["incumbent_propensity"] = incumbent_propensity
+        options = {"eligible": eligible, "incumbent": incumbent, "incumbent_propensity": incumbent_propensity}
+        event |= {name: value for name, value in options.items() if value is not None}
         if deferred:
             event["deferred"] = True
         return ServiceDecision(**self._post("/decide", event, self._token))

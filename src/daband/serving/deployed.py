@@ -159,16 +159,10 @@ class Deployed:
         A column that a row lacks, a value of the wrong type, numbers that are not finite, arrays of another shape and
         damaged images are errors in any case.
         """
-        return self.decide_with(row, available, among=among, round_number=round_number, strict=strict)[0]
+        return self.decide_with(row, available, among, round_number, strict)[0]
 
     def decide_with(
-        self,
-        row: Any,
-        available: Any = None,
-        *,
-        among: Any = None,
-        round_number: int | None = None,
-        strict: bool = False,
+        self, row: Any, available: Any = None, among: Any = None, round_number: int | None = None, strict: bool = False
     ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
         """``decide``; besides, what was read, and means and widths (n, K) on the policy's own scale."""
         read = self.reader.read(row)

@@ -31,9 +31,9 @@ ASSUMPTIONS = (
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
-    f"The bound lets the policy lose {MISSED:.0%} of what it is estimated to get or to miss, whichever is less, and "
-    "everything outside the source's support. How often that held, on data sets that nobody looked at before, is in "
-    "docs/results/trust.md; it is no theorem.",
+    f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, and everything outside the source's "
+    "support. How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no "
+    "theorem.",
 )
 _WIDTH = 100
 

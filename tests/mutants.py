@@ -1,7 +1,7 @@
 """Mutation run over the lines that matter most: each is changed in a copy of the sources, and its tests must fail.
 
-    python benchmarks/mutants.py            # all of them
-    python benchmarks/mutants.py gate seed  # those whose name has one of these words
+    python tests/mutants.py            # all of them
+    python tests/mutants.py gate seed  # those whose name has one of these words
 
 A mutant that lives is a line that no test holds. The exit status is the number of those.
 """

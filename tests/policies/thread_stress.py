@@ -1,6 +1,6 @@
 """Stress a policy that threads share: select and update from eight threads, at a switch interval of a microsecond.
 
-    python benchmarks/threads.py --calls 1000000
+    python -m tests.policies.thread_stress --calls 1000000
 
 Every round is offered by two threads under the same id, so that half of all updates are duplicates. At the end each
 round must be counted once, and the statistics must be those of one thread that learned the same rounds, within 1e-9.
