@@ -405,11 +405,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.record is not None:
         order = [(study, variant.name) for study, some in studies().items() for variant in some]
-        found = finished(given.out)
-        found.sort(
-            key=lambda record: (record["pair"], order.index((record["study"], record["variant"])), record["seed"])
-        )
-        given.record.write_text(json.dumps(found, indent=1) + "\n")
+        records = finished(given.out)
+        records.sort(key=lambda one: (one["pair"], order.index((one["study"], one["variant"])), one["seed"]))
+        given.record.write_text(json.dumps(records, indent=1) + "\n")
         return
     pair, episodes = load_study(given, episode_length=EPISODE)
     if given.scores is not None:

@@ -52,7 +52,7 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "methods": (methods, ("choose",)),
     "off-policy": (off_policy, ("off-policy",)),
     "paper-digit": (paper_digit, ("paper-digit", "attribution")),
-    "performance": (performance, ("step-variants", "adaptation-peers", "choose-cost", "waiting")),
+    "performance": (performance, ("step-variants", "adaptation-peers", "choose-cost", "waiting", "linear")),
     "prior-trust": (prior_trust_page, ("prior-trust",)),
     "service": (service_page, ("service-load", "service-kill")),
     "signs": (signs, ("attribution", "linear-readings", "choose")),

@@ -186,7 +186,7 @@ def _train(pair: Pair, kind: str, seed: int, weights: dict[str, float] | None = 
     settings = {"recipe": "small", "device": "cpu"} if kind == "daband" else {}
     policy = made.for_pair(pair, seed=seed, **settings)
     parts: Any = pair.source.by_name
-    counted = [len(part) for name, part in parts.items() if weights is None or weights[name] > 0]
+    counted = [len(part) for name, part in parts.items() if weights is None or weights.get(name, 1.0) > 0]
     rounds = min(sum(min(PER_SOURCE, PASSES * own) for own in counted), PASSES * sum(counted))
     daband.train(policy, source=pair.source, target=pair.target, episodes=rounds // LENGTH, source_weights=weights)
     return policy

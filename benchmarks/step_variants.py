@@ -74,7 +74,7 @@ def no_kernels() -> contextlib.AbstractContextManager[None]:
 
 def no_stream() -> contextlib.AbstractContextManager[None]:
     """The teacher on the same stream as the encoder."""
-    return changed(GradientStep, _beside=lambda _: contextlib.nullcontext(), _join=lambda _: None)
+    return changed(GradientStep, _on_side_stream=lambda _: contextlib.nullcontext(), _join_side_stream=lambda _: None)
 
 
 def one_branch() -> contextlib.AbstractContextManager[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from pages.runs import fill
@@ -13,7 +14,7 @@ __all__ = ["performance"]
 Record = dict[str, Any]
 
 
-def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting: Record) -> str:
+def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting: Record, linear: Record) -> str:
     """The page as Markdown."""
     digit = steps["digit"]
     ran = {run["recipe_hash"] for run in digit}
@@ -29,7 +30,8 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
             for run in digit
         ],
         which=f"recipe `{digit[0]['recipe_hash']}`, " + ("today's" if ran == {recipe_hash()} else "**an older one**"),
-        repeated=len({str(run["target_accuracy"]) + str(run["source_regret"]) for run in again}) == 1,
+        repeated=len({(run["commit"], str(run["target_accuracy"]), str(run["source_regret"])) for run in again})
+        == len({run["commit"] for run in again}),
         ways=[
             [way, *(cell for runs in stacks for cell in _cells(by_way[way, runs]))]
             for way in ways
@@ -40,6 +42,19 @@ def performance(steps: Record, peers: Sequence[Record], choose: Record, waiting:
         roofline=[_roofline(row, steps) for row in steps["rows"] if "bytes" in row],
         kinds=_kinds(steps["rows"]),
         peers=[{**record, "table": [_peer(row) for row in record["rows"]]} for record in peers],
+        linear=linear,
+        linear_head=["", *linear["libraries"]],
+        linear_rows=[
+            [
+                metric,
+                *(
+                    f"{median(own['values'][name]):,.0f}" if own["values"].get(name) else ""
+                    for name in linear["libraries"]
+                ),
+            ]
+            for metric, own in linear["results"].items()
+            if own["unit"].endswith("/s")
+        ],
         waiting=waiting,
         demo=waiting.get("demo"),
         imports=[

@@ -232,3 +232,11 @@ def test_a_table_of_json_lines(tmp_path):
     table = old.select("age", "city", "income", "offer")
     table.write_ndjson(tmp_path / "old.jsonl")
     assert read_table(tmp_path / "old.jsonl").equals(table)
+
+
+def test_a_date_that_grows_from_row_to_row_is_said_to():
+    old, new = (frame.with_columns(written=pl.col("joined").sort()) for frame in frames())
+    _, types = infer_columns(old, new, ColumnRoles(arm="offer", reward="euros"))
+    why = {column.name: column.why for column in types}
+    assert "--drop written where it only says when a row was written" in why["written"]
+    assert "--drop" not in why["joined"]

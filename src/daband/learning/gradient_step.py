@@ -80,11 +80,11 @@ class GradientStep:
         rows, unlabelled = batches.segment_rows, batches.unlabelled
         teaches = bool(unlabelled) and stack.first.objective.needs_teacher
         with self._maps_type():
-            with self._beside():
+            with self._on_side_stream():
                 contexts = _joined(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
-                teacher = stack.teach(contexts, batches.domain_rows(unlabelled)) if teaches else None
+                teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if teaches else None
             latent, alignment = stack.encode(parameters["encoder"], drawn.augmented, batches.domain_rows())
-        self._join()
+        self._join_side_stream()
         if self._stream is not None:  # which reads it also on the way back; before that its memory is not free
             alignment.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
@@ -104,28 +104,28 @@ class GradientStep:
             batches.counts,
         )
 
-        def judge(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._judge(own, run, batches, measure)
+        def run_loss(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._run_loss(own, run, batches, measure)
 
-        return stack.judge(judge, parameters["objective"], inputs)
+        return stack.losses(run_loss, parameters["objective"], inputs)
 
     def _maps_type(self) -> AbstractContextManager[object]:
         """On a GPU maps are bfloat16 where torch may use TF32, which has as many digits; parameters are not."""
         allowed = has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
         return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
 
-    def _beside(self) -> AbstractContextManager[object]:
-        """Within this block a GPU works beside what follows it, up to ``_join``."""
+    def _on_side_stream(self) -> AbstractContextManager[object]:
+        """Within this block a GPU works beside what follows it, up to ``_join_side_stream``."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))
         return torch.cuda.stream(self._stream)
 
-    def _join(self) -> None:
+    def _join_side_stream(self) -> None:
         if self._stream is not None:
             torch.cuda.current_stream(self.stack.device).wait_stream(self._stream)
 
-    def _judge(
+    def _run_loss(
         self, parameters: Parameters, run: RunInputs, batches: Batches, measure: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One run's loss and measurements."""

@@ -19,7 +19,7 @@ from daband.errors import InvalidInput
 from daband.learning.flat_parameters import FlatStatistics
 from daband.learning.learner import Learner
 
-__all__ = ["Judge", "RunInputs", "Stack"]
+__all__ = ["RunInputs", "RunLoss", "Stack"]
 
 Parameters = Mapping[str, torch.Tensor]
 
@@ -46,7 +46,7 @@ class RunInputs(NamedTuple):
     """(rounds,): how much each round counts; empty where all count as much."""
 
 
-Judge = Callable[[Parameters, RunInputs], tuple[torch.Tensor, torch.Tensor]]
+RunLoss = Callable[[Parameters, RunInputs], tuple[torch.Tensor, torch.Tensor]]
 """A run's loss, and what was measured (M,), from the objective's parameters and a run's inputs."""
 
 
@@ -66,9 +66,9 @@ class _OneRun:
         latent, alignment = functional_call(network, own, (contexts.squeeze(0),), {"domain_rows": domain_rows})
         return latent[None], alignment[None]
 
-    def judge(self, judge: Judge, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    def losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
         own = {name: parameter.squeeze(0) for name, parameter in parameters.items()}
-        loss, measured = judge(own, RunInputs(*(tensor.squeeze(0) for tensor in inputs)))
+        loss, measured = run_loss(own, RunInputs(*(tensor.squeeze(0) for tensor in inputs)))
         return loss[None], measured[None]
 
 
@@ -91,8 +91,8 @@ class _SeveralRuns:
         latent, alignment = functional_call(network, given, (contexts.transpose(0, 1),), settings)
         return latent.transpose(0, 1), alignment.transpose(0, 1)
 
-    def judge(self, judge: Judge, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
-        losses, measured = torch.vmap(judge)(dict(parameters), inputs)
+    def losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        losses, measured = torch.vmap(run_loss)(dict(parameters), inputs)
         return losses, measured
 
 
@@ -173,7 +173,7 @@ class Stack:
         """Latents (runs, R, d) and alignment features (runs, R, w) of contexts (runs, R, *shape)."""
         return self._calls.forward(self.first.encoder, parameters, self._buffers, contexts, domain_rows)
 
-    def teach(self, contexts: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor | None:
+    def encode_by_teacher(self, contexts: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor | None:
         """Latents (runs, T, d) of target contexts by the EMA encoder; None without one."""
         if self.first.ema is None or self.ema_parameters is None:
             return None
@@ -181,16 +181,16 @@ class Stack:
             parameters = self._ema_layout.parameters(self.ema_parameters)["encoder"]
             return self._calls.forward(self.first.ema, parameters, self._ema_buffers, contexts, domain_rows)[0]
 
-    def judge(self, judge: Judge, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    def losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
         """The losses (runs,) and measurements (runs, M) of all runs."""
-        return self._calls.judge(judge, {**parameters, **self._objective_rest}, inputs)
+        return self._calls.losses(run_loss, {**parameters, **self._objective_rest}, inputs)
 
     def restore_where(self, bad: torch.Tensor, statistics: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
         """Put back, for runs whose ``bad`` (runs,) is 1, what these were before the step."""
         wrong = bad.index_select(0, self.run_of_statistic) > 0
         torch.where(wrong, statistics, self.statistics, out=self.statistics)
         for buffer, before in zip(self.other_buffers, others, strict=True):
-            buffer.copy_(torch.where(_beside(bad, buffer) > 0, before, buffer))
+            buffer.copy_(torch.where(_broadcast(bad, buffer) > 0, before, buffer))
 
     def update_ema(self, share: torch.Tensor) -> None:
         """Move the EMA encoders towards the encoders by ``share`` (runs,) of the way."""
@@ -199,9 +199,9 @@ class Stack:
         self.ema_parameters.lerp_(self.parameters.detach()[:, : self.ema_parameters.shape[1]], share[:, None])
         self.ema_statistics.lerp_(self.statistics, share.index_select(0, self.run_of_statistic))
         for slow, fast in zip(self.ema_other_buffers, self.other_buffers, strict=False):
-            slow.lerp_(fast, _beside(share, slow)) if slow.is_floating_point() else slow.copy_(fast)
+            slow.lerp_(fast, _broadcast(share, slow)) if slow.is_floating_point() else slow.copy_(fast)
 
 
-def _beside(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _broadcast(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Values (runs,) with as many dimensions as ``rows`` (runs, ...)."""
     return values.view(-1, *[1] * (rows.ndim - 1))

@@ -189,7 +189,7 @@ class Stepper:
         Every eighth step measures, the last among them: measuring takes about a sixth of the operations of a small
         network's step. Steps that were skipped count in no mean. The device is read once, at the end.
         """
-        self._look_at(buffers)
+        self._refresh_batches(buffers)
         first, faults = self.stack.first, self.stack.faults
         self.step.totals.zero_()
         faults[:, 0].zero_()
@@ -220,7 +220,7 @@ class Stepper:
             self.runner.run(remaining % _MEASURE_EVERY == 1 or remaining == 1)
             batches.after_step()
 
-    def _look_at(self, buffers: Sequence[ReplayBuffers]) -> None:
+    def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> None:
         """Make batches anew, and forget recordings, where the buffers have moved or begin to hold something."""
         parts = [own.parts().values() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:

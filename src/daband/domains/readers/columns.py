@@ -169,7 +169,8 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
     if all(part.dtype.is_temporal() for part in parts) or (
         not any(numeric) and all(parses_as_dates(part) for part in parts)
     ):
-        return "date", "year, and month, weekday and time of day on a circle"
+        grows = f"; it grows from row to row: --drop {name} where it only says when a row was written"
+        return "date", "year, and month, weekday and time of day on a circle" + (grows if _grows(parts) else "")
     if all(numeric):
         whole = all(part.dtype.is_integer() for part in parts)
         if whole and _ID_NAME.search(name) and names_rows:
@@ -182,6 +183,11 @@ def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, 
     if different > _MOST_CATEGORIES and rows < _ROWS_PER_CATEGORY * different:
         return "left out", f"too many categories: {different:,} in {rows:,} rows; --category {name} takes it in"
     return "category", f"{different:,} different values" + (f", {gaps:,} missing" if gaps else "")
+
+
+def _grows(parts: Sequence[pl.Series]) -> bool:
+    """Whether each part is in order and has more than one value: the moments at which rows were written are."""
+    return all(part.is_sorted() and part[0] != part[-1] for part in parts)
 
 
 def column_differences(
