@@ -190,3 +190,14 @@ def test_channels_with_statistics_of_their_own_beside_those_of_the_source():
         torch.testing.assert_close(found[:, [0, 2]], by_source[:, [0, 2]])
     with pytest.raises(InvalidInput, match="own_channels"):
         DomainNorm(channels=3, own_channels=(0,))
+
+
+@pytest.mark.parametrize("statistics", ["gated", "source"])
+def test_maps_in_half_precision_are_normalised_by_statistics_in_full(statistics):
+    torch.manual_seed(0)
+    half, full = (DomainNorm(channels=3, statistics=statistics) for _ in range(2))
+    maps = torch.randn(24, 3, 4, 4).to(torch.bfloat16)
+    out = half(maps, domain_rows=(16, 8))
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), full(maps.float(), domain_rows=(16, 8)), atol=0.03, rtol=0)
+    torch.testing.assert_close(half.running_mean[1], full.running_mean[1])

@@ -228,7 +228,8 @@ class DomainNorm(nn.Module):
     def _blended(self, part: torch.Tensor, domain: int, sources: Sequence[torch.Tensor]) -> torch.Tensor:
         """Rows of a domain by statistics between those of all sources and their own."""
         dims = [0, *range(2, part.ndim)]
-        variance, mean = torch.var_mean(part, dim=dims, correction=0)
+        full = part.to(self.running_mean.dtype)  # maps in half precision have statistics in full
+        variance, mean = torch.var_mean(full, dim=dims, correction=0)
         count = _values_per_channel(part)
         with torch.no_grad():
             # By way of .data: the source's row was handed to batch_norm, which holds on to the whole buffer (and to
@@ -238,17 +239,17 @@ class DomainNorm(nn.Module):
             self.batches_seen.data[domain].add_(1)
         if sum(map(_values_per_channel, sources)) > 1:
             pooled = sources[0] if len(sources) == 1 else torch.cat(list(sources))
-            source_variance, source_mean = torch.var_mean(pooled, dim=dims, correction=0)
+            source_variance, source_mean = torch.var_mean(pooled.to(full.dtype), dim=dims, correction=0)
         else:
             source_mean, source_variance = self._running_sources((self.batches_seen[: self.n_sources] > 0).to(mean))
         shape = (1, -1, *[1] * (part.ndim - 2))
         gate = self._own_share(1.0)
         mean = torch.lerp(source_mean, mean, gate).view(shape)
         inverse_deviation = torch.rsqrt(torch.lerp(source_variance, variance, gate) + self.epsilon).view(shape)
-        out = (part - mean) * inverse_deviation
+        out = (full - mean) * inverse_deviation
         if self.weight is not None and self.bias is not None:
             out = out * self.weight.view(shape) + self.bias.view(shape)
-        return out
+        return out.to(part.dtype)
 
     def extra_repr(self) -> str:
         return f"channels={self.channels}, statistics={self.statistics!r}, momentum={self.momentum}"

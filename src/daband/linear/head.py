@@ -489,4 +489,5 @@ class HeadMixture:
             tuple(head.with_arms(n_arms) if head.arms == "shared" else head for head in self.heads),
             self.shares,
             self.exploring,
+            self.offset if n_arms == self.n_arms else None,
         )
