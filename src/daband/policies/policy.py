@@ -544,9 +544,10 @@ class Policy(ABC, metaclass=_PolicyType):
                 raise InvalidInput(f"{self.transform!r} is fitted already; what was learned rests on it as it is")
             if self.prepared:
                 return
-            none = np.zeros((0, *self._round_shape))
-            several = len(self.domains) > 2
-            checked = [self._check_contexts(part) if len(part) or not several else none for part in contexts]
+            checked = []
+            for part in contexts:
+                without_rounds = len(self.domains) > 2 and isinstance(part, np.ndarray) and not part.size
+                checked.append(np.zeros((0, *self._round_shape)) if without_rounds else self._check_contexts(part))
             with self._locks.state:
                 if self.transform is not None:
                     self.transform.fit(*[batch.reshape(-1, *self.context_shape) for batch in checked])

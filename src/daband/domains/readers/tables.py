@@ -282,7 +282,7 @@ def _read_file(path: Path) -> pl.DataFrame:
         frame: pl.DataFrame = readers[kind](path)
     except FileNotFoundError:
         raise DataError(f"{path} is not there") from None
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:  # ValueError: a name with a NUL
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path} cannot be read as a table: {reason}") from None
     return frame
