@@ -11,7 +11,7 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.experiments import BenchError, bench, execute, load_experiment, preset_names, read_results
-from daband.experiments.executors import _in_worker, in_turn
+from daband.experiments.executors import _in_worker, in_processes, in_turn
 from daband.experiments.methods import build_policy
 
 FIELDS = {
@@ -49,6 +49,18 @@ def test_processes_give_the_same_results(small, tmp_path):
     assert timeless(alone) == timeless(together)
     assert {event.kind for event in events} == {"episode", "finished"}
     assert {event.detail["of"] for event in events if event.kind == "episode"} == {3}
+
+
+def write_its_name(spec, out, progress):
+    with (out / "order").open("a") as file:
+        file.write(f"{spec.method}\n")
+    return {}
+
+
+def test_costly_runs_begin_first_in_processes(small, tmp_path):
+    todo = small.runs(["random", "linucb", "nlinucb", "daband"], [0])
+    assert len(list(in_processes(1, work=write_its_name)(todo, tmp_path, print))) == 4
+    assert (tmp_path / "order").read_text().split() == ["daband", "nlinucb", "random", "linucb"]
 
 
 def test_any_executor_will_do(small, tmp_path):

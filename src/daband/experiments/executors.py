@@ -103,7 +103,7 @@ def _in_processes(
         others = multiprocessing.active_children()
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
             waiting: dict[Future[Record], RunSpec] = {
-                pool.submit(_in_worker, work, spec, out, reports): spec for spec in todo
+                pool.submit(_in_worker, work, spec, out, reports): spec for spec in sorted(todo, key=_cheapness)
             }
             try:
                 while waiting:
@@ -124,6 +124,12 @@ def _in_processes(
                     if process not in others:  # they save their episode first, and tell the reports's process of it
                         process.terminate()
                 raise
+
+
+def _cheapness(spec: RunSpec) -> tuple[bool, bool]:
+    """Sorts costly runs first, so that no process waits for a long run that another began last."""
+    policy = policy_class(spec.method)
+    return not policy.learns_by_gradients, getattr(policy, "source_terms_only", True)
 
 
 def _outcome(future: Future[Record]) -> Outcome:
