@@ -39,7 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from daband.arguments import RewardRange, checked_class_names
+from daband.arguments import RewardRange, check_available, checked_class_names
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
@@ -65,7 +65,6 @@ from daband.policies.rounds import (
     LARGEST_WEIGHT,
     PendingRounds,
     RoundIds,
-    check_available,
     check_contexts,
     check_played,
     check_prior_trust,

@@ -9,7 +9,6 @@ from numbers import Real
 
 import numpy as np
 
-from daband.arguments import check_available
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, unit_scale
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
@@ -17,7 +16,7 @@ from daband.linear import DISCOUNTS, kernels
 
 __all__ = [
     "LARGEST_NORM", "LARGEST_RAW_NORM", "LARGEST_WEIGHT", "WEIGHTINGS", "PendingRounds", "RoundIds", "check_arms",
-    "check_available", "check_contexts", "check_domain", "check_played", "check_prior_trust", "check_propensities",
+    "check_contexts", "check_domain", "check_played", "check_prior_trust", "check_propensities",
     "check_rewards", "check_seed", "check_shape", "check_whole", "pseudo_rewards", "resolve_weighting", "round_weights",
 ]  # fmt: skip
 
