@@ -12,13 +12,16 @@ import daband
 from daband.domains import LoggedRounds
 from daband.evaluation import ESTIMATORS
 from daband.evaluation.cross_fitting import DensityRatio
-from daband.evaluation.intervals import MeanEstimate, effective_sample_size, mean_estimate, normal_interval
 from daband.evaluation.off_policy_estimators import (
+    MeanEstimate,
     choose_threshold,
     direct_method,
     doubly_robust,
+    effective_sample_size,
     importance_weights,
     inverse_propensity,
+    mean_estimate,
+    normal_interval,
     self_normalised,
     switch_doubly_robust,
 )

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.evaluation.intervals import effective_sample_size, mean_estimate
-from daband.evaluation.off_policy_estimators import self_normalised
+from daband.evaluation.off_policy_estimators import effective_sample_size, mean_estimate, self_normalised
 from daband.service import Settings
 from daband.service.store import Event, LoggedReward
 from daband.service.watch import PromiseTest, ValueSums, Watch

@@ -7,9 +7,9 @@ from daband.evaluation.bound import (
     observable_bound,
 )
 from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
-from daband.evaluation.intervals import MeanEstimate, normal_interval
 from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
 from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
+from daband.evaluation.off_policy_estimators import MeanEstimate, normal_interval
 from daband.evaluation.paired_test import Paired, compare_paired, holm
 from daband.evaluation.scores import Scores, in_domains, scores_of
 from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate

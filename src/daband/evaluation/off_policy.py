@@ -15,18 +15,16 @@ from daband.arrays import ArrayLike, FloatArray, one_blas_thread
 from daband.domains import Columns, Contexts, ParquetLog, TableTransform, open_log
 from daband.errors import InvalidInput
 from daband.evaluation.cross_fitting import CrossFitted, Regressor, WeightedRounds, cross_fit
-from daband.evaluation.intervals import (
-    MeanEstimate,
-    effective_sample_size,
-    mean_estimate,
-    normal_interval,
-)
 from daband.evaluation.off_policy_estimators import (
+    MeanEstimate,
     choose_threshold,
     direct_method,
     doubly_robust,
+    effective_sample_size,
     importance_weights,
     inverse_propensity,
+    mean_estimate,
+    normal_interval,
     self_normalised,
     switch_doubly_robust,
 )

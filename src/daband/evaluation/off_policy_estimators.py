@@ -12,22 +12,49 @@ external validity under a covariate shift", 2020). The log and those contexts ar
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
 from daband.errors import InvalidInput
-from daband.evaluation.intervals import MeanEstimate, mean_estimate
 
 __all__ = [
-    "THRESHOLDS", "choose_threshold", "direct_method", "doubly_robust", "importance_weights", "inverse_propensity",
-    "self_normalised", "switch_doubly_robust",
+    "THRESHOLDS", "MeanEstimate", "choose_threshold", "direct_method", "doubly_robust", "effective_sample_size",
+    "importance_weights", "inverse_propensity", "mean_estimate", "normal_interval", "self_normalised",
+    "switch_doubly_robust",
 ]  # fmt: skip
 
 _LARGEST_WEIGHT = 1e100
 """Its square, and sums of them, are still finite."""
 THRESHOLDS: FloatArray = np.exp2(np.arange(-8, 41, dtype=np.float64) / 2)
 """Thresholds that ``switch_doubly_robust`` may have besides infinity: 1/16 to a million, by steps of the root of 2."""
+
+
+class MeanEstimate(NamedTuple):
+    """A value and its standard error."""
+
+    value: float
+    error: float
+
+
+def mean_estimate(values: FloatArray) -> MeanEstimate:
+    """The mean of independent values (n,); with one value its error is infinite."""
+    n = len(values)
+    return MeanEstimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf)
+
+
+def normal_interval(estimate: MeanEstimate, confidence: float) -> tuple[float, float]:
+    """The interval that holds the truth with probability ``confidence`` where the estimate is normal."""
+    reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * estimate.error
+    return estimate.value - reach, estimate.value + reach
+
+
+def effective_sample_size(weights: FloatArray) -> float:
+    """How many equally weighted rounds have the variance of these (Kish): (sum w)^2 / sum w^2; 0 without weight."""
+    squares = float(weights @ weights)
+    return float(weights.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
 def importance_weights(probabilities: FloatArray, arms: IntArray, propensities: FloatArray) -> FloatArray:

@@ -527,11 +527,11 @@ class Policy(ABC, metaclass=_PolicyType):
         """
         with self._locks.write:
             checked, where, mask = self._check_request(contexts, domain, available)
-            paid = check_rewards(rewards, (len(checked), self.n_arms))
-            self._scale.check(paid)
+            table = check_rewards(rewards, (len(checked), self.n_arms))
+            self._scale.check(table)
             if self._scale.known and self.half_life is None:
-                return self._play_scaled(checked, paid, where, mask)
-            return self._play_singly(checked, paid, where, mask)
+                return self._play_scaled(checked, table, where, mask)
+            return self._play_singly(checked, table, where, mask)
 
     def prepare(self, *contexts: ArrayLike) -> None:
         """Look at unlabelled contexts, of source and target, before the first round: this fits the transform.

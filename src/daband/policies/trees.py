@@ -245,9 +245,8 @@ def _plant(rounds: FloatArray, models: int, seed: int) -> dict[str, AnyArray]:
             random_state=seed,
         )
         with threadpool_limits(1, user_api="openmp"):  # a table is small, and others may wait for the cores
-            even = bool(
-                (rows[:, -1] == rows[0, -1]).all()
-            )  # weighted quantiles take five times as long as all the rest
+            # Even weights are left out: weighted quantiles take five times as long as all the rest.
+            even = bool((rows[:, -1] == rows[0, -1]).all())
             boosted.fit(rows[:, :-3], rows[:, -2], sample_weight=None if even else rows[:, -1])
         planted["base"][model] = float(np.ravel(boosted._baseline_prediction)[0])
         for number, (tree,) in enumerate(boosted._predictors):

@@ -345,7 +345,7 @@ def _of_ablation(family: str, records: Sequence[Record]) -> _Answer | None:
         tiles.append(Tile(_score(row), f"{row.metric.name} of {text}, {_count(len(row.seeds), 'seed')}"))
         if corrected:  # the full form itself is not among them
             sentences.append(
-                f"Recipe {text}: {clear} of {len(corrected)} reduced forms differ beyond chance (Holm, 5%)."
+                f"Recipe {text}: {clear} of {len(corrected)} reduced forms differ significantly (Holm, 5%)."
             )
     best = max(full, key=lambda row: -math.inf if row.score is None else row.score)
     headline = f"With R, P and D together, {best.base} reaches a {best.metric.name} of {_score(best)} on {family}."

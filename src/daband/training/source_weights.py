@@ -90,18 +90,18 @@ def measured_source_weights(
     contexts = {name: part.contexts for name, part in rounds.items()}
     there = None if target is None else target.batch(0, min(most, len(target)), seed=seed)
     blank = _blank(like, list(contexts.values()), there)
-    played = {name: _Played.of(blank, part, domain, name) for domain, (name, part) in enumerate(rounds.items())}
+    played = {name: _RidgeRounds.of(blank, part, domain, name) for domain, (name, part) in enumerate(rounds.items())}
     similarity = dict.fromkeys(played, 1.0 / len(played)) if there is None else _similarity(contexts, there, seed)
-    skill, kept = _trusted(played, similarity)
+    skill, kept = _choose_sources(played, similarity)
     if target_rounds is not None:
-        rewarded = _Played.of(blank, target_rounds, blank.domains.first_target, blank.domains.targets[0])
-        kept = _likely(played, kept, rewarded)
+        rewarded = _RidgeRounds.of(blank, target_rounds, blank.domains.first_target, blank.domains.targets[0])
+        kept = _choose_by_likelihood(played, kept, rewarded)
     weights = {name: float(name in kept) for name in played}
     return SourceWeights(weights, skill, similarity)
 
 
 @dataclass(frozen=True)
-class _Played:
+class _RidgeRounds:
     """Rounds as a ridge regression sees them: features (n, d) of the arm that was chosen, its head, and its reward."""
 
     features: FloatArray
@@ -111,7 +111,7 @@ class _Played:
     sums: RidgeSums
 
     @classmethod
-    def of(cls, blank: LinUCB, rounds: Any, domain: int, name: str) -> _Played:
+    def of(cls, blank: LinUCB, rounds: Any, domain: int, name: str) -> _RidgeRounds:
         """Rounds of a log as they are; where any arm's reward is known, as a LinUCB plays them."""
         if isinstance(rounds, LoggedRounds):
             arms, rewards = rounds.arms, rounds.rewards
@@ -121,10 +121,12 @@ class _Played:
         features = blank._transform_contexts(rounds.contexts, domain)
         shared = features.ndim == 3
         features = features[np.arange(len(arms)), arms] if shared else features
-        return cls._made(features, arms, np.zeros_like(arms) if shared else arms, rewards, blank.n_arms)
+        return cls._from_columns(features, arms, np.zeros_like(arms) if shared else arms, rewards, blank.n_arms)
 
     @classmethod
-    def _made(cls, features: AnyArray, arms: IntArray, heads: IntArray, rewards: FloatArray, n_arms: int) -> _Played:
+    def _from_columns(
+        cls, features: AnyArray, arms: IntArray, heads: IntArray, rewards: FloatArray, n_arms: int
+    ) -> _RidgeRounds:
         sums = RidgeSums(n_arms, features.shape[1])
         sums.add(features, heads, rewards)
         return cls(features, arms, heads, rewards, sums)
@@ -132,11 +134,11 @@ class _Played:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def __getitem__(self, part: slice) -> _Played:
+    def __getitem__(self, part: slice) -> _RidgeRounds:
         columns = self.features[part], self.arms[part], self.heads[part], self.rewards[part]
-        return self._made(*columns, len(self.sums.counts))
+        return self._from_columns(*columns, len(self.sums.counts))
 
-    def predicted(self, others: Sequence[_Played]) -> FloatArray:
+    def predict_from(self, others: Sequence[_RidgeRounds]) -> FloatArray:
         """The rewards that a regression on the rounds of ``others`` predicts for these, (n,)."""
         gram = np.sum([other.sums.gram for other in others], axis=0)
         moment = np.sum([other.sums.moment for other in others], axis=0)
@@ -144,26 +146,28 @@ class _Played:
         means: FloatArray = np.einsum("nd,nd->n", self.features, theta[self.heads])
         return means
 
-    def error(self, others: Sequence[_Played]) -> float:
+    def error(self, others: Sequence[_RidgeRounds]) -> float:
         """The mean squared error of what ``others`` predict."""
-        return float(np.mean(np.square(self.rewards - self.predicted(others))))
+        return float(np.mean(np.square(self.rewards - self.predict_from(others))))
 
-    def skill(self, others: Sequence[_Played]) -> float:
+    def skill(self, others: Sequence[_RidgeRounds]) -> float:
         """The correlation of these rewards with the predicted ones, both less their means of every arm."""
         count = np.maximum(np.bincount(self.arms), 1)
         predicted, rewards = (
             values - (np.bincount(self.arms, values) / count)[self.arms]
-            for values in (self.predicted(others), self.rewards)
+            for values in (self.predict_from(others), self.rewards)
         )
         size = float(np.linalg.norm(predicted) * np.linalg.norm(rewards))
         return float(predicted @ rewards) / max(size, 1e-12)
 
 
-def _others(played: Mapping[str, _Played], name: str) -> list[_Played]:
+def _others(played: Mapping[str, _RidgeRounds], name: str) -> list[_RidgeRounds]:
     return [part for other, part in played.items() if other != name]
 
 
-def _trusted(played: Mapping[str, _Played], similarity: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
+def _choose_sources(
+    played: Mapping[str, _RidgeRounds], similarity: Mapping[str, float]
+) -> tuple[dict[str, float], list[str]]:
     """The skill of every source, and the names of those that are trusted."""
     skill: dict[str, float] = {}
     kept = dict(played)
@@ -210,7 +214,7 @@ def _similarity(contexts: Mapping[str, AnyArray], there: AnyArray, seed: int) ->
     return dict(zip(contexts, (np.bincount(of[nearest], minlength=len(sources)) / len(targets)).tolist(), strict=True))
 
 
-def _likely(played: Mapping[str, _Played], trusted: list[str], rewarded: _Played) -> list[str]:
+def _choose_by_likelihood(played: Mapping[str, _RidgeRounds], trusted: list[str], rewarded: _RidgeRounds) -> list[str]:
     """The trusted sources, or others where the rewards of the target are clearly more likely (Gaussian noise) by them.
 
     From the trusted ones, and from all, that one is left out without which the rewards are most likely, and so on.
