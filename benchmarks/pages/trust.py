@@ -45,7 +45,7 @@ def _shipped(record: Record) -> list[Record]:
     """Where a record is of another bound than the library has, how often that one would be true on the same runs."""
     if all(run["constants"] == [ALONE, MISSED] for run in record["runs"]):
         return []
-    found = []
+    found: list[Record] = []
     for how, title in WAYS.items():
         held: dict[str, list[bool]] = {}
         for run in record["runs"]:
