@@ -14,8 +14,6 @@ import itertools
 import json
 from pathlib import Path
 
-__all__ = ["KINDS", "RECORD", "development", "report", "split"]
-
 RECORD = Path(__file__).parent / "records" / "split.json"
 
 _TABLES = [

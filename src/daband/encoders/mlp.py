@@ -15,8 +15,6 @@ from daband.encoders.contract import Features, dense, encoders
 from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 
-__all__ = ["MlpFeatures"]
-
 
 @encoders.register("mlp")
 class MlpFeatures(Features):
