@@ -33,7 +33,7 @@ import daband
 from daband.encoders import normalisation
 from daband.learning import batches
 from daband.learning.gradient_step import GradientStep
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 from daband.objectives import Objective
 
 SHAPE, ARMS, FULL_RUN = (3, 28, 28), 10, 19_200

@@ -7,7 +7,7 @@ import pytest
 
 from daband.errors import InvalidInput
 from daband.linear import DualRidge, Exploration, RidgeHead, primal
-from daband.linear.primal import LARGEST_SQUARE, check_norm
+from daband.linear.primal_ridge import LARGEST_SQUARE, check_norm
 
 DIM, ROUNDS = 4, 120
 

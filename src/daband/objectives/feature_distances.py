@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from daband.objectives.contract import Batch, Term, terms
+from daband.objectives.term import Batch, Term, terms
 
 __all__ = ["Coral", "Mmd", "coral", "mmd"]
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from daband.objectives.contract import Batch, Term, terms
+from daband.objectives.term import Batch, Term, terms
 
 __all__ = ["PredictedReward", "PredictedRewardTargetChoice", "source_part"]
 
