@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from daband.encoders.contract import unit_range
+from daband.encoders.encoder import unit_range
 from daband.errors import InvalidInput
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from daband.domain_names import DomainNames
-from daband.encoders.contract import Features, encoders
-from daband.encoders.normalisation import DomainNorm, pool_relu, triton_kernels
+from daband.encoders.domain_norm import DomainNorm, pool_relu, triton_kernels
+from daband.encoders.encoder import Features, encoders
 from daband.errors import InvalidInput
 
 PIXELS = ("unit", "symmetric", "imagenet")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from daband.encoders.contract import CustomFeatures, Features, encoders
+from daband.encoders.encoder import CustomFeatures, Features, encoders
 from daband.errors import InvalidInput
 
 # ImageNet's mean and spread per channel, as torchvision's weights expect them.

@@ -17,7 +17,7 @@ from daband.encoders import has_bfloat16
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, Batches
 from daband.learning.flat_parameters import RowAdam
-from daband.learning.stack import Parameters, RunInputs, Stack
+from daband.learning.stacked_runs import Parameters, RunInputs, Stack
 from daband.objectives import Batch
 
 _MOST_MEASURED = 32

@@ -14,7 +14,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.linear.kernels import draw_key, uniforms
 from daband.linear.pca import PCA
-from daband.linear.primal import RidgeSums
+from daband.linear.primal_ridge import RidgeSums
 
 _MOST_FEATURES = 256
 """Contexts of more numbers are reduced to their first principal components."""

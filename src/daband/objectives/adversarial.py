@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, TermShape, terms
+from daband.objectives.term import Batch, Term, TermShape, terms
 
 
 class _Reversal(torch.autograd.Function):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, WithGradient, terms
+from daband.objectives.term import Batch, Term, WithGradient, terms
 
 
 def known_rewards(

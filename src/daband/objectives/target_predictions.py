@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, WithGradient, terms
+from daband.objectives.term import Batch, Term, WithGradient, terms
 
 _TEMPERATURE = 2.5
 _CONFIDENCE = 0.95

@@ -23,7 +23,7 @@ A policy may be shared by any number of threads. Two locks see to it. The *write
 changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``, ``prepare``, ``save``. The *state
 lock* is held for the moment in which learned statistics are read or changed, by default around ``_decide``, ``_learn``
 and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits for it. A forked process gets locks of
-its own (``policies/locks.py``).
+its own (``policies/thread_locks.py``).
 """
 
 from __future__ import annotations
@@ -66,10 +66,7 @@ from daband.linear import (
     shift_transform,
     transform_settings,
 )
-from daband.policies.for_pair import policy_for_pair, setting_defaults
-from daband.policies.locks import Locks, defer_signals
-from daband.policies.reward_scale import RewardScale
-from daband.policies.rounds import (
+from daband.policies.incoming_rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
     LARGEST_WEIGHT,
@@ -87,6 +84,9 @@ from daband.policies.rounds import (
     resolve_weighting,
     round_weights,
 )
+from daband.policies.pair_defaults import policy_for_pair, setting_defaults
+from daband.policies.reward_scale import RewardScale
+from daband.policies.thread_locks import Locks, defer_signals
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift

@@ -10,8 +10,8 @@ import numpy as np
 from daband.arguments import RewardRange
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
+from daband.policies.incoming_rounds import LARGEST_RAW_NORM, WEIGHTINGS
 from daband.policies.policy import Policy, policies
-from daband.policies.rounds import LARGEST_RAW_NORM, WEIGHTINGS
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
 

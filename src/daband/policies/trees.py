@@ -19,8 +19,8 @@ from daband.arguments import RewardRange
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
+from daband.policies.incoming_rounds import WEIGHTINGS
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.rounds import WEIGHTINGS
 from daband.serving import FrozenParts, Member, TreeNetwork, empty_trees
 from daband.shift import ShiftLike
 

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from daband.arrays import AnyArray, FloatArray
 from daband.domain_names import DomainNames
-from daband.encoders.normalisation import DomainNorm
+from daband.encoders.domain_norm import DomainNorm
 from daband.errors import InvalidInput, did_you_mean
 from daband.image_layout import image_layout
 from daband.registry import Registry

@@ -28,7 +28,7 @@ from daband.linear import (
     seeded_draws,
     step_from,
 )
-from daband.serving.networks import Network, network_from
+from daband.serving.numpy_networks import Network, network_from
 from daband.table_transform import TableTransform
 
 

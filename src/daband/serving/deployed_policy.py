@@ -14,9 +14,9 @@ from daband.arguments import check_available, whole
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, below
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import feature_scale
-from daband.serving.frozen import FrozenPolicy, frozen_from
+from daband.serving.frozen_policy import FrozenPolicy, frozen_from
 from daband.serving.monitor import Monitor, Reference, reference_from, summary_scores
-from daband.serving.rows import ImageRule, ReadRows, RowReader
+from daband.serving.row_reader import ImageRule, ReadRows, RowReader
 from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 
