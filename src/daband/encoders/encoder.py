@@ -200,21 +200,36 @@ def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
 class InferenceEncoder:
     """Encodes contexts for the head. Nothing changes ``network``, and encoding changes no state of the process."""
 
-    def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:
-        self.network = network.requires_grad_(False).eval()
-        for module in network.modules():
-            if isinstance(module, DomainNorm):
-                module.frozen = {}
+    def __init__(self, network: Encoder | Callable[[], Encoder], *, shared: bool, device: torch.device) -> None:
+        self._network = _frozen(network) if isinstance(network, Encoder) else network
         self.shared = shared
         self.device = device
+        self.ahead: dict[int, tuple[AnyArray, FloatArray]] = {}
+        """By domain, contexts that were encoded before anybody asked, and their latents."""
+
+    @property
+    def network(self) -> Encoder:
+        """The network; one that is given as a function is made when it is first asked for."""
+        if not isinstance(self._network, Encoder):
+            self._network = _frozen(self._network())
+        return self._network
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_network": self.network}
 
     def encode(self, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
         """Latents for the head of contexts of a domain, float64: (B, d), or (B, K, d) for shared arms."""
+        if domain in self.ahead and contexts is self.ahead[domain][0]:
+            return self.ahead[domain][1]
         tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
         lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
         flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
+        return latents_of_head(self.encode_on_device(flat, domain)).reshape(*lead, -1)
+
+    def encode_on_device(self, flat: torch.Tensor, domain: int) -> torch.Tensor:
+        """Latents (B, d) of contexts (B, *context_shape), bytes or float32, where the network is."""
         rows = _ROWS
         if self.device.type == "cpu":
             rows = min(rows, max(64, _NUMBERS // math.prod(flat.shape[1:])))
@@ -225,10 +240,21 @@ class InferenceEncoder:
                 given = _filled_up(part) if self.device.type == "cuda" else part
                 latent = self.network(given, domain_rows=domain_rows(domain, len(given))).latent
                 pieces.append(latent[: len(part)])
-        latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
-        # Norms of exactly one, also behind float32: the head's algebra counts on it.
-        latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
-        return latents.reshape(*lead, -1)
+        return torch.cat(pieces)
+
+
+def _frozen(network: Encoder) -> Encoder:
+    for module in network.modules():
+        if isinstance(module, DomainNorm):
+            module.frozen = {}
+    return network.requires_grad_(False).eval()
+
+
+def latents_of_head(rows: torch.Tensor) -> FloatArray:
+    """Latents (..., d) in float64 with norms of exactly one, also behind float32: the head's algebra counts on it."""
+    latents: FloatArray = rows.cpu().numpy().astype(np.float64)
+    latents /= np.maximum(np.linalg.norm(latents, axis=-1, keepdims=True), 1e-12)
+    return latents
 
 
 def _filled_up(contexts: torch.Tensor) -> torch.Tensor:

@@ -154,6 +154,10 @@ class FlatStatistics:
         shapes = dict(self._buffers)
         return {name: part if shapes[name] else part[0] for name, part in found.items()}
 
+    def of_run(self, vector: torch.Tensor, run: int) -> dict[str, torch.Tensor]:
+        """The buffers of one run, by name, as views."""
+        return dict(self._own(vector, run))
+
     def run_of(self, device: torch.device) -> torch.Tensor:
         """To which run each number belongs."""
         vector = torch.zeros(self.size, device=device)
