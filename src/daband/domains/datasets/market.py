@@ -22,8 +22,7 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import FloatArray, IntArray
-from daband.domains.contract import About
-from daband.domains.datasets.builder import Parts, declare
+from daband.domains.datasets.builder import Parts, declare, facts
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.tables import from_table
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 AMOUNTS = ("basket", "spent_last_year", "last_order")
 """The columns of amounts: in another currency where the market is of the kind ``units``."""
-_KINDS = ("covariate", "units", "inverted", "moved", "labels")
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 _CHANNELS = ("app", "shop", "web")
 _CURRENCY = 4.3
@@ -155,16 +153,4 @@ def _log(draw: np.random.Generator, table: pl.DataFrame, habits: FloatArray, exp
     return table.with_columns(offer=np.array(_OFFERS)[arms], euros=earned.round(2), propensity=propensities[rows, arms])
 
 
-declare(
-    "market",
-    about=About(
-        summary="a made market: a log of offers in euros, and a new market that differs in one known way",
-        citation="made for this library",
-    ),
-    read=_read,
-    tiny=_tiny,
-    name="market/{kind}",
-    summary="a made market's log of offers in euros; the new market: {kind}",
-    choices={"kind": _KINDS},
-    variants={kind: {"kind": kind} for kind in _KINDS},
-)
+declare("market", read=_read, tiny=_tiny, **facts("market"))

@@ -13,7 +13,7 @@ import numpy as np
 from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
 from daband.domains.contract import About, LoggedDomain, Pair
-from daband.domains.mixtures import read_several
+from daband.domains.mixtures import takes_several
 from daband.domains.readers.arrays import (
     ArrayContexts,
     TargetParts,
@@ -69,6 +69,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         return self._arms[indices], self._rewards[indices], self._propensities[indices]
 
 
+@takes_several(by_target=("target_test", "target_labelled"))
 def from_log(
     *,
     source: tuple[ArrayLike, ...] | str | Path | ParquetLog | None = None,
@@ -120,22 +121,6 @@ def from_log(
     >>> pair.n_arms
     2
     """
-    if sources is not None or targets is not None:
-        return read_several(
-            from_log,
-            {"source": source, "target": target, "sources": sources, "targets": targets},
-            by_source={"source_test": source_test},
-            by_target={"target_test": target_test, "target_labelled": target_labelled},
-            name=name,
-            n_arms=n_arms,
-            class_names=class_names,
-            feedback=feedback,
-            reward_range=reward_range,
-            passes=passes,
-            target_passes=target_passes,
-            shift=shift,
-            units=units,
-        )
     if source is None or target is None:
         raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
     if feedback not in ("bandit", "one_hot"):

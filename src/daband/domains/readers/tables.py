@@ -199,21 +199,10 @@ def _from_domains(
     pooled = from_table(source=every[0], target=every[1], columns=columns, name=name, **rest)
     if columns.rewards == ():
         rest["class_names"] = pooled.class_names
-    source_test = rest.pop("source_test")
-    pair = read_several(
-        from_table,
-        {
-            "source": None,
-            "target": None,
-            "sources": {one: frame.filter(values == one) for one in sources},
-            "targets": {one: frame.filter(values == one) for one in wanted},
-        },
-        by_source={"source_test": source_test},
-        by_target={},
-        name=name,
-        columns=columns,
-        **{**rest, "transform": pooled.table},
-    )
+    several = {f"{role}s": {one: frame.filter(values == one) for one in names}
+               for role, names in (("source", sources), ("target", wanted))}  # fmt: skip
+    arguments = {"source": None, "target": None, **several, "name": name, "columns": columns, **rest}
+    pair = read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
     return replace(pair, reward_range=pooled.reward_range)
 
 
