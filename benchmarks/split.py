@@ -16,8 +16,6 @@ from pathlib import Path
 
 from fresh import declared
 
-__all__ = ["KINDS", "RECORD", "development", "report", "split"]
-
 RECORD = Path(__file__).parent / "records" / "split.json"
 
 _TABLES = [

@@ -30,10 +30,10 @@ import torch
 from attribution import Variant, run_variant
 
 import daband
-from daband.encoders import normalisation
+from daband.encoders import domain_norm
 from daband.learning import batches
 from daband.learning.gradient_step import GradientStep
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 from daband.objectives import Objective
 
 SHAPE, ARMS, FULL_RUN = (3, 28, 28), 10, 19_200
@@ -69,7 +69,7 @@ def no_autocast() -> contextlib.AbstractContextManager[None]:
 
 
 def no_kernels() -> contextlib.AbstractContextManager[None]:
-    return changed(normalisation, _module=lambda: None)
+    return changed(domain_norm, _module=lambda: None)
 
 
 def no_stream() -> contextlib.AbstractContextManager[None]:

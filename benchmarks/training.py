@@ -33,7 +33,7 @@ import daband
 from daband.encoders import LatentSettings
 from daband.errors import DabandError
 from daband.learning.settings import EncoderSettings, LearningSettings, Recipe
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 from daband.objectives import Weight
 from daband.policies import NeuralLinUCB
 from daband.policies.recipes import recipe_for

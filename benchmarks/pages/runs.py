@@ -17,9 +17,7 @@ import polars as pl
 
 from daband.evaluation import Paired, compare_paired, holm
 from daband.report.rendering import template_environment
-from pages.text import commits, count, mean_and_deviation, number, p_value, table, written_from
-
-__all__ = ["Runs", "fill"]
+from pages.text import commits, count, mean_and_deviation, number, p_value, percent, table, written_from
 
 
 class Runs:
@@ -62,10 +60,6 @@ class Runs:
         """Groups of equal values of a field, in the order of first appearance."""
         values = self.frame[field].unique(maintain_order=True).to_list()
         return [(value, self.where(**{field: value})) for value in values if value is not None]
-
-    def of_recipe(self, hash_: str) -> Runs:
-        """The runs of the commits that ran a recipe of this hash: with it, and with changes of it."""
-        return self.where(commit=self.where(recipe_hash=hash_).frame["commit"].unique().to_list())
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -136,7 +130,7 @@ def _ablation(rows: Mapping[str, Runs], papers: Mapping[str, float] | None = Non
 def fill(template: str, *, filters: Mapping[str, Any] | None = None, **content: Any) -> str:
     """A template of ``templates/`` with its content: a page as Markdown; ``filters`` are more of the page's own."""
     pages = template_environment(Path(__file__).parent / "templates")
-    pages.filters.update(number=number, count=count, difference=_difference, **(filters or {}))
+    pages.filters.update(number=number, count=count, percent=percent, difference=_difference, **(filters or {}))
 
     def table_of(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
         return "\n".join(table(head, rows, text_columns=text_columns))

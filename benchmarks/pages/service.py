@@ -7,8 +7,6 @@ from typing import Any
 
 from pages.runs import fill
 
-__all__ = ["service_page"]
-
 
 def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
     """The page as text."""
@@ -23,5 +21,5 @@ def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
     return fill(
         "service", load=load, kill=kill, kills=kills, ratios=[ours["rate"] / bare["rate"] for ours, bare in turns],
         bare={name: median(turn[name] for turn in load["turns"]["bare"]) for name in ("median_ms", "p99_ms")},
-        cpu_of_start=kill["logs"]["sqlite"].get("start_cpu_seconds"), filters={"percent": lambda value: f"{value:.0%}"},
+        cpu_of_start=kill["logs"]["sqlite"].get("start_cpu_seconds"),
     )  # fmt: skip

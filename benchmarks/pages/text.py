@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +9,6 @@ import numpy as np
 
 from daband.policies.recipes import recipe_names, resolve_recipe
 from daband.shift import KINDS, Shift
-
-__all__ = [
-    "NAMES", "accuracies", "accuracy", "commits", "count", "is_on", "lowest_source_regret", "mean_and_deviation",
-    "methods_on", "number", "p_value", "paragraph", "recipe_hash", "recipes_of", "regret", "runs_of_choose",
-    "shown_in_front", "table", "todays_hashes", "written_from",
-]  # fmt: skip
 
 Record = Mapping[str, Any]
 NAMES = {
@@ -28,11 +21,6 @@ def written_from(*records: str) -> str:
     """The comment that says where a page comes from."""
     files = ", ".join(f"benchmarks/records/{name}.json" for name in records)
     return f"<!-- Written by benchmarks/results_pages.py from {files}. Do not edit. -->"
-
-
-def paragraph(*parts: str) -> str:
-    """Text as one paragraph, wrapped."""
-    return textwrap.fill(" ".join(parts), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
@@ -50,22 +38,17 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def percent(value: float, digits: int = 0) -> str:
+    """A share as a percentage."""
+    return f"{value:.{digits}%}"
+
+
 def mean_and_deviation(records: Iterable[Record], key: str, show: Callable[[float], str]) -> str:
     """Mean and sample standard deviation of a field; the mean alone for a single run."""
     values = np.array([record[key] for record in records], np.float64)
     if len(values) < 2:
         return show(float(values.mean()))
     return f"{show(float(values.mean()))} ± {show(float(values.std(ddof=1)))}"
-
-
-def accuracy(records: Sequence[Record]) -> str:
-    """Mean and sample standard deviation of the target accuracy."""
-    return mean_and_deviation(records, "target_accuracy", number)
-
-
-def regret(records: Sequence[Record]) -> str:
-    """The mean source regret."""
-    return count(float(np.mean([record["source_regret"] for record in records])))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> list[str]:

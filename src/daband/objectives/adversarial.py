@@ -15,12 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, TermShape, terms
-
-__all__ = [
-    "Adversarial", "ConditionalAdversarial", "Discriminator", "domain_accuracy", "domain_cross_entropy",
-    "reverse_gradient",
-]  # fmt: skip
+from daband.objectives.term import Batch, Term, TermShape, terms
 
 
 class _Reversal(torch.autograd.Function):

@@ -9,7 +9,7 @@ On vectors the network does not act alone. It is one of several *experts*, each 
 the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, and
 every arm's mean. A network overfits a small table, and extrapolates badly where contexts are far from those it was
 trained on; ridge regression does neither, but misses what is not linear. What an expert counts is decided by how well
-it predicted rounds before it learned them (``linear/aggregation.py``).
+it predicted rounds before it learned them (``linear/expert_shares.py``).
 
 Of more than 64 numbers there are three ridge regressions, since predicting and exploring need different ones. A small
 ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, below, checked_number, unit_scale
 from daband.domain_names import DomainNames
 from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
@@ -57,13 +57,11 @@ from daband.linear import (
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
-from daband.policies.for_pair import standardised_alpha, standardised_ridge
-from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
+from daband.policies.pair_defaults import standardised_alpha, standardised_ridge
+from daband.policies.policy import Policy, exploration_setting, join_decisions, policies
 from daband.policies.recipes import UNALIGNED_STEPS, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
-
-__all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
 
 _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""

@@ -23,7 +23,7 @@ A policy may be shared by any number of threads. Two locks see to it. The *write
 changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``, ``prepare``, ``save``. The *state
 lock* is held for the moment in which learned statistics are read or changed, by default around ``_decide``, ``_learn``
 and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits for it. A forked process gets locks of
-its own (``policies/locks.py``).
+its own (``policies/thread_locks.py``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,17 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 
 from daband.arguments import RewardRange, check_available, checked_class_names
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
+from daband.arrays import (
+    AnyArray,
+    ArrayLike,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_numpy,
+    below,
+    check_memory,
+    checked_number,
+)
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import (
@@ -56,10 +66,7 @@ from daband.linear import (
     shift_transform,
     transform_settings,
 )
-from daband.policies.for_pair import policy_for_pair, setting_defaults
-from daband.policies.locks import Locks, defer_signals
-from daband.policies.reward_scale import RewardScale
-from daband.policies.rounds import (
+from daband.policies.incoming_rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
     LARGEST_WEIGHT,
@@ -77,17 +84,14 @@ from daband.policies.rounds import (
     resolve_weighting,
     round_weights,
 )
+from daband.policies.pair_defaults import policy_for_pair, setting_defaults
+from daband.policies.reward_scale import RewardScale
+from daband.policies.thread_locks import Locks, defer_signals
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift
 from daband.table_transform import TableTransform
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
-
-__all__ = [
-    "CHECKPOINT_VERSION", "Policy", "RewardedDecision", "SavedPolicy", "below", "build", "check_notes",
-    "exploration_setting", "join_decisions", "load_policy", "policies", "read_checkpoint", "read_notes",
-    "write_checkpoint",
-]  # fmt: skip
 
 # The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
 #
@@ -1121,11 +1125,6 @@ def _refusal(policy: Policy, name: str) -> str:
 def _check_rule(rule: str | None) -> None:
     if rule not in (None, "ucb", "greedy"):
         raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
-
-
-def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """The arrays whose name begins with ``prefix``, under the rest of their name."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class _PolicyRegistry(Registry[type[Policy]]):

@@ -10,12 +10,10 @@ import numpy as np
 from daband.arguments import RewardRange
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
+from daband.policies.incoming_rounds import LARGEST_RAW_NORM, WEIGHTINGS
 from daband.policies.policy import Policy, policies
-from daband.policies.rounds import LARGEST_RAW_NORM, WEIGHTINGS
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
-
-__all__ = ["Random"]
 
 _EVENLY = Exploration("greedy", alpha=0.0, epsilon=1.0)
 

@@ -22,8 +22,7 @@ from daband.arguments import RewardRange
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, checked_number
 from daband.errors import InvalidInput
 from daband.linear import LARGEST_SQUARE, ArmModel, Decision, Exploration, RidgeHead, RidgeSums
-from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.rounds import (
+from daband.policies.incoming_rounds import (
     LARGEST_RAW_NORM,
     WEIGHTINGS,
     RoundIds,
@@ -33,10 +32,9 @@ from daband.policies.rounds import (
     resolve_weighting,
     round_weights,
 )
+from daband.policies.policy import Policy, exploration_setting, policies
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
-
-__all__ = ["Constant", "LinUCB", "RidgePolicy"]
 
 
 class RidgePolicy(Policy):

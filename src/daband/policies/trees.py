@@ -19,12 +19,10 @@ from daband.arguments import RewardRange
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
+from daband.policies.incoming_rounds import WEIGHTINGS
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.rounds import WEIGHTINGS
 from daband.serving import FrozenParts, Member, TreeNetwork, empty_trees
 from daband.shift import ShiftLike
-
-__all__ = ["Trees"]
 
 _FEWEST = 40
 """Rounds of an arm from which on it has trees: two leaves of 20."""

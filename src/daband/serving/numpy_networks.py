@@ -1,8 +1,8 @@
 """Encoders as plain arithmetic: what a trained network does to contexts of one domain, in numpy.
 
 A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
-norms are folded into the layers before them when the policy is frozen (``daband.encoders.frozen``), and convolutions
-are matrix products of patches. Nothing here is trained, and torch is not imported.
+norms are folded into the layers before them when the policy is frozen (``daband.encoders.frozen_encoder``), and
+convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
-
-__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from"]
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -262,7 +260,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
         plain: Network = kinds[settings["kind"]](settings, arrays)
         return plain
     try:
-        rooms = importlib.import_module("daband.encoders.frozen")
+        rooms = importlib.import_module("daband.encoders.frozen_encoder")
     except ImportError as error:
         raise InvalidInput(
             f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "

@@ -15,12 +15,10 @@ import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, check_memory, unit_scale
 from daband.errors import InvalidInput
-from daband.linear.dual import DualRidge
+from daband.linear.dual_ridge import DualRidge
 from daband.linear.exploration import Decision, Exploration, UniformDraws
 from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
-from daband.linear.primal import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
-
-__all__ = ["ArmModel", "EpisodeScores", "HeadMixture", "RidgeHead", "check_head_memory"]
+from daband.linear.primal_ridge import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
 
 ArmModel = Literal["disjoint", "shared"]
 
