@@ -65,7 +65,7 @@ def _table(where: str) -> Any:
 
 def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
     """Both domains with a column "arm" from 0 on: quantiles over both, or categories by name."""
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     both = pd.concat([part[entry["arm"]] for part in domains])
     if "arms" in entry:
