@@ -15,8 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["Demand", "demand_of", "forget_peak_memory", "machine", "peak_memory", "peaks", "synchronise"]
-
 _REPEATS = 7
 
 

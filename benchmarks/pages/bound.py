@@ -11,8 +11,6 @@ from daband.report.summary import growth_exponent
 from pages.runs import fill
 from pages.text import commits, is_on, recipe_hash
 
-__all__ = ["bound"]
-
 Record = Mapping[str, Any]
 TERMS = {
     "source_regret": "source regret",

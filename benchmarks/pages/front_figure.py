@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["front_figure"]
-
 TEXT, MUTED, PLAIN, PAPER, OURS = "#1f2933", "#52606d", "#9fb3c8", "#e69f00", "#0072b2"
 FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 GROUPS = {

@@ -17,8 +17,6 @@ from torch.func import functional_call
 from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
 from daband.registry import Checks
 
-__all__ = ["TERM_CHECKS", "check_term"]
-
 TERM_CHECKS = Checks()
 
 _ROUNDS, _TARGETS, _ARMS, _ALIGNMENT = 7, 6, 4, 5
@@ -124,7 +122,7 @@ def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
 
 
 @TERM_CHECKS.add
-def check_arms_can_be_added(kind: type[Term]) -> None:
+def check_the_term_grows(kind: type[Term]) -> None:
     """After ``grow`` the term takes one more arm."""
     term = _made(kind)
     with torch.random.fork_rng(devices=[]):

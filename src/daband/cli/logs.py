@@ -22,8 +22,6 @@ from daband.experiments import PolicyFolder, checked_method, decimals, policy_cl
 from daband.files import check_writable, make_folder, write_text
 from daband.policies import Policy
 
-__all__ = ["evaluate_log_command", "fit_log_command", "learn_command", "open_policy"]
-
 
 def fit_log_command(
     log: Annotated[

@@ -39,8 +39,6 @@ from daband.experiments import (
 from daband.registry import name_plugins
 from daband.report import summarise
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="daband",
     help="Cross-domain contextual bandits: learn where feedback is cheap, act where it is expensive.\n\n"

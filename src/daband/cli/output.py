@@ -20,11 +20,6 @@ from daband.experiments import TARGET_ACCURACY, RunEvent, RunSpec, decimals, met
 from daband.report import Mean, MethodSummary
 from daband.report.summary import UNKNOWN
 
-__all__ = [
-    "CONTINUING", "TRAINING", "Stage", "console", "errors", "method_table",
-    "profile_runs", "say", "warnings_on", "watch",
-]  # fmt: skip
-
 console = Console()
 """Where commands print; it writes to what ``sys.stdout`` is at the time."""
 errors = Console(stderr=True)

@@ -13,8 +13,6 @@ from daband.cli.output import say
 from daband.errors import DataError, InvalidInput
 from daband.files import check_writable, read_json
 
-__all__ = ["decide_command", "export_command", "export_events_command", "serve_command"]
-
 
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run or of a choice.")],

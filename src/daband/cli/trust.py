@@ -35,8 +35,6 @@ from daband.files import make_folder, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit
 
-__all__ = ["assess_command", "assessed_line", "audit_command", "candidates_bar", "choose_command"]
-
 
 def assess_command(
     folder: Annotated[

@@ -27,9 +27,6 @@ from daband.domains.contract import (
 )
 from daband.errors import InvalidInput
 
-__all__ = ["MixedContexts", "MixedEvaluation", "MixedLog", "MixedRewards", "join_pairs", "mixed",
-           "origins", "read_several", "restrict_pair"]  # fmt: skip
-
 D = TypeVar("D", bound=Contexts)
 _OF_SOURCES = ("source", "source_test")
 _OF_TARGETS = ("target", "target_test", "target_labelled")

@@ -27,11 +27,6 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.image_layout import image_layout
 from daband.registry import Registry
 
-__all__ = [
-    "CustomFeatures", "Encoded", "Encoder", "Features", "InferenceEncoder", "LatentSettings", "build_encoder",
-    "dense", "domain_rows", "encoders", "unit_norm", "unit_range",
-]  # fmt: skip
-
 
 class Encoded(NamedTuple):
     """What an encoder gives for B contexts."""

@@ -24,8 +24,6 @@ from daband.arrays import BoolArray, FloatArray
 from daband.errors import InvalidInput
 from daband.linear import Decision
 
-__all__ = ["BoundTerms", "LiveBound", "discriminator_divergence", "observable_bound"]
-
 _OBSERVABLE = (
     "source_regret",
     "regression_error",

@@ -13,8 +13,6 @@ from daband.errors import InvalidInput
 from daband.evaluation.off_policy_inputs import CheckedLog
 from daband.linear import RewardModel, flat_features, fold_numbers
 
-__all__ = ["FOLDS", "CrossFitted", "DensityRatio", "Regressor", "WeightedRounds", "check_rows", "cross_fit"]
-
 FOLDS = 5
 """Models are fitted to all folds but one, and used on that one. Folds are those of ``fold_numbers``: a log that is read
 in pieces has the same."""

@@ -32,8 +32,6 @@ from daband.evaluation.off_policy_inputs import Log, Probabilities, probabilitie
 from daband.evaluation.streamed_log import LogStream, weigh_log
 from daband.policies import Policy, check_arms
 
-__all__ = ["ESTIMATORS", "LogEstimate", "compare_estimators", "evaluate_log"]
-
 ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
 _IN_MEMORY_BYTES = 1 << 30
 """Contexts of a log in files that are read as a whole, at most, where an argument needs all of them at once."""

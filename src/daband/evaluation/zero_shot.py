@@ -14,8 +14,6 @@ from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.policies import Paced, Policy
 
-__all__ = ["Evaluation", "best_arms", "count_arms", "evaluate"]
-
 _TIE = 1e-9
 """Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms."""
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)

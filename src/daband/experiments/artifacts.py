@@ -40,8 +40,6 @@ from daband.image_layout import channels_first, channels_last, image_layout
 from daband.linear import Decision
 from daband.policies import Policy
 
-__all__ = ["ArtifactRecorder", "ArtifactWarning", "environment", "gather"]
-
 _EXAMPLES = 24
 _LATENTS = 500
 """Contexts of each domain whose latents are kept."""

@@ -17,8 +17,6 @@ from daband.files import read_json
 from daband.policies import load_policy
 from daband.trust import Assessment, assess_each, read_assessment
 
-__all__ = ["AssessedRun", "assess_runs", "with_committees"]
-
 _WITHOUT_CONTEXTS = ("constant", "random")
 
 

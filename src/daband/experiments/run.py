@@ -24,12 +24,6 @@ from daband.policies import Policy, load_policy, read_notes
 from daband.training import Phase, Profile, Run, TrainSettings, as_json, continue_on_target, run_phase, source_phase
 from daband.trust import Audit, Choice, audit, read_assessment
 
-__all__ = [
-    "AUDIT_FOLDER", "CANDIDATES_FOLDER", "CHOICE_FILE", "CONTINUED_FOLDER", "PolicyFolder", "Prepared", "Profiled",
-    "begin_audit", "conclude", "continue_run", "continued_record", "execute", "finish_choice", "finished_record",
-    "finished_runs", "policy_folder", "prepare", "profile_run", "read_spec", "start_from_shorter",
-]  # fmt: skip
-
 _FILES = ("config.json", "rounds.npz", "episodes.jsonl", "artifacts.npz", "environment.json", "result.json")
 """What ``done`` has digests of; the policy's file has its own."""
 _CONTINUABLE = ("config.json", "rounds.npz", "episodes.jsonl", "policy.safetensors")

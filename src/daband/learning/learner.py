@@ -26,8 +26,6 @@ from daband.learning.skill_gate import SkillGate
 from daband.learning.torch_settings import single_precision, worth_threads
 from daband.objectives import Objective, TermShape
 
-__all__ = ["Learner"]
-
 _Module = TypeVar("_Module", bound=nn.Module)
 
 

@@ -23,8 +23,6 @@ from daband.domain_names import DomainNames
 from daband.learning.settings import ReplaySettings
 from daband.linear import uniforms
 
-__all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "Segment", "as_float"]
-
 _FIRST_ROOM = 1024
 _FIRST_BYTES = 1 << 26
 """Allocated for contexts on a GPU at first: recorded steps hold addresses, and growth moves everything."""

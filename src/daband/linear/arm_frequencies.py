@@ -15,8 +15,6 @@ import numpy as np
 
 from daband.arrays import FloatArray, IntArray, Weights
 
-__all__ = ["arm_probabilities", "calibrated_scale", "label_shift"]
-
 _SCALES = np.exp(np.linspace(np.log(0.5), np.log(60.0), 25))
 _STEP = 4
 _ITERATIONS = 100

@@ -17,8 +17,6 @@ from daband.errors import InvalidInput
 from daband.linear import kernels_numpy
 from daband.linear.kernels_numpy import TIE, drawn_arm, tied_arms, uniforms
 
-__all__ = ["Decision", "Exploration", "UniformDraws", "fresh_draws", "gaussians", "probability_of_best", "seeded_draws"]
-
 # The probability that an arm has the largest of K independent Gaussian draws, by quadrature.
 
 

@@ -12,11 +12,6 @@ from daband.arrays import AnyArray, FloatArray, IntArray, Weights, restored_arra
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 
-__all__ = [
-    "DISCOUNTS", "LARGEST_SQUARE", "MARGIN", "PrimalRidge", "PriorTrust", "RidgeSums", "check_norm", "mixed_scores",
-    "raise_too_large", "ridge_scores", "squared_norms",
-]  # fmt: skip
-
 # From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
 
 

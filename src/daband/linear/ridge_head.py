@@ -20,8 +20,6 @@ from daband.linear.exploration import Decision, Exploration, UniformDraws
 from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
 from daband.linear.primal_ridge import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
 
-__all__ = ["ArmModel", "EpisodeScores", "HeadMixture", "RidgeHead", "check_head_memory"]
-
 ArmModel = Literal["disjoint", "shared"]
 
 _PRIMAL_LIMIT_BYTES = 4 << 30

@@ -17,11 +17,6 @@ from torch.nn import functional
 
 from daband.objectives.term import Batch, Term, TermShape, terms
 
-__all__ = [
-    "Adversarial", "ConditionalAdversarial", "Discriminator", "domain_accuracy", "domain_cross_entropy",
-    "reverse_gradient",
-]  # fmt: skip
-
 
 class _Reversal(torch.autograd.Function):
     generate_vmap_rule = True

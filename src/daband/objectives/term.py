@@ -23,8 +23,6 @@ from torch import nn
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["FEEDBACKS", "Batch", "Term", "TermShape", "WithGradient", "terms"]
-
 FEEDBACKS = ("one_hot", "bandit")
 """What a reward tells. "one_hot": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
 determines the reward of every arm. "bandit": only the played arm's reward is known."""

@@ -14,12 +14,6 @@ from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.linear import DISCOUNTS, kernels
 
-__all__ = [
-    "LARGEST_NORM", "LARGEST_RAW_NORM", "LARGEST_WEIGHT", "WEIGHTINGS", "PendingRounds", "RoundIds", "check_arms",
-    "check_contexts", "check_domain", "check_played", "check_prior_trust", "check_propensities",
-    "check_rewards", "check_seed", "check_shape", "check_whole", "pseudo_rewards", "resolve_weighting", "round_weights",
-]  # fmt: skip
-
 LARGEST_NORM = 1e7
 """Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row."""
 LARGEST_RAW_NORM = 1e60

@@ -34,7 +34,18 @@ import torch
 from torch import nn
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, as_numpy, checked_number, unit_scale
+from daband.arrays import (
+    AnyArray,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    as_numpy,
+    below,
+    checked_number,
+    unit_scale,
+)
 from daband.domain_names import DomainNames
 from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
@@ -58,12 +69,10 @@ from daband.linear import (
 )
 from daband.objectives import FEEDBACKS
 from daband.policies.pair_defaults import standardised_alpha, standardised_ridge
-from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
+from daband.policies.policy import Policy, exploration_setting, join_decisions, policies
 from daband.policies.recipes import UNALIGNED_STEPS, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
-
-__all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
 
 _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""

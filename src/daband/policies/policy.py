@@ -49,6 +49,7 @@ from daband.arrays import (
     Mask,
     Weights,
     as_numpy,
+    below,
     check_memory,
     checked_number,
 )
@@ -93,12 +94,6 @@ from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift
 from daband.table_transform import TableTransform
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
-
-__all__ = [
-    "CHECKPOINT_VERSION", "Policy", "RewardedDecision", "SavedPolicy", "below", "build", "check_notes",
-    "exploration_setting", "join_decisions", "load_policy", "policies", "read_checkpoint", "read_notes",
-    "write_checkpoint",
-]  # fmt: skip
 
 # The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
 #
@@ -1122,11 +1117,6 @@ def _refusal(policy: Policy, name: str) -> str:
 def _check_rule(rule: str | None) -> None:
     if rule not in (None, "ucb", "greedy"):
         raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
-
-
-def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """The arrays whose name begins with ``prefix``, under the rest of their name."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class _PolicyRegistry(Registry[type[Policy]]):

@@ -15,8 +15,6 @@ from daband.policies.policy import Policy, policies
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
 
-__all__ = ["Random"]
-
 _EVENLY = Exploration("greedy", alpha=0.0, epsilon=1.0)
 
 

@@ -28,8 +28,6 @@ from daband.learning import CUSTOM, EncoderSettings, LearningSettings, Recipe, R
 from daband.objectives import Weight
 from daband.shift import Shift, default_shift
 
-__all__ = ["UNALIGNED_STEPS", "recipe_for", "recipe_names", "resolve_recipe", "with_encoder"]
-
 _FOLLOW_SHIFT = ("default", "small")
 _RAMP = 0.3125
 """The share of a run in which the target's terms grow: 6,000 of the 19,200 steps of 300 episodes."""

@@ -36,8 +36,6 @@ from daband.policies.policy import Policy, exploration_setting, policies
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
 
-__all__ = ["Constant", "LinUCB", "RidgePolicy"]
-
 
 class RidgePolicy(Policy):
     """A policy that is a ``RidgeHead`` on features of its contexts, which learning does not change."""

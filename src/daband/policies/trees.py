@@ -24,8 +24,6 @@ from daband.policies.policy import Policy, exploration_setting, policies
 from daband.serving import FrozenParts, Member, TreeNetwork, empty_trees
 from daband.shift import ShiftLike
 
-__all__ = ["Trees"]
-
 _FEWEST = 40
 """Rounds of an arm from which on it has trees: two leaves of 20."""
 _GROWTH = 1.25

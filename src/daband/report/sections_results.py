@@ -35,11 +35,6 @@ from daband.report.summary import (
     verdict,
 )
 
-__all__ = [
-    "ablation_blocks", "by_class_blocks", "class_names", "comparison_blocks", "comparison_table", "decision_sections",
-    "mean_cell", "pairs_blocks", "side_by_side", "slug", "sweep_blocks", "uplift",
-]  # fmt: skip
-
 _OURS = ("daband", "default")
 _WIDEST = 16
 """Classes that fit in the columns of a table; with more of them they become its rows."""

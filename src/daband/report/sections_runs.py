@@ -30,8 +30,6 @@ from daband.report.style import TERMS, label, short
 from daband.report.summary import Key, Mean, growth_exponent, mixing
 from daband.trust import Assessment
 
-__all__ = ["assessment_sections", "continued_blocks", "learning_blocks", "policy_blocks", "setup_blocks", "warnings_of"]
-
 _MOST_CURVES = 8
 """Curves in a figure; more cannot be told apart."""
 _MOST_CLASSES = 60

@@ -39,8 +39,6 @@ from daband.service.settings import Clock, Settings
 from daband.service.store import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.serving import load_deployed
 
-__all__ = ["Service", "create_app", "serve"]
-
 _log = logging.getLogger("daband.service")
 _POLL_SECONDS = 1.0
 """Between two looks for a newer model."""

@@ -21,8 +21,6 @@ from daband.service.settings import Settings
 from daband.service.store import Event
 from daband.serving import Deployed, load_deployed
 
-__all__ = ["Decider", "Model", "checked_id", "checked_reward", "model_from"]
-
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
 _HASH_KEY = os.environ.get("DABAND_HASH_KEY", "").encode()[:64]

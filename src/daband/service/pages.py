@@ -13,8 +13,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from daband.service.settings import Settings
 from daband.serving import Deployed
 
-__all__ = ["api_page", "gauges", "openapi", "watch_page"]
-
 _environment = Environment(
     loader=PackageLoader("daband.service"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     lstrip_blocks=True,

@@ -27,11 +27,6 @@ import sqlalchemy as sa
 from daband.errors import DabandError, DataError, InvalidInput
 from daband.files import checked_path
 
-__all__ = [
-    "Activation", "Event", "LogAnswer", "LogBusy", "LogFailed", "LoggedReward", "ModelRow", "Reward", "Store",
-    "Writer", "export_events",
-]  # fmt: skip
-
 _VERSION = "1"
 _WRITERS, _WORKER = 720_911, 720_912
 """Names of the advisory locks in Postgres."""

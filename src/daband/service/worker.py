@@ -28,8 +28,6 @@ from daband.service.store import LoggedReward, ModelRow, Reward, Store
 from daband.service.watch import Watch
 from daband.serving import Deployed, export
 
-__all__ = ["LogLearner", "Worker", "replay"]
-
 # Learning from the log: a policy, the log's rewards in their order, and numbered models that come of it.
 #
 # A model is a function of the policy file and the log: rewards are learned in groups of a fixed number, in the order of

@@ -55,8 +55,6 @@ from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
 
-__all__ = ["LogWarning", "fit_log", "learn_log"]
-
 Progress = Callable[[dict[str, float]], None]
 
 _SAMPLE_ROWS = 65_536

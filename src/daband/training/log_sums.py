@@ -22,8 +22,6 @@ from daband.linear import RidgeSums
 from daband.policies import RidgePolicy
 from daband.ray_cluster import connected, import_ray
 
-__all__ = ["sums_in_turn", "sums_of_part", "sums_on_ray"]
-
 _ATTEMPTS = 5
 """How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
 _PER_WORKER = 2

@@ -17,9 +17,6 @@ from daband.policies import Policy, check_prior_trust
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.trainer import Phase, Progress, Run, Trainer, TrainSettings, check_domains, source_phase
 
-__all__ = ["RunGroup", "can_train_stacked", "continue_on_target", "run_groups", "run_phases", "train",
-           "train_stacked"]  # fmt: skip
-
 
 @overload
 def train(policy: Policy, *, source: RewardDomain | LoggedDomain, **settings: Any) -> Run: ...

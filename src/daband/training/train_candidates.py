@@ -15,15 +15,13 @@ from daband.policies import Policy
 from daband.training.loop import RunGroup, can_train_stacked, run_groups
 from daband.training.trainer import Phase, TrainSettings, source_phase
 
-__all__ = ["CandidateProgress", "train_candidates"]
-
 _MEASURED_EPISODES = 2
 """Episodes of every candidate that are played before any other: they tell slow candidates from fast."""
 _RECENT = 0.2
 """The share of the last episode in the seconds that one is expected to take."""
 
 
-class Candidate(Protocol):
+class Trainable(Protocol):
     """What can be trained: a name, and a policy for a pair."""
 
     @property
@@ -71,7 +69,7 @@ class _Member:
 
 def train_candidates(
     pair: Pair,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Trainable],
     *,
     seeds: Sequence[int],
     episodes: int | None = None,

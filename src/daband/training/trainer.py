@@ -35,8 +35,6 @@ from daband.policies import Policy, RewardedDecision, join_decisions, read_check
 from daband.training.folder import Folder, as_json
 from daband.training.source_weights import measured_source_weights
 
-__all__ = ["History", "Phase", "Prefetcher", "Progress", "Run", "TrainSettings", "Trainer", "source_phase"]
-
 Progress = Callable[[dict[str, float]], None]
 ByDomain = list[tuple[str | None, Any]]
 """Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target."""

@@ -27,8 +27,6 @@ from daband.trust.diagnostics import (
 from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import Explanation, explanations_of
 
-__all__ = ["assess", "assess_each"]
-
 
 class Calibration(Protocol):
     """What changes an assessment by what is known of other domains: ``SourceCalibration``."""

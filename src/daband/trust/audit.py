@@ -30,11 +30,6 @@ from daband.policies import Policy
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
 from daband.trust.estimate import shift_to_mean
 
-__all__ = [
-    "Ask", "Audit", "AuditFolder", "ContextReader", "answer_audit", "audit", "certainty", "decisions", "predictions",
-    "questions_csv", "read_answers", "read_audit",
-]  # fmt: skip
-
 # The folder of an audit: its plan, its questions as CSV, and every answer from the moment it arrives.
 #
 # ``plan.json`` is written once, ``questions.csv`` is for people, ``answers.jsonl`` gets a line an answer, flushed to

@@ -26,8 +26,6 @@ from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import explanations_of
 from daband.trust.selection import Proposals, Selection
 
-__all__ = ["Candidate", "Choice", "choose", "default_candidates", "training_budget"]
-
 # What ``choose`` chooses from: a name, a method, and settings other than its defaults.
 
 

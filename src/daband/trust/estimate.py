@@ -28,8 +28,6 @@ from daband.arrays import FloatArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-__all__ = ["ALONE", "MISSED", "Estimate", "estimate_target", "shift_to_mean"]
-
 ALONE, MISSED = 1.4, 0.6
 _NORMAL_95 = 1.645
 _PRIOR_ROUNDS = 10.0

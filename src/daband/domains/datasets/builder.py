@@ -23,11 +23,6 @@ from daband.domains.splits import require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike
 
-__all__ = [
-    "Parts", "by_hand", "declare", "halved", "load_labelled", "load_matlab", "load_packed", "made_up_images",
-    "made_up_vectors", "ordered",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Parts:

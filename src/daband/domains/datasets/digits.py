@@ -22,11 +22,6 @@ from daband.domains.readers.images import decode_image
 from daband.domains.registry import Resource, find, need
 from daband.errors import DataError
 
-__all__ = [
-    "MNIST_FILES", "MNIST_PLACES", "Arrays", "blend", "packaged_photographs", "photographs_in", "read_archive",
-    "read_folder", "read_idx", "read_mnist", "read_packed",
-]  # fmt: skip
-
 # MNIST from its idx files, and MNIST-M: made by the published recipe, or read as it is distributed.
 
 

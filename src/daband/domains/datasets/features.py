@@ -17,8 +17,6 @@ from daband.domains.datasets.builder import (
 )
 from daband.domains.registry import need
 
-__all__: list[str] = []
-
 # Amazon reviews: is a review positive? Learned on one kind of product, applied to another.
 
 _AMAZON_DOMAINS = ("books", "dvd", "elec", "kitchen")

@@ -30,8 +30,6 @@ from daband.domains.readers.tables import from_table
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["AMOUNTS"]
-
 AMOUNTS = ("basket", "spent_last_year", "last_order")
 """The columns of amounts: in another currency where the market is of the kind ``units``."""
 _KINDS = ("covariate", "units", "inverted", "moved", "labels")

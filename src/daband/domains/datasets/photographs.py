@@ -15,8 +15,6 @@ from daband.domains.registry import Resource, find, need
 from daband.domains.splits import split_half
 from daband.errors import DataError
 
-__all__ = ["image_parts"]
-
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
 
 

@@ -12,8 +12,6 @@ from daband.arrays import FloatArray, IntArray
 from daband.domains.contract import About
 from daband.domains.datasets.builder import Parts, declare, halved
 
-__all__: list[str] = []
-
 _FIRST, _LAST = 2018, 2026
 _YEARS = tuple(str(year) for year in range(_FIRST + 1, _LAST + 1))
 _OFFERS = ("none", "discount", "delivery", "bundle")

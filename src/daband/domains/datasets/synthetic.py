@@ -25,8 +25,6 @@ from daband.domains.registry import register_pair
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
-__all__ = ["SyntheticView", "synthetic"]
-
 _SPREAD = 0.6  # norm of the noise around a prototype; a prototype has norm 1
 _KINDS = ("linear", "quadratic", "labels")
 

@@ -17,8 +17,6 @@ from daband.errors import DataError
 if TYPE_CHECKING:
     import polars as pl
 
-__all__: list[str] = []
-
 # Natural tables: 26 real tables, each split into two domains by a column of its own (region, sex, year, store).
 #
 # On most of them a policy of the source is as good in the target as one trained there: adaptation has nothing to

@@ -16,11 +16,6 @@ from daband.domains.splits import EvaluatedRewards, hold_out_rewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
-__all__ = [
-    "ArrayContexts", "ArrayEvaluation", "ArraySource", "TargetParts", "checked_n_arms", "from_arrays", "payable",
-    "resolve_reward_range",
-]  # fmt: skip
-
 
 class ArrayContexts(Contexts):
     """Contexts (n, *C), or (n, K, *C) with ``per_arm=True``."""

@@ -17,8 +17,6 @@ from daband.domains.splits import EvaluatedRewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
-__all__ = ["CallableContexts", "CallableSource", "from_callable"]
-
 Draw = Callable[[np.random.Generator, int], ArrayLike]
 Pay = Callable[[np.random.Generator, AnyArray, IntArray], ArrayLike]
 

@@ -20,11 +20,6 @@ from daband.files import checked_path
 from daband.image_layout import imagenet_normalise
 from daband.shift import ShiftLike, as_shift
 
-__all__ = [
-    "ImageContexts", "ImageList", "ImageSource", "Reading", "from_image_folder", "pair_of_images",
-    "scan_classes",
-]  # fmt: skip
-
 _KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
 
 

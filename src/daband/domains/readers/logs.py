@@ -27,8 +27,6 @@ from daband.domains.splits import hold_out_log
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
 
-__all__ = ["ArrayLog", "estimate_propensities", "from_log", "log_reward_range", "warn_of_estimated_propensities"]
-
 _SMALLEST_PROPENSITY = 0.01
 _FOLDS = 5
 

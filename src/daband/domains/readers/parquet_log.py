@@ -41,8 +41,6 @@ from daband.table_transform import TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["BATCH_ROWS", "ParquetLog", "open_log"]
-
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
 _PART_ROWS = 4_194_304
@@ -304,7 +302,7 @@ def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
     return [rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities]
 
 
-class LogLearner(Protocol):
+class ReadsLogs(Protocol):
     """What is to be known of a policy to read a log for it."""
 
     n_arms: int
@@ -315,7 +313,7 @@ class LogLearner(Protocol):
 
 def open_log(
     log: str | Path | Sequence[str | Path] | ParquetLog,
-    policy: LogLearner,
+    policy: ReadsLogs,
     *,
     columns: Columns | None,
     table: TableTransform | None,

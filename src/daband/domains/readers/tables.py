@@ -32,8 +32,6 @@ from daband.table_transform import TableTransform, category_texts, moments, numb
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["from_table", "read_table"]
-
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
 

@@ -16,8 +16,6 @@ from daband.domains.registry import allocate
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike
 
-__all__ = ["from_datasets"]
-
 
 def from_datasets(
     *,
