@@ -4,7 +4,7 @@ Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules 
 half. ``benchmarks/trust_report.py`` reads the report half once, and records the commit that it ran. Within each kind of
 data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one.
 
-    python -m benchmarks.split          write benchmarks/records/split.json
+    python benchmarks/split.py           write benchmarks/records/split.json
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import hashlib
 import itertools
 import json
 from pathlib import Path
+
+from fresh import declared
 
 RECORD = Path(__file__).parent / "records" / "split.json"
 
@@ -65,6 +67,7 @@ KINDS: dict[str, list[str]] = {
     ],
 }
 """Every data set by kind of data. Markets are made: what may differ between them is in the name."""
+KINDS |= {kind: list(names) for kind, names in declared().items()}
 
 
 def split() -> dict[str, dict[str, list[str]]]:
