@@ -576,13 +576,9 @@ def main() -> None:
     if given.runs:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
         result = {
-            "half": given.half,
-            "commit": given.commit,
-            "machine": given.machine,
-            "note": given.note,
-            **summary(records),
-            "runs": records,
-        }
+            "half": given.half, "commit": given.commit, "machine": given.machine, "note": given.note,
+            **summary(records), "runs": records,
+        }  # fmt: skip
         given.record.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
         for row in result["assess"] + result["default"]:
             print(row)

@@ -57,22 +57,12 @@ def watch_page(
     """The page that says how the service does."""
     listed = [*models["models"]][:20]
     return _environment.get_template("watch.html").render(
-        seen=snapshot,
-        models=listed,
-        more_models=len(models["models"]) - len(listed),
-        deciding=models["deciding"],
-        pinned=models["pinned"],
-        deployed=deployed,
-        settings=settings,
-        health=health,
-        now=now,
-        stale=bool(snapshot) and now - snapshot["time"] > _STALE,
-        alarms=alarms(snapshot),
-        rates=_bars(snapshot.get("minutes", []), now),
-        curve=_curve(snapshot.get("curve", []), snapshot.get("promise")),
-        width=_WIDTH,
-        height=_HEIGHT,
-    )
+        seen=snapshot, models=listed, more_models=len(models["models"]) - len(listed), deciding=models["deciding"],
+        pinned=models["pinned"], deployed=deployed, settings=settings, health=health, now=now,
+        stale=bool(snapshot) and now - snapshot["time"] > _STALE, alarms=alarms(snapshot),
+        rates=_bars(snapshot.get("minutes", []), now), curve=_curve(snapshot.get("curve", []), snapshot.get("promise")),
+        width=_WIDTH, height=_HEIGHT,
+    )  # fmt: skip
 
 
 def api_page(document: Mapping[str, Any], address: str) -> str:

@@ -72,13 +72,9 @@ def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000
     if kind == "inverted":
         new = new.with_columns(11.0 - new["satisfaction"], 11.0 - new["price_score"])
     columns = Columns(
-        context=tuple(new.columns),
-        categorical=("channel",),
-        rewards=_OFFERS,
-        arm="offer",
-        reward="euros",
+        context=tuple(new.columns), categorical=("channel",), rewards=_OFFERS, arm="offer", reward="euros",
         propensity="propensity",
-    )
+    )  # fmt: skip
     new = new.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
     return Parts({"source": old, "target": new, "columns": columns}, reader=from_table)
 
@@ -131,13 +127,9 @@ def _table(
     columns = {
         "basket": currency * (40.0 + 12.0 * order + draw.normal(0.0, 2.0, n)),
         "spent_last_year": currency * (500.0 + 160.0 * spending + draw.normal(0.0, 30.0, n)),
-        "last_order": currency * last,
-        "satisfaction": 5.5 + 1.2 * content,
-        "price_score": 5.5 + 1.2 * price,
-        "age": 44.0 + 9.0 * age,
-        "visits": 8.0 + 2.0 * visits,
-        "channel": draw.choice(_CHANNELS, size=n, p=channels),
-    }
+        "last_order": currency * last, "satisfaction": 5.5 + 1.2 * content, "price_score": 5.5 + 1.2 * price,
+        "age": 44.0 + 9.0 * age, "visits": 8.0 + 2.0 * visits, "channel": draw.choice(_CHANNELS, size=n, p=channels),
+    }  # fmt: skip
     return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
 
 

@@ -42,13 +42,9 @@ def image_parts(
 ) -> Parts:
     """Lists of photographs, read when they are first needed, at 224 pixels a side."""
     arguments = {
-        "source": source,
-        "target": target.paths,
-        "target_labelled": target,
-        "target_test": target_test,
-        "framing": Framing(256, 224),
-        "reading": Reading(workers=workers, normalise=normalise),
-    }
+        "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
+        "framing": Framing(256, 224), "reading": Reading(workers=workers, normalise=normalise),
+    }  # fmt: skip
     return Parts(arguments, reader=pair_of_images)
 
 

@@ -153,16 +153,10 @@ def from_table(
         else:
             reward_range = resolve_reward_range(reward_range, source_rewards, target_rewards, labelled_name="target")
     rest: dict[str, Any] = {
-        "target": contexts,
-        "target_test": test,
-        "target_labelled": labelled_rounds,
-        "n_arms": len(classes),
-        "class_names": classes,
-        "reward_range": reward_range,
-        "passes": passes,
-        "target_passes": target_passes,
+        "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
+        "class_names": classes, "reward_range": reward_range, "passes": passes, "target_passes": target_passes,
         "name": name,
-    }
+    }  # fmt: skip
     rounds = _rounds if columns.arm is None else _log
     parts: dict[str, Any] = {
         what: None if frame is None else rounds(frame, of_source, columns, classes, what)
