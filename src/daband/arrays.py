@@ -21,6 +21,10 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
+Mask: TypeAlias = BoolArray | None
+"""Which arms may be chosen in each round, (B, K); None: all."""
+Weights: TypeAlias = FloatArray | None
+"""How much each round counts, (B,); None: each once."""
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _FLOAT64 = np.dtype(np.float64)

@@ -86,12 +86,7 @@ class Encoder(nn.Module):
     """A network, two dense layers, and a latent of unit norm."""
 
     def __init__(
-        self,
-        *,
-        features: Features,
-        latent: LatentSettings,
-        domains: DomainNames | None = None,
-        statistics: str = "own",
+        self, *, features: Features, latent: LatentSettings, domains: DomainNames | None = None, statistics: str = "own"
     ) -> None:
         super().__init__()
         self.features = features

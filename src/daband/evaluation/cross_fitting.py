@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights
 from daband.errors import InvalidInput
 from daband.evaluation.off_policy_inputs import CheckedLog
 from daband.linear import RewardModel, flat_features, fold_numbers
@@ -50,7 +50,7 @@ class WeightedRounds(NamedTuple):
 
     rewards: FloatArray
     """(n,)"""
-    weights: FloatArray | None
+    weights: Weights
     """How much each round counts, (n,); None where the log has no propensities."""
     fitted: CrossFitted
     shares: FloatArray

@@ -75,10 +75,7 @@ class Learner:
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             shape = TermShape(
-                n_arms=n_arms,
-                alignment_width=encoder.alignment_width,
-                feedback=feedback,
-                scale=recipe.learning.scale,
+                n_arms=n_arms, alignment_width=encoder.alignment_width, feedback=feedback, scale=recipe.learning.scale
             )
             torch.manual_seed(seed + 1)  # a term more or less must not change another's start
             objective = Objective(weights=recipe.weights, shape=shape)

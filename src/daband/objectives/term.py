@@ -115,7 +115,7 @@ class Term(nn.Module):
         """The value of the term."""
         raise NotImplementedError
 
-    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:  # noqa: ARG002 - most have nothing to add
+    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
         """What there is to know of a batch besides the value, by name, each a scalar without a gradient."""
         return {}
 

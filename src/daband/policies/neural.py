@@ -34,7 +34,18 @@ import torch
 from torch import nn
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, below, checked_number, unit_scale
+from daband.arrays import (
+    AnyArray,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    as_numpy,
+    below,
+    checked_number,
+    unit_scale,
+)
 from daband.domain_names import DomainNames
 from daband.encoders import InferenceEncoder, freeze_encoder, latents_of_head
 from daband.errors import InvalidInput, TrainingDiverged
@@ -516,28 +527,21 @@ class NeuralLinUCB(Policy):
             return expert.features.encode(contexts, domain)
         return expert.features.encode(np.asarray(contexts), domain)
 
-    def _decide(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
-    ) -> Decision:
+    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         acting = self._acting  # once: its parts belong together
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
         mixture = acting.mixture(in_target=self.domains.is_target(domain))
         return self._decide_by_heads(mixture, features, available, first_round, rule)
 
     def _decide_by_heads(
-        self,
-        mixture: HeadMixture,
-        features: Sequence[FloatArray],
-        available: BoolArray | None,
-        first_round: int,
-        rule: str | None,
+        self, mixture: HeadMixture, features: Sequence[FloatArray], available: Mask, first_round: int, rule: str | None
     ) -> Decision:
         mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
             return mixture.decide(features, first_round=first_round, available=available, rule=rule)
 
     def _match_arms(
-        self, mixture: HeadMixture, features: FloatArray, available: BoolArray | None
+        self, mixture: HeadMixture, features: FloatArray, available: Mask
     ) -> tuple[HeadMixture, BoolArray | None]:
         """Heads and mask for contexts checked before another thread added an arm, which is not offered here."""
         if self.arms == "shared" and features.shape[1] != mixture.n_arms:
@@ -579,9 +583,7 @@ class NeuralLinUCB(Policy):
             seen_target=any(len(buffer) for buffer in self._buffers.unlabelled),
         )
 
-    def _probabilities(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, rule: str | None
-    ) -> FloatArray:
+    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         acting = self._acting
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
         mixture = acting.mixture(in_target=self.domains.is_target(domain))
@@ -589,9 +591,7 @@ class NeuralLinUCB(Policy):
         with self._locks.state:
             return mixture.probabilities(features, available=available, rule=rule)
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
-    ) -> None:
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
@@ -609,7 +609,7 @@ class NeuralLinUCB(Policy):
         features: Sequence[FloatArray],
         arms: IntArray,
         rewards: FloatArray,
-        weights: FloatArray | None,
+        weights: Weights,
         new: BoolArray | None,
     ) -> None:
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
@@ -624,7 +624,7 @@ class NeuralLinUCB(Policy):
                 expert.head.learn(part, arms, rewards, weights)
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: BoolArray | None, first_round: int
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
@@ -652,10 +652,10 @@ class NeuralLinUCB(Policy):
         self,
         features: Sequence[FloatArray],
         rewards: FloatArray,
-        available: BoolArray | None,
+        available: Mask,
         new: BoolArray | None,
         first_round: int,
-        weight: FloatArray | None,
+        weight: Weights,
     ) -> list[Decision]:
         decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
         self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
@@ -665,10 +665,10 @@ class NeuralLinUCB(Policy):
         self,
         features: Sequence[FloatArray],
         rewards: FloatArray,
-        available: BoolArray | None,
+        available: Mask,
         new: BoolArray | None,
         first_round: int,
-        weight: FloatArray | None,
+        weight: Weights,
     ) -> list[Decision]:
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
@@ -765,7 +765,7 @@ class NeuralLinUCB(Policy):
         arms: IntArray,
         rewards: FloatArray,
         domain: int,
-        weights: FloatArray | None,
+        weights: Weights,
         predicted: FloatArray | None,
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
@@ -975,11 +975,7 @@ class NeuralLinUCB(Policy):
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()
         return ReplayBuffers.empty(
-            (*lead, *self._encoded_shape),
-            self.recipe.replay,
-            seed=self.seed,
-            device=self._device,
-            domains=self.domains,
+            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device, domains=self.domains
         )
 
     # Files.

@@ -46,6 +46,8 @@ from daband.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    Mask,
+    Weights,
     as_numpy,
     below,
     check_memory,
@@ -284,15 +286,11 @@ class Policy(ABC, metaclass=_PolicyType):
     # What a policy implements.
 
     @abstractmethod
-    def _decide(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
-    ) -> Decision:
+    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         """Choose; change nothing. Random numbers may depend on seed and round number only."""
 
     @abstractmethod
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
-    ) -> None:
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         """Learn a batch of rounds, each counted by its weight (B,); None: each once."""
 
     @abstractmethod
@@ -314,9 +312,7 @@ class Policy(ABC, metaclass=_PolicyType):
         """Which values of ``propensity_weighting`` the policy offers, the default first."""
         return ("none",)
 
-    def _probabilities(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, rule: str | None
-    ) -> FloatArray:
+    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         """The probability of each arm, (B, K); change nothing. A policy that draws arms at random must say it."""
         decision = self._decide(contexts, domain, available, self.rounds_decided, rule)
         if not (decision.propensity == 1.0).all():
@@ -326,7 +322,7 @@ class Policy(ABC, metaclass=_PolicyType):
         return certain
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: BoolArray | None, first_round: int
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
         """Decide and learn round by round; a policy whose rounds can be played in one call does better."""
         decisions = []
@@ -351,7 +347,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         """See unlabelled contexts of a target."""
 
-    def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
+    def _adapt(self, steps: int | None) -> dict[str, float]:
         return {}
 
     @property
@@ -952,7 +948,7 @@ class Policy(ABC, metaclass=_PolicyType):
         arms: IntArray,
         rewards: FloatArray,
         domain: int,
-        weights: FloatArray | None,
+        weights: Weights,
         times: FloatArray | None = None,
     ) -> None:
         unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
@@ -967,7 +963,7 @@ class Policy(ABC, metaclass=_PolicyType):
             self._learn(features, arms, unit, domain, weights)
             self.__dict__["rounds_learned"] += len(arms)
 
-    def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
+    def _age(self, n: int, weights: Weights, times: FloatArray | None) -> FloatArray | None:
         """Let the clock run to the latest of ``n`` rounds: what was learned fades, and so do older ones of these."""
         if self.half_life is None:
             return weights
@@ -1022,9 +1018,7 @@ class Policy(ABC, metaclass=_PolicyType):
             self._learn(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, weights)
             self.rounds_learned += n
 
-    def _play_scaled(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: BoolArray | None
-    ) -> RewardedDecision:
+    def _play_scaled(self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: Mask) -> RewardedDecision:
         unit = self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
         with self._locks.state:
@@ -1041,9 +1035,7 @@ class Policy(ABC, metaclass=_PolicyType):
         d = self._in_units(decision)
         return RewardedDecision(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
 
-    def _play_singly(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: BoolArray | None
-    ) -> RewardedDecision:
+    def _play_singly(self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: Mask) -> RewardedDecision:
         """Play one round at a time, with no half-life until "auto" knows the range, then the rest. All or none."""
         before, name = self._snapshot(), self.domains.names[domain]
         parts: list[RewardedDecision] = []

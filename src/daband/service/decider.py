@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from daband.arrays import BoolArray
+from daband.arrays import Mask
 from daband.errors import InvalidInput, did_you_mean
 from daband.service.settings import Settings
 from daband.service.store import Event
@@ -128,7 +128,7 @@ class Decider:
             batch: Any = np.stack(rows)
         else:
             batch = rows
-        available: BoolArray | None = None
+        available: Mask = None
         if any(one.eligible is not None for one in asked):
             available = np.zeros((len(asked), deployed.n_arms), np.bool_)
             for row, one in zip(available, asked, strict=True):

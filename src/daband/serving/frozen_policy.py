@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, below, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Mask, below, unit_scale
 from daband.image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband.linear import (
     Exploration,
@@ -201,7 +201,7 @@ class FrozenPolicy:
         return mixed_scores(scores, *self._shares)
 
     def choose(
-        self, mean: FloatArray, width: FloatArray, available: BoolArray | None, round_number: int | None
+        self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None
     ) -> list[tuple[int, float]]:
         """An arm and its propensity for each row of means and widths (n, K).
 
