@@ -13,8 +13,6 @@ import torch
 from daband.encoders.encoder import unit_range
 from daband.errors import InvalidInput
 
-__all__ = ["Augmentation", "augment"]
-
 
 @dataclass(frozen=True)
 class Augmentation:

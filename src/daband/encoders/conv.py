@@ -15,8 +15,6 @@ from daband.encoders.domain_norm import DomainNorm, pool_relu, triton_kernels
 from daband.encoders.encoder import Features, encoders
 from daband.errors import InvalidInput
 
-__all__ = ["PIXELS", "ConvFeatures", "fits_patches", "im2col_conv2d", "im2col_is_faster", "normalised_pixels"]
-
 PIXELS = ("unit", "symmetric", "imagenet")
 """How pixels in [0, 1] can be normalised."""
 _IMAGENET_MEAN, _IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -23,8 +23,6 @@ from daband.encoders.mlp import MlpFeatures
 from daband.errors import InvalidInput
 from daband.serving import Network, network_from
 
-__all__ = ["TorchNetwork", "freeze_encoder"]
-
 
 def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], domain: int) -> Network:
     """What an encoder does to contexts of one domain (its index); ``name`` and ``options`` are what built it."""

@@ -15,8 +15,6 @@ from daband.encoders.domain_norm import DomainNorm
 from daband.encoders.encoder import Features, dense, encoders
 from daband.errors import InvalidInput
 
-__all__ = ["MlpFeatures"]
-
 
 @encoders.register("mlp")
 class MlpFeatures(Features):

@@ -11,8 +11,6 @@ from torch import nn
 from daband.encoders.encoder import CustomFeatures, Features, encoders
 from daband.errors import InvalidInput
 
-__all__ = ["PretrainedFeatures"]
-
 # ImageNet's mean and spread per channel, as torchvision's weights expect them.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_SPREAD = (0.229, 0.224, 0.225)

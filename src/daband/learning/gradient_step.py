@@ -20,8 +20,6 @@ from daband.learning.flat_parameters import RowAdam
 from daband.learning.stacked_runs import Parameters, RunInputs, Stack
 from daband.objectives import Batch
 
-__all__ = ["GradientStep"]
-
 _MOST_MEASURED = 32
 
 

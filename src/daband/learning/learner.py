@@ -26,8 +26,6 @@ from daband.learning.skill_gate import SkillGate
 from daband.learning.torch_settings import single_precision, worth_threads
 from daband.objectives import Objective, TermShape
 
-__all__ = ["Learner"]
-
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -76,10 +74,7 @@ class Learner:
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             shape = TermShape(
-                n_arms=n_arms,
-                alignment_width=encoder.alignment_width,
-                feedback=feedback,
-                scale=recipe.learning.scale,
+                n_arms=n_arms, alignment_width=encoder.alignment_width, feedback=feedback, scale=recipe.learning.scale
             )
             torch.manual_seed(seed + 1)  # a term more or less must not change another's start
             objective = Objective(weights=recipe.weights, shape=shape)

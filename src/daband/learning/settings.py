@@ -15,9 +15,6 @@ from daband.errors import InvalidInput
 from daband.objectives import Weight
 from daband.shift import Shift
 
-__all__ = ["CUSTOM", "EncoderSettings", "LearningSettings", "Recipe", "ReplaySettings", "recipe_from"]
-
-
 CUSTOM = "custom"
 """The name of a network that is a module of the user's own."""
 

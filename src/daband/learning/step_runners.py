@@ -18,8 +18,6 @@ from daband.learning.replay_buffer import ReplayBuffers
 from daband.learning.stacked_runs import Stack
 from daband.learning.torch_settings import one_thread, single_precision, tf32_matmul
 
-__all__ = ["CudaRecorder", "EagerRunner", "GraphRunner", "Recorder", "Stepper", "take_steps"]
-
 # Who runs a gradient step: Python, operation by operation, or a CUDA graph that was recorded from it.
 #
 # A graph holds addresses. Whenever something that it reads has moved (a buffer that grew) or a part of the step comes

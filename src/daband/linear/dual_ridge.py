@@ -15,8 +15,6 @@ from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_s
 from daband.errors import InvalidInput
 from daband.linear.primal_ridge import PrimalRidge, check_norm, squared_norms
 
-__all__ = ["ContextStore", "DualRidge", "inner_products"]
-
 # Products between contexts of very many dimensions, exact for ``uint8``, without a float copy of the whole.
 
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from daband.arrays import FloatArray
 
-__all__ = ["fit_pseudo_labels"]
-
 
 def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: float) -> FloatArray:
     """The coefficients (K, d) of a regression for every arm: 1 where it is predicted best, else 0.

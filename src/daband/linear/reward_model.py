@@ -16,11 +16,6 @@ from daband.linear.kernels import draw_key, uniforms
 from daband.linear.pca import PCA
 from daband.linear.primal_ridge import RidgeSums
 
-__all__ = [
-    "RewardModel", "cross_fitted_rewards", "feature_map", "flat_features", "fold_numbers", "needs_components",
-    "sampled_places", "split_folds",
-]  # fmt: skip
-
 _MOST_FEATURES = 256
 """Contexts of more numbers are reduced to their first principal components."""
 _COMPONENTS = 64

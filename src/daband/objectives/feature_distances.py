@@ -6,8 +6,6 @@ import torch
 
 from daband.objectives.term import Batch, Term, terms
 
-__all__ = ["Coral", "Mmd", "coral", "mmd"]
-
 _BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 

@@ -12,8 +12,6 @@ from torch import nn
 from daband.errors import InvalidInput
 from daband.objectives.term import Batch, Term, TermShape, terms
 
-__all__ = ["Objective", "Weight"]
-
 _SHAPES = ("constant", "linear", "sigmoid", "step")
 
 

@@ -14,8 +14,6 @@ import torch
 
 from daband.objectives.term import Batch, Term, terms
 
-__all__ = ["PredictedReward", "PredictedRewardTargetChoice", "source_part"]
-
 
 def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:
     """Mean ``|predicted|`` of the played arm where it was not the best one.

@@ -11,11 +11,6 @@ from torch.nn import functional
 
 from daband.objectives.term import Batch, Term, WithGradient, terms
 
-__all__ = [
-    "RegressionError", "SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "known_rewards",
-    "regression_error", "squared_regret",
-]  # fmt: skip
-
 
 def known_rewards(
     arm: torch.Tensor, reward: torch.Tensor, *, n_arms: int, feedback: str

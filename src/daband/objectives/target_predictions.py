@@ -15,11 +15,6 @@ from torch.nn import functional
 
 from daband.objectives.term import Batch, Term, WithGradient, terms
 
-__all__ = [
-    "ClassConfusion", "PseudoLabels", "TargetDiversity", "TargetEntropy", "class_confusion", "pseudo_label_loss",
-    "target_diversity", "target_entropy",
-]  # fmt: skip
-
 _TEMPERATURE = 2.5
 _CONFIDENCE = 0.95
 

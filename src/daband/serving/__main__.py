@@ -20,8 +20,6 @@ from daband.errors import DabandError, InvalidInput
 from daband.serving.deployed_policy import Deployed, load_deployed
 from daband.table_transform import NumericColumn
 
-__all__: list[str] = []
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read rows from standard input until it ends; returns the exit code."""

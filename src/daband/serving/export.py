@@ -23,8 +23,6 @@ from daband.serving.frozen_policy import FrozenPolicy, Member
 from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
 
-__all__ = ["ExportWarning", "export"]
-
 _SMALLEST_DEVIATION = 1e-9
 _LARGE_INVERSE = 8 << 20
 """Bytes of a member's matrices above which a file that needs no width to decide leaves them out."""

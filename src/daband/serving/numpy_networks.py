@@ -19,8 +19,6 @@ import numpy.typing as npt
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 
-__all__ = ["ConvNetwork", "DenseLayers", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from"]
-
 Float32Array = npt.NDArray[np.float32]
 
 _LOCAL = threading.local()
