@@ -252,9 +252,7 @@ def _self_trained(kind=daband.DABand, *, dim=80, feedback="one_hot", shift="cova
     centres, best = 0.5 * draw.standard_normal((3, dim)), draw.integers(3, size=(2, 300))
     source, target = (centres[own] + draw.standard_normal((300, dim)) for own in best)
     recipe = {"base": "small", "learning": {"steps": 2}}
-    policy = kind(
-        context_shape=(dim,), n_arms=3, recipe=recipe, feedback=feedback, shift=shift, device="cpu", seed=0
-    )
+    policy = kind(context_shape=(dim,), n_arms=3, recipe=recipe, feedback=feedback, shift=shift, device="cpu", seed=0)
     policy.prepare(source, target)
     policy.observe_target(target)
     policy.play(source, np.eye(3)[best[0]])
@@ -285,7 +283,7 @@ def test_on_many_features_half_of_a_prediction_in_the_target_is_a_regression_on_
 
 
 def test_rewards_of_the_target_take_the_place_of_its_pseudo_labels():
-    policy, target, best = _self_trained()
+    policy, target, _ = _self_trained()
     policy.update(target[:1], [0], [1.0], domain="target")
     shares, means = policy.expert_shares, policy.expert_means(target, "target")
     mixed = sum(share * means[name] for name, share in shares.items())
