@@ -1,4 +1,4 @@
-"""Regressions on pseudo-labels: the same by either system of equations, and better than the labels they are fitted to."""
+"""Regressions on pseudo-labels: the same by either system of equations, and better than their labels."""
 
 import numpy as np
 import pytest
