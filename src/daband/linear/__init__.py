@@ -38,6 +38,6 @@ __all__ = [
     "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
     "apply_transform", "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
     "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels", "flat_features",
-    "fold_numbers", "fresh_draws", "frozen_step", "kernels", "label_shift", "mixed_scores", "needs_components", "ridge_scores",
-    "sampled_places", "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",
+    "fold_numbers", "fresh_draws", "frozen_step", "kernels", "label_shift", "mixed_scores", "needs_components",
+    "ridge_scores", "sampled_places", "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",
 ]  # fmt: skip
