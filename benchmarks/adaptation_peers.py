@@ -29,7 +29,7 @@ import torch
 from plain_step import PlainStep
 from torch import nn
 
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 from daband.policies import NeuralLinUCB
 from training import ARMS, work_for
 

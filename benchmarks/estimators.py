@@ -11,8 +11,6 @@ import numpy as np
 
 from daband.evaluation.scores import Scores
 
-__all__ = ["m_cbpe", "plain_agreement"]
-
 _PRIOR_ROUNDS = 10.0
 _BINS = 10
 

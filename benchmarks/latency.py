@@ -94,16 +94,10 @@ def main() -> None:
     for row in loading:
         print(row)
     record = {
-        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json",
-        "commit": asked.commit,
-        "machine": machine(),
-        "calls": calls,
-        "dimensions": DIMENSIONS,
-        "arms": ARMS,
-        "image": list(IMAGE),
-        "cases": [asdict(one) for one in measured],
-        "loading": loading,
-    }
+        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json", "commit": asked.commit,
+        "machine": machine(), "calls": calls, "dimensions": DIMENSIONS, "arms": ARMS, "image": list(IMAGE),
+        "cases": [asdict(one) for one in measured], "loading": loading,
+    }  # fmt: skip
     if asked.json is not None:
         asked.json.write_text(json.dumps(record, indent=1) + "\n")
 
@@ -292,14 +286,10 @@ def machine() -> dict[str, Any]:
     except (OSError, StopIteration):  # not on Linux
         pass
     return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": str(torch.__version__),
-        "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
+        "processor": processor, "cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__,
+        "torch": str(torch.__version__), "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
         "load": os.getloadavg()[0],
-    }
+    }  # fmt: skip
 
 
 def png(image: Any) -> bytes:

@@ -15,8 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["Demand", "demand_of", "forget_peak_memory", "machine", "peak_memory", "peaks", "synchronise"]
-
 _REPEATS = 7
 
 
@@ -117,11 +115,7 @@ def machine() -> dict[str, Any]:
     except OSError:
         pass
     return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "load_average": os.getloadavg(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+        "cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "load_average": os.getloadavg(),
+        "python": platform.python_version(), "torch": torch.__version__,
+    }  # fmt: skip

@@ -13,8 +13,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["PlainStep"]
-
 
 class _Reversed(torch.autograd.Function):
     @staticmethod

@@ -4,7 +4,7 @@ Whatever is chosen (experts, aggregation, estimates, margins, candidates, rules 
 half. ``benchmarks/trust_report.py`` reads the report half once, and records the commit that it ran. Within each kind of
 data, names are ordered by a hash, and every other one is for development, the first being the kind's odd one.
 
-    python -m benchmarks.split          write benchmarks/records/split.json
+    python benchmarks/split.py           write benchmarks/records/split.json
 """
 
 from __future__ import annotations
@@ -14,38 +14,16 @@ import itertools
 import json
 from pathlib import Path
 
-__all__ = ["KINDS", "RECORD", "development", "report", "split"]
+from fresh import declared
 
 RECORD = Path(__file__).parent / "records" / "split.json"
 
 _TABLES = [
-    "baseball-era",
-    "chemistry-gender",
-    "children-urban",
-    "churn-contract",
-    "computers-trend",
-    "credit-home",
-    "diamonds-cut",
-    "doctor-gender",
-    "earnings-years",
-    "fishing-income",
-    "fuel-years",
-    "hawks-years",
-    "injury-seat",
-    "insurance-selfemployed",
-    "loan-grade",
-    "pension-married",
-    "poverty-country",
-    "salary-country",
-    "star-schools",
-    "vote-gender",
-    "vote-state",
-    "wage-jobclass",
-    "wages-region",
-    "weather-city",
-    "weight-sex",
-    "women-race",
-]
+    "baseball-era", "chemistry-gender", "children-urban", "churn-contract", "computers-trend", "credit-home",
+    "diamonds-cut", "doctor-gender", "earnings-years", "fishing-income", "fuel-years", "hawks-years", "injury-seat",
+    "insurance-selfemployed", "loan-grade", "pension-married", "poverty-country", "salary-country", "star-schools",
+    "vote-gender", "vote-state", "wage-jobclass", "wages-region", "weather-city", "weight-sex", "women-race",
+]  # fmt: skip
 
 
 def _ordered(*domains: str) -> list[str]:
@@ -67,6 +45,7 @@ KINDS: dict[str, list[str]] = {
     ],
 }
 """Every data set by kind of data. Markets are made: what may differ between them is in the name."""
+KINDS |= {kind: list(names) for kind, names in declared().items()}
 
 
 def split() -> dict[str, dict[str, list[str]]]:

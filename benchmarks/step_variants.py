@@ -30,10 +30,10 @@ import torch
 from attribution import Variant, run_variant
 
 import daband
-from daband.encoders import normalisation
+from daband.encoders import domain_norm
 from daband.learning import batches
 from daband.learning.gradient_step import GradientStep
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 from daband.objectives import Objective
 
 SHAPE, ARMS, FULL_RUN = (3, 28, 28), 10, 19_200
@@ -69,7 +69,7 @@ def no_autocast() -> contextlib.AbstractContextManager[None]:
 
 
 def no_kernels() -> contextlib.AbstractContextManager[None]:
-    return changed(normalisation, _module=lambda: None)
+    return changed(domain_norm, _module=lambda: None)
 
 
 def no_stream() -> contextlib.AbstractContextManager[None]:
@@ -93,16 +93,11 @@ def by_timing() -> contextlib.AbstractContextManager[None]:
 Way = Callable[[], contextlib.AbstractContextManager[None]]
 BEFORE = (no_autocast, no_kernels, no_stream, one_branch, nothing_ahead)
 WAYS: dict[str, tuple[Way, ...]] = {
-    "as it is": (),
-    "maps in TF32": (no_autocast,),
-    "without fused kernels": (no_kernels,),
-    "teacher on the same stream": (no_stream,),
-    "discriminator on the same stream": (one_branch,),
-    "one stream": (no_stream, one_branch),
-    "batches gathered in the step": (nothing_ahead,),
-    "cuDNN chooses by timing": (by_timing,),
-    "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
-}
+    "as it is": (), "maps in TF32": (no_autocast,), "without fused kernels": (no_kernels,),
+    "teacher on the same stream": (no_stream,), "discriminator on the same stream": (one_branch,),
+    "one stream": (no_stream, one_branch), "batches gathered in the step": (nothing_ahead,),
+    "cuDNN chooses by timing": (by_timing,), "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
+}  # fmt: skip
 """How the step is taken, other than what it computes; the last is how it was taken before version 0.4."""
 KINDS = {
     "kernels of our own": r"^_(moments|pool|sums|back|affine_pool|patches|adam)$",

@@ -14,8 +14,6 @@ import torch
 
 import daband
 
-__all__ = ["finished", "load_study", "study_parser", "work_through"]
-
 Unit = tuple[str, Callable[[], list[dict[str, Any]]]]
 
 

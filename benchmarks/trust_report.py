@@ -58,6 +58,10 @@ def load_pair(kind: str, name: str) -> Any:
     if kind == "synthetic":
         degrees = float(name.rsplit("-", 1)[1])
         return daband.domains.load("synthetic", view={"rotation": degrees}, n_contexts=4000)
+    if kind.startswith("fresh"):
+        from fresh import load
+
+        return load(kind, name)
     return daband.domains.load(name if kind == "images" else f"{kind}/{name}")
 
 
@@ -68,10 +72,12 @@ def replace_shift(pair: Any) -> Any:
     return replace(pair, shift=default_shift(pair.context_shape))
 
 
-def export(half: str, folder: Path) -> None:
+def export(half: str, folder: Path, kinds: Sequence[str] = ()) -> None:
     """Write every pair as arrays."""
     folder.mkdir(parents=True, exist_ok=True)
     for kind, name in data_sets(half):
+        if kinds and kind not in kinds:
+            continue
         pair = load_pair(kind, name)
         np.savez_compressed(folder / f"{kind}__{name}.npz", **_arrays(pair))
         print(kind, name, flush=True)
@@ -560,7 +566,7 @@ def main() -> None:
     parser.add_argument("--fit", type=Path)
     given = parser.parse_args()
     if given.export:
-        export(given.half, given.export)
+        export(given.half, given.export, given.kinds)
     if given.pairs:
         given.out.mkdir(parents=True, exist_ok=True)
         paths = [
@@ -570,13 +576,9 @@ def main() -> None:
     if given.runs:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
         result = {
-            "half": given.half,
-            "commit": given.commit,
-            "machine": given.machine,
-            "note": given.note,
-            **summary(records),
-            "runs": records,
-        }
+            "half": given.half, "commit": given.commit, "machine": given.machine, "note": given.note,
+            **summary(records), "runs": records,
+        }  # fmt: skip
         given.record.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
         for row in result["assess"] + result["default"]:
             print(row)

@@ -30,7 +30,7 @@ class Mutant:
     tests: str
 
 
-GATE, RECIPES = "tests/learning/test_gate.py", "tests/policies/test_recipe_changes.py"
+GATE, RECIPES = "tests/learning/test_skill_gate.py", "tests/policies/test_recipe_changes.py"
 MUTANTS = (
     Mutant(
         "gate is always open",
@@ -47,7 +47,13 @@ MUTANTS = (
         GATE,
     ),
     Mutant("default's exponent is 0", "policies/recipes.py", "gate_exponent=8.0", "gate_exponent=0.0", RECIPES),
-    Mutant("skill ignores the constant", "learning/gate.py", "rewards / matched - constant", "rewards / matched", GATE),
+    Mutant(
+        "skill ignores the constant",
+        "learning/skill_gate.py",
+        "rewards / matched - constant",
+        "rewards / matched",
+        GATE,
+    ),
     Mutant(
         "initial weights ignore the seed",
         "learning/learner.py",
@@ -87,10 +93,10 @@ MUTANTS = (
     ),
     Mutant(
         "the target is normalised by the source's statistics",
-        "encoders/normalisation.py",
+        "encoders/domain_norm.py",
         'elif self.statistics == "own" or (domain == 0 and self.n_sources == 1):',
         "elif domain == 0 and self.n_sources == 1:",
-        "tests/encoders/test_normalisation.py",
+        "tests/encoders/test_domain_norm.py",
     ),
     Mutant(
         "terms of the target stay where nothing is aligned",

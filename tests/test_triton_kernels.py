@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from daband.encoders import DomainNorm, normalisation
+from daband.encoders import DomainNorm, domain_norm
 from daband.encoders.conv import _patches
 from daband.learning.flat_parameters import RowAdam, fresh_moments
 
@@ -116,7 +116,7 @@ def test_the_kernels_normalise_in_training_by_own_statistics_of_equal_domains():
 def test_kernels_and_bfloat16_are_for_gpus_that_have_them(monkeypatch, device, capability, kernels_run, bfloat16):
     found = object()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(normalisation, "_capability", lambda _: capability)
-    monkeypatch.setattr(normalisation, "_module", lambda: found)
-    assert (normalisation.triton_kernels(torch.device(device)) is found) == kernels_run
-    assert normalisation.has_bfloat16(torch.device(device)) == bfloat16
+    monkeypatch.setattr(domain_norm, "_capability", lambda _: capability)
+    monkeypatch.setattr(domain_norm, "_module", lambda: found)
+    assert (domain_norm.triton_kernels(torch.device(device)) is found) == kernels_run
+    assert domain_norm.has_bfloat16(torch.device(device)) == bfloat16

@@ -8,8 +8,6 @@ from typing import Any
 from pages.runs import Runs, fill
 from pages.text import recipe_hash
 
-__all__ = ["attribution", "default_runs"]
-
 Record = dict[str, Any]
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 ADDED_TO = {"nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "daband's default"}

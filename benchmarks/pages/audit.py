@@ -9,8 +9,6 @@ import numpy as np
 
 from pages.runs import fill
 
-__all__ = ["audit_page"]
-
 GOOD = 0.85
 """The accuracy above which the interval is to be narrower than Wilson's by a named factor."""
 MADE_UP = "made-up"

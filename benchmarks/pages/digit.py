@@ -24,8 +24,6 @@ from pages.text import (
     table,
 )
 
-__all__ = ["digit", "signs"]
-
 Record = Mapping[str, Any]
 
 

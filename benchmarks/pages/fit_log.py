@@ -9,8 +9,6 @@ import numpy as np
 
 from pages.runs import fill
 
-__all__ = ["fit_log_page"]
-
 Record = dict[str, Any]
 
 NAMES = {

@@ -12,8 +12,6 @@ from front_door import ALPHAS, CHANGED, EARLIER, FACTORS, pair_names
 from pages.runs import fill
 from pages.text import accuracies, commits, number
 
-__all__ = ["front_door"]
-
 NEAR, UNMOVED = 0.02, 0.01
 FIXED = [f"alpha {alpha:g}" for alpha in ALPHAS]
 Record = dict[str, Any]

@@ -10,8 +10,6 @@ import numpy as np
 from pages.runs import fill
 from pages.text import accuracies, commits, is_on, lowest_source_regret, mean_and_deviation, number
 
-__all__ = ["PIXELS", "linear_readings"]
-
 Record = Mapping[str, Any]
 PIXELS = {
     "unit": "in [0, 1]",

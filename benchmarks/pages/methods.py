@@ -11,8 +11,6 @@ from daband.evaluation import Paired, compare_paired
 from pages.runs import fill
 from pages.text import NAMES, commits, count, number
 
-__all__ = ["baselines", "families", "methods", "of_method"]
-
 Record = Mapping[str, Any]
 
 

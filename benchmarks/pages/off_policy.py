@@ -12,8 +12,6 @@ import numpy as np
 from pages.runs import fill
 from pages.text import number, table
 
-__all__ = ["off_policy"]
-
 LEARNING = Path(__file__).parents[1] / "records" / "log-learning.json"
 ESTIMATORS = ("dr", "snips", "ips", "switch-dr", "dm")
 WEIGHTINGS = ("none", "flattened", "importance", "doubly_robust")

@@ -10,8 +10,6 @@ from daband.report import paper_ablation
 from pages.runs import Runs, fill
 from pages.text import recipe_hash
 
-__all__ = ["paper_digit"]
-
 READINGS = {
     "pixels by ImageNet": "images are normalised by ImageNet's mean and deviation instead of to [-1, 1]",
     "pixels by ImageNet, none": "the same with none of R, P and D: its Neural-LinUCB",

@@ -9,8 +9,6 @@ from typing import Any
 from pages.runs import fill
 from pages.text import number, recipe_hash
 
-__all__ = ["performance"]
-
 Record = dict[str, Any]
 
 

@@ -19,8 +19,6 @@ from daband.evaluation import Paired, compare_paired, holm
 from daband.report.rendering import template_environment
 from pages.text import commits, count, mean_and_deviation, number, p_value, percent, table, written_from
 
-__all__ = ["Runs", "fill"]
-
 
 class Runs:
     """Some runs: a frame with a row for each, fields of nested records joined by a point ("criteria.snd")."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from pages.runs import fill
 
-__all__ = ["service_page"]
-
 
 def service_page(load: dict[str, Any], kill: dict[str, Any]) -> str:
     """The page as text."""

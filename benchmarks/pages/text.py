@@ -10,12 +10,6 @@ import numpy as np
 from daband.policies.recipes import recipe_names, resolve_recipe
 from daband.shift import KINDS, Shift
 
-__all__ = [
-    "NAMES", "accuracies", "commits", "count", "is_on", "lowest_source_regret", "mean_and_deviation",
-    "methods_on", "number", "p_value", "percent", "recipe_hash", "recipes_of", "runs_of_choose",
-    "shown_in_front", "table", "todays_hashes", "written_from",
-]  # fmt: skip
-
 Record = Mapping[str, Any]
 NAMES = {
     "random": "Random", "constant": "Constant", "linucb": "LinUCB", "linucb-p": "LinUCB-P",

@@ -13,8 +13,6 @@ from daband.trust.estimate import ALONE, MISSED
 from pages.runs import fill
 from pages.text import number
 
-__all__ = ["rewards_page", "tables_page", "trust_page"]
-
 Record = Mapping[str, Any]
 KINDS = {
     "natural_tables": "natural tables", "amazon": "amazon reviews", "office_caltech": "office_caltech",

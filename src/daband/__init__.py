@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from daband.evaluation import Evaluation, LogEstimate, evaluate, evaluate_log
     from daband.learning import Recipe
     from daband.linear import PCA, Decision, Standardise
-    from daband.policies import (
-        Constant,
-        DABand,
-        LinUCB,
-        NeuralLinUCB,
-        Policy,
-        Random,
-        Trees,
-        recipe_for,
-    )
+    from daband.policies import Constant, DABand, LinUCB, NeuralLinUCB, Policy, Random, Trees, recipe_for
     from daband.policies import load_policy as load
     from daband.serving import export, load_deployed
     from daband.shift import Shift

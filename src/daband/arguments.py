@@ -12,8 +12,6 @@ import numpy as np
 from daband.arrays import ArrayLike, BoolArray, as_numpy
 from daband.errors import InvalidInput
 
-__all__ = ["RewardRange", "check_available", "checked_class_names", "finite", "share", "whole"]
-
 RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
 """The smallest and the largest reward, or "auto": estimated from the first rewards."""
 

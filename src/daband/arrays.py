@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,15 +17,14 @@ import numpy.typing as npt
 
 from daband.errors import InvalidInput
 
-__all__ = [
-    "AnyArray", "ArrayLike", "BoolArray", "FloatArray", "IntArray", "as_numpy", "check_memory", "checked_number",
-    "one_blas_thread", "restored_array", "unit_scale",
-]  # fmt: skip
-
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 AnyArray: TypeAlias = npt.NDArray[Any]
+Mask: TypeAlias = BoolArray | None
+"""Which arms may be chosen in each round, (B, K); None: all."""
+Weights: TypeAlias = FloatArray | None
+"""How much each round counts, (B,); None: each once."""
 ArrayLike: TypeAlias = Any  # numpy arrays, nested sequences, torch tensors on any device
 
 _FLOAT64 = np.dtype(np.float64)
@@ -133,6 +132,11 @@ def unit_scale(contexts: AnyArray) -> FloatArray:
     if contexts.dtype == np.uint8:
         return contexts / 255.0
     return np.ascontiguousarray(contexts, dtype=np.float64)
+
+
+def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """The arrays whose name begins with ``prefix``, under the rest of their name."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 # One thread for numpy's products, where these are many and small.

@@ -21,11 +21,6 @@ import numpy as np
 
 from daband.errors import DataError, FolderInUse, InvalidInput
 
-__all__ = [
-    "check_writable", "checked_path", "finish_folder", "locked", "make_folder", "read_bytes", "read_json", "read_npz",
-    "remove_orphans", "write_bytes", "write_text",
-]  # fmt: skip
-
 _POLL_SECONDS = 0.1
 _LOCK_FILE = ".lock"
 _DONE = "done"

@@ -8,11 +8,6 @@ import numpy as np
 
 from daband.arrays import AnyArray
 
-__all__ = [
-    "ImageLayout", "channels_first", "channels_first_shape", "channels_last", "decode", "image_layout",
-    "imagenet_normalise",
-]  # fmt: skip
-
 ImageLayout = Literal["channels_first", "channels_last", "grey"]
 
 _CHANNELS = (1, 3, 4)

@@ -12,8 +12,6 @@ from typing import Any
 
 from daband.errors import InvalidInput
 
-__all__ = ["THREAD_VARIABLES", "connected", "import_ray"]
-
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """What libraries read to know how many threads to use."""
 _OBJECT_STORE = 256 * 2**20

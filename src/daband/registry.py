@@ -20,8 +20,6 @@ from typing import Any, Generic, TypeVar
 
 from daband.errors import InvalidInput, did_you_mean
 
-__all__ = ["Checks", "Registry", "import_plugins", "name_plugins", "named_plugins"]
-
 # Modules of other packages that register policies, pairs, terms or encoders with daband.
 #
 # An installed package names such a module in its ``pyproject.toml``:

@@ -30,11 +30,6 @@ from daband.files import write_text
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "FAR", "CategoricalColumn", "DateColumn", "NumericColumn", "RowWarning", "TableRows", "TableTransform", "as_moment",
-    "category_text", "category_texts", "moments", "numbers", "parses_as_dates",
-]  # fmt: skip
-
 _MISSING = "(missing)"
 FAR = 8.0
 """A number that is further than so many deviations from the mean that training saw is far outside."""

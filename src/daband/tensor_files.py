@@ -24,8 +24,6 @@ from daband.arrays import AnyArray
 from daband.errors import CheckpointError
 from daband.files import checked_path, write_bytes
 
-__all__ = ["FileFormat", "read_tensor_file", "read_tensor_header", "write_tensor_file"]
-
 _NO_DIGEST = "0" * 64
 _CHUNK = 1 << 22
 _LONGEST_HEADER = 100 << 20  # safetensors' own limit

@@ -16,8 +16,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["adam", "affine_pool_relu", "norm_pool_relu", "patches"]
-
 _PARTIALS = 64
 """In how many pieces the rows of a domain are summed; a power of two."""
 _ROWS = 32

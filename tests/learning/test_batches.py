@@ -13,7 +13,7 @@ from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, Reside
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers
 from daband.learning.settings import ReplaySettings
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 from daband.policies import DABand, adapt_stacked, load_policy, recipe_for
 from tests.learning.one_step import assert_same_step, copies
 

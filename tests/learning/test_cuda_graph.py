@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from daband.learning.replay_buffer import ContextBuffer
-from daband.learning.stepper import EagerRunner
+from daband.learning.step_runners import EagerRunner
 from daband.policies import DABand, NeuralLinUCB, recipe_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: no graph to record")

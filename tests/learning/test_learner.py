@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from daband.encoders import CustomFeatures, encoders
-from daband.encoders.contract import _filled_up
+from daband.encoders.encoder import _filled_up
 from daband.errors import InvalidInput
 from daband.learning.settings import EncoderSettings, LearningSettings
-from daband.learning.stepper import EagerRunner
+from daband.learning.step_runners import EagerRunner
 from daband.objectives import Term, Weight, terms
 from daband.policies import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained

@@ -13,7 +13,7 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import daband
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 
 LIMITS = {("image", 1): 252, ("image", 3): 373, ("vector", 1): 126, ("vector", 3): 193}
 """Operations of a step that does not measure: the default recipe with every term on, one run and three stacked."""

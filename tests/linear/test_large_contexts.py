@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.linear import DualRidge, Exploration, RidgeHead, primal
-from daband.linear.primal import LARGEST_SQUARE, check_norm
+from daband.linear import DualRidge, Exploration, RidgeHead, primal_ridge
+from daband.linear.primal_ridge import LARGEST_SQUARE, check_norm
 
 DIM, ROUNDS = 4, 120
 
@@ -124,7 +124,7 @@ def test_the_limit_is_in_units_of_the_ridge():
 
 def test_a_failed_factorisation_changes_nothing(monkeypatch):
     """The limit keeps the dual form far from here; without it, a batch that fails half-way is taken back."""
-    monkeypatch.setattr(primal, "LARGEST_SQUARE", np.inf)
+    monkeypatch.setattr(primal_ridge, "LARGEST_SQUARE", np.inf)
     rng = np.random.default_rng(0)
     statistics = DualRidge(2, 4, 1.0)
     statistics.update(rng.normal(size=(300, 4)), np.array([0, 1] * 150), rng.random(300))

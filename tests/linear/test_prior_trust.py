@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daband.linear import Exploration, PrimalRidge, RidgeHead
-from daband.linear.primal import DISCOUNTS, PriorTrust
+from daband.linear.primal_ridge import DISCOUNTS, PriorTrust
 
 DIM, HEADS = 3, 2
 

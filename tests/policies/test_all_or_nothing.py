@@ -5,7 +5,7 @@ import pytest
 
 import daband
 from daband.policies import policies, read_checkpoint
-from daband.policies.for_pair import setting_defaults
+from daband.policies.pair_defaults import setting_defaults
 
 OPTIONAL = {"policy/learner.run_steps", "policy/learner.gate.sums", "policy/steps"}
 """What a file of an older version lacks."""

@@ -6,7 +6,7 @@ import pytest
 import daband
 from daband.learning.batches import _by_weight
 from daband.learning.replay_buffer import RoundBuffer
-from daband.policies.rounds import LARGEST_WEIGHT, pseudo_rewards, round_weights
+from daband.policies.incoming_rounds import LARGEST_WEIGHT, pseudo_rewards, round_weights
 
 K, D = 3, 4
 

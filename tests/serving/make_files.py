@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import daband
-from daband.serving.deployed import EXPORT_VERSION
+from daband.serving.deployed_policy import EXPORT_VERSION
 from tests.serving.kinds import KINDS, contexts_of, trained
 
 FILES = Path(__file__).with_name("files")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.serving.deployed import EXPORT_VERSION, FORMAT
+from daband.serving.deployed_policy import EXPORT_VERSION, FORMAT
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 from tests.serving import make_files
 from tests.serving.kinds import KINDS, contexts_of, trained

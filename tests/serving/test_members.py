@@ -36,7 +36,7 @@ def test_a_row_has_the_scores_of_its_batch(deployed):
 def test_small_widths_keep_their_accuracy():
     """Far more rounds in some directions than in others: z'A^-1 z in single precision would be off by a tenth."""
     from daband.serving.members import Member, RowScorer
-    from daband.serving.networks import network_from
+    from daband.serving.numpy_networks import network_from
 
     rng = np.random.default_rng(0)
     d = 16

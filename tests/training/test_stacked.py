@@ -9,7 +9,7 @@ import torch
 
 import daband
 from daband.errors import InvalidInput
-from daband.learning.stack import Stack
+from daband.learning.stacked_runs import Stack
 from daband.policies import DABand, LinUCB, NeuralLinUCB, recipe_for
 from daband.training import TrainSettings, source_phase, train, train_stacked
 from tests.learning.one_step import assert_same_step

@@ -15,8 +15,6 @@ from daband.encoders import Encoder, build_encoder, domain_rows
 from daband.learning import FlatStatistics
 from daband.registry import Checks
 
-__all__ = ["ENCODER_CHECKS", "check_encoder"]
-
 ENCODER_CHECKS = Checks()
 
 _ROWS, _SOURCE = 7, 4

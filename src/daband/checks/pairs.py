@@ -20,11 +20,6 @@ from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, Rewar
 from daband.errors import InvalidInput
 from daband.registry import Checks
 
-__all__ = [
-    "PAIR_CHECKS", "check_finite_contexts", "check_names", "check_no_target_rewards_in_reach", "check_order",
-    "check_pair", "check_registered_pair", "check_reward_values", "check_shapes", "check_source_test", "reachable",
-]  # fmt: skip
-
 # Everything that can be reached from an object: what the leak check walks.
 
 

@@ -26,8 +26,6 @@ from daband.errors import InvalidInput
 from daband.policies import Policy, RewardedDecision, RidgePolicy, load_policy
 from daband.registry import Checks
 
-__all__ = ["POLICY_CHECKS", "MakePolicy", "check_policy"]
-
 POLICY_CHECKS = Checks()
 
 

@@ -17,8 +17,6 @@ from torch.func import functional_call
 from daband.objectives import Batch, Objective, Term, TermShape, Weight, terms
 from daband.registry import Checks
 
-__all__ = ["TERM_CHECKS", "check_term"]
-
 TERM_CHECKS = Checks()
 
 _ROUNDS, _TARGETS, _ARMS, _ALIGNMENT = 7, 6, 4, 5
@@ -33,16 +31,11 @@ def _batch(*, arms: int = _ARMS) -> Batch:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
     return Batch(
-        predicted=draw(_ROUNDS, arms),
-        arm=torch.arange(_ROUNDS) % arms,
-        reward=(torch.arange(_ROUNDS) % 2).double(),
-        alignment=draw(_ROUNDS, _ALIGNMENT),
-        target_predicted=draw(_TARGETS, arms),
-        target_width=0.1 * draw(_TARGETS, arms),
-        target_alignment=draw(_TARGETS, _ALIGNMENT) + 0.5,
-        target_teacher=3 * draw(_TARGETS, arms),
-        weight=torch.ones((), dtype=torch.float64),
-    )
+        predicted=draw(_ROUNDS, arms), arm=torch.arange(_ROUNDS) % arms, reward=(torch.arange(_ROUNDS) % 2).double(),
+        alignment=draw(_ROUNDS, _ALIGNMENT), target_predicted=draw(_TARGETS, arms),
+        target_width=0.1 * draw(_TARGETS, arms), target_alignment=draw(_TARGETS, _ALIGNMENT) + 0.5,
+        target_teacher=3 * draw(_TARGETS, arms), weight=torch.ones((), dtype=torch.float64),
+    )  # fmt: skip
 
 
 def _made(kind: type[Term], seed: int = 0) -> Term:
@@ -124,7 +117,7 @@ def check_weight_zero_is_the_term_removed(kind: type[Term]) -> None:
 
 
 @TERM_CHECKS.add
-def check_arms_can_be_added(kind: type[Term]) -> None:
+def check_the_term_grows(kind: type[Term]) -> None:
     """After ``grow`` the term takes one more arm."""
     term = _made(kind)
     with torch.random.fork_rng(devices=[]):

@@ -14,8 +14,6 @@ from daband.cli.output import console, say
 from daband.domains import check_data, data_directory, data_of, get_data, list_data, load, pairs
 from daband.errors import InvalidInput
 
-__all__ = ["data_app"]
-
 data_app = typer.Typer(
     name="data",
     help="Pairs of domains: list them, check and get their data, see examples.",

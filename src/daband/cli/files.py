@@ -34,8 +34,6 @@ from daband.domains import (
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_text
 
-__all__ = ["table_as_log", "takes_files"]
-
 _PANEL = "Your own files, instead of NAME"
 
 

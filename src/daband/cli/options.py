@@ -14,30 +14,6 @@ from daband.domains import Columns
 from daband.errors import DataError, InvalidInput
 from daband.experiments import method_names, preset_names
 
-__all__ = [
-    "ArmColumn",
-    "ContextColumns",
-    "Jobs",
-    "Name",
-    "Out",
-    "Overrides",
-    "PropensityColumn",
-    "Ray",
-    "RewardColumn",
-    "Seeds",
-    "SkipDamaged",
-    "SomeLog",
-    "SomePolicy",
-    "TrustInPrior",
-    "complete_methods",
-    "log_columns",
-    "named_as_options",
-    "number_or_name",
-    "seed_numbers",
-    "spans",
-    "stem",
-]  # fmt: skip
-
 
 def complete_preset(incomplete: str) -> list[str]:
     """The presets that a shell offers."""

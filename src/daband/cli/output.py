@@ -20,11 +20,6 @@ from daband.experiments import TARGET_ACCURACY, RunEvent, RunSpec, decimals, met
 from daband.report import Mean, MethodSummary
 from daband.report.summary import UNKNOWN
 
-__all__ = [
-    "CONTINUING", "TRAINING", "Stage", "console", "errors", "method_table",
-    "profile_runs", "say", "warnings_on", "watch",
-]  # fmt: skip
-
 console = Console()
 """Where commands print; it writes to what ``sys.stdout`` is at the time."""
 errors = Console(stderr=True)
@@ -98,14 +93,10 @@ def watch(specs: Sequence[RunSpec], stage: Stage = TRAINING) -> Iterator[Callabl
 @contextmanager
 def _live(specs: Sequence[RunSpec], stage: Stage) -> Iterator[Callable[[RunEvent], None]]:
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[count]}", justify="right"),
-        TextColumn("{task.fields[note]}", justify="right"),
-        TimeElapsedColumn(),
-        TextColumn("ETA", style="dim"),
+        TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[count]}", justify="right"),
+        TextColumn("{task.fields[note]}", justify="right"), TimeElapsedColumn(), TextColumn("ETA", style="dim"),
         TimeRemainingColumn(),
-    )
+    )  # fmt: skip
     lines: dict[str, TaskID] = {}
     shares: dict[str, float] = {}
     finished, wanted, failed = 0, len(specs), 0

@@ -38,10 +38,6 @@ from daband.experiments import (
 )
 from daband.report import Mean
 
-__all__ = [
-    "Terminated", "continue_command", "interrupted_exit", "interruptible", "report_hint", "rows_bar", "run_all",
-]  # fmt: skip
-
 T = TypeVar("T")
 
 

@@ -37,8 +37,6 @@ from daband.experiments import (
 )
 from daband.report import Mean
 
-__all__ = ["ablate", "sweep"]
-
 
 def ablate(
     name: Name,

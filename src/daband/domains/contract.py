@@ -30,8 +30,6 @@ from daband.shift import Shift, as_shift
 if TYPE_CHECKING:
     from daband.table_transform import TableTransform
 
-__all__ = ["About", "Contexts", "EvaluationDomain", "LoggedDomain", "LoggedRounds", "Pair", "RewardDomain", "Rounds"]
-
 
 @dataclass(frozen=True)
 class Rounds:

@@ -20,11 +20,6 @@ from typing import Any
 from daband.domains.registry import Resource, data_directory, find, pairs
 from daband.errors import DataError, InvalidInput
 
-__all__ = [
-    "DownloadProgress", "Fetched", "PairRecord", "ResourceStatus", "check_data", "data_of", "download",
-    "get_data", "list_data", "unpack",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class ResourceStatus:

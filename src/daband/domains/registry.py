@@ -20,12 +20,6 @@ from daband.domains.contract import About, Pair
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.registry import Registry
 
-__all__ = [
-    "PairEntry", "Resource", "allocate", "cache_directory", "data_directory", "find", "load", "need", "pair_names",
-    "pairs", "register_pair",
-]  # fmt: skip
-
-
 _IN_MEMORY = 1 << 30  # bytes
 Build = Callable[..., Pair]
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]

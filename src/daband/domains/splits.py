@@ -16,11 +16,6 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import DataError
 
-__all__ = [
-    "EvaluatedRewards", "PartOfLog", "PartOfRewards", "hold_out_log", "hold_out_rewards", "require_classes",
-    "split_half", "split_share",
-]  # fmt: skip
-
 _BLOCK = 4096
 
 

@@ -1,7 +1,8 @@
 """Encoders: one network per file, each ending in a unit-norm latent."""
 
 from daband.encoders.augmentation import Augmentation, augment
-from daband.encoders.contract import (
+from daband.encoders.domain_norm import DomainNorm, has_bfloat16, triton_kernels
+from daband.encoders.encoder import (
     CustomFeatures,
     Encoded,
     Encoder,
@@ -13,8 +14,7 @@ from daband.encoders.contract import (
     encoders,
     unit_range,
 )
-from daband.encoders.frozen import freeze_encoder
-from daband.encoders.normalisation import DomainNorm, has_bfloat16, triton_kernels
+from daband.encoders.frozen_encoder import freeze_encoder
 from daband.image_layout import image_layout
 
 __all__ = [

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from daband.encoders.contract import unit_range
+from daband.encoders.encoder import unit_range
 from daband.errors import InvalidInput
-
-__all__ = ["Augmentation", "augment"]
 
 
 @dataclass(frozen=True)

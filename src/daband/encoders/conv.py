@@ -11,11 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from daband.domain_names import DomainNames
-from daband.encoders.contract import Features, encoders
-from daband.encoders.normalisation import DomainNorm, pool_relu, triton_kernels
+from daband.encoders.domain_norm import DomainNorm, pool_relu, triton_kernels
+from daband.encoders.encoder import Features, encoders
 from daband.errors import InvalidInput
-
-__all__ = ["PIXELS", "ConvFeatures", "fits_patches", "im2col_conv2d", "im2col_is_faster", "normalised_pixels"]
 
 PIXELS = ("unit", "symmetric", "imagenet")
 """How pixels in [0, 1] can be normalised."""

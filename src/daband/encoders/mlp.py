@@ -11,11 +11,9 @@ from torch.nn import functional
 
 from daband.arrays import check_memory
 from daband.domain_names import DomainNames
-from daband.encoders.contract import Features, dense, encoders
-from daband.encoders.normalisation import DomainNorm
+from daband.encoders.domain_norm import DomainNorm
+from daband.encoders.encoder import Features, dense, encoders
 from daband.errors import InvalidInput
-
-__all__ = ["MlpFeatures"]
 
 
 @encoders.register("mlp")

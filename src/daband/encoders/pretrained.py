@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from daband.encoders.contract import CustomFeatures, Features, encoders
+from daband.encoders.encoder import CustomFeatures, Features, encoders
 from daband.errors import InvalidInput
-
-__all__ = ["PretrainedFeatures"]
 
 # ImageNet's mean and spread per channel, as torchvision's weights expect them.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)

@@ -24,16 +24,10 @@ from daband.arrays import BoolArray, FloatArray
 from daband.errors import InvalidInput
 from daband.linear import Decision
 
-__all__ = ["BoundTerms", "LiveBound", "discriminator_divergence", "observable_bound"]
-
 _OBSERVABLE = (
-    "source_regret",
-    "regression_error",
-    "divergence",
-    "predicted_reward_target",
-    "predicted_reward_source",
+    "source_regret", "regression_error", "divergence", "predicted_reward_target", "predicted_reward_source",
     "exploration",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CollapseWarning", "CollapseWatch"]
-
 
 class CollapseWarning(UserWarning):
     """Training has collapsed in one of the ways that show without any target label."""

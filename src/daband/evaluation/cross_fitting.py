@@ -8,12 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights
 from daband.errors import InvalidInput
 from daband.evaluation.off_policy_inputs import CheckedLog
 from daband.linear import RewardModel, flat_features, fold_numbers
-
-__all__ = ["FOLDS", "CrossFitted", "DensityRatio", "Regressor", "WeightedRounds", "check_rows", "cross_fit"]
 
 FOLDS = 5
 """Models are fitted to all folds but one, and used on that one. Folds are those of ``fold_numbers``: a log that is read
@@ -52,7 +50,7 @@ class WeightedRounds(NamedTuple):
 
     rewards: FloatArray
     """(n,)"""
-    weights: FloatArray | None
+    weights: Weights
     """How much each round counts, (n,); None where the log has no propensities."""
     fitted: CrossFitted
     shares: FloatArray

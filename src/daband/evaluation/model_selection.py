@@ -30,11 +30,6 @@ from daband.errors import InvalidInput
 from daband.evaluation.scores import rewarded_rounds
 from daband.policies import Policy
 
-__all__ = [
-    "CRITERIA", "Criterion", "SourceHistory", "criteria", "deep_embedded_risk", "mutual_information",
-    "prediction_entropy", "soft_neighbourhood_density",
-]  # fmt: skip
-
 _SCALE = 10.0
 """Predicted rewards lie in [0, 1], too flat for a softmax: they are multiplied by this, as the objective does."""
 _FEWEST = 100

@@ -20,12 +20,6 @@ import numpy as np
 from daband.arrays import FloatArray, IntArray
 from daband.errors import InvalidInput
 
-__all__ = [
-    "THRESHOLDS", "MeanEstimate", "choose_threshold", "direct_method", "doubly_robust", "effective_sample_size",
-    "importance_weights", "inverse_propensity", "mean_estimate", "normal_interval", "self_normalised",
-    "switch_doubly_robust",
-]  # fmt: skip
-
 _LARGEST_WEIGHT = 1e100
 """Its square, and sums of them, are still finite."""
 THRESHOLDS: FloatArray = np.exp2(np.arange(-8, 41, dtype=np.float64) / 2)

@@ -13,8 +13,6 @@ from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain
 from daband.errors import InvalidInput
 from daband.policies import Policy, check_arms, check_propensities, check_rewards
 
-__all__ = ["CheckedLog", "Log", "Probabilities", "probabilities", "read_log", "read_target"]
-
 _BATCH = 1024
 _SUM = 1e-6
 

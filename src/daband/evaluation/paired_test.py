@@ -14,8 +14,6 @@ import numpy as np
 
 from daband.errors import InvalidInput
 
-__all__ = ["Paired", "compare_paired", "holm"]
-
 
 @dataclass(frozen=True)
 class Paired:

@@ -16,8 +16,6 @@ from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain, origins
 from daband.policies import Policy
 
-__all__ = ["Pay", "Scores", "in_domains", "rewarded_rounds", "sample_evenly", "scores_of"]
-
 _BATCH = 1024
 _BLOCK = 50
 

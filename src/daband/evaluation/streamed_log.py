@@ -20,8 +20,6 @@ from daband.evaluation.off_policy_estimators import importance_weights
 from daband.evaluation.off_policy_inputs import Probabilities, probabilities
 from daband.linear import RewardModel, RidgeSums, feature_map, fold_numbers, needs_components, sampled_places
 
-__all__ = ["LogStream", "weigh_log"]
-
 Progress = Callable[[dict[str, float]], None]
 
 _SAMPLE_ROWS = 4096

@@ -14,8 +14,6 @@ from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.policies import Paced, Policy
 
-__all__ = ["Evaluation", "best_arms", "count_arms", "evaluate"]
-
 _TIE = 1e-9
 """Arms whose expected reward is this close to the best one's are best too, as a share of the range over arms."""
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
@@ -157,18 +155,12 @@ def evaluate(
     totals, of_class, right_of_class = per_arm
     per_class = [float(hits / n) if n else None for hits, n in zip(right_of_class, of_class, strict=True)]
     return Evaluation(
-        value=float(value.mean()),
-        best_value=float(best_value.mean()),
-        constant_value=float(totals.max() / len(value)),
-        regret=float((best_value - value).sum()),
-        accuracy=float(np.concatenate(right).mean()),
-        accuracy_macro=float(np.mean([share for share in per_class if share is not None])),
-        per_class=per_class,
-        contexts=len(value),
-        arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(),
-        rule=rule,
+        value=float(value.mean()), best_value=float(best_value.mean()), constant_value=float(totals.max() / len(value)),
+        regret=float((best_value - value).sum()), accuracy=float(np.concatenate(right).mean()),
+        accuracy_macro=float(np.mean([share for share in per_class if share is not None])), per_class=per_class,
+        contexts=len(value), arm_counts=np.bincount(np.concatenate(arms), minlength=domain.n_arms).tolist(), rule=rule,
         cost=None if paced is None else paced.spent / paced.rounds,
-    )
+    )  # fmt: skip
 
 
 def best_arms(expected: FloatArray) -> BoolArray:

@@ -23,9 +23,6 @@ from daband.experiments.records import Metric, Record, metric_of, results_locked
 from daband.experiments.settings import Experiment, RunSpec
 from daband.files import write_text
 
-__all__ = ["BASES", "COMBINATIONS", "AblationRow", "ablation_rows", "ablation_runs", "write_ablation"]
-
-
 COMBINATIONS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 """What is left on; the last is the full method."""
 

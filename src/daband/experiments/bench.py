@@ -22,8 +22,6 @@ from daband.experiments.run import (
 from daband.experiments.settings import RunSpec
 from daband.files import make_folder, read_json, write_text
 
-__all__ = ["BenchError", "bench", "continue_bench"]
-
 
 class BenchError(DabandError, RuntimeError):
     """Some runs failed; the others are finished and kept: ``records`` has them."""

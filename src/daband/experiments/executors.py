@@ -35,11 +35,6 @@ from daband.experiments.settings import RunSpec
 from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
-__all__ = [
-    "Executor", "GroupWork", "Listener", "Outcome", "RunEvent", "Work", "WorkerDied", "groups_of", "in_processes",
-    "in_turn", "stacked",
-]  # fmt: skip
-
 _LARGEST_STACK = 10
 """Runs in one stack; beyond it nothing is gained, and every run's memory counts."""
 

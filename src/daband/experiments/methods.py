@@ -12,11 +12,6 @@ from daband.domains import Pair
 from daband.errors import InvalidInput, did_you_mean
 from daband.policies import Policy, default_transform, policies, setting_defaults
 
-__all__ = [
-    "build_policy", "check_recipe", "checked_method", "method_names", "policy_arguments", "policy_class",
-    "policy_settings",
-]  # fmt: skip
-
 _PCA_SUFFIX = "-p"
 _ALIGNMENTS = ("coral", "subspace")
 _ALIGNED = ("linucb", "trees")

@@ -30,8 +30,6 @@ from daband.files import write_bytes, write_text
 from daband.ray_cluster import connected, import_ray
 from daband.registry import name_plugins, named_plugins
 
-__all__ = ["on_ray"]
-
 _ATTEMPTS = 5
 """How often a run is submitted before it counts as failed: what kills its worker every time is the run itself."""
 

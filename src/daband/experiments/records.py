@@ -15,9 +15,6 @@ from daband.arrays import FloatArray
 from daband.errors import DataError
 from daband.files import locked, read_json
 
-__all__ = ["TARGET_ACCURACY", "TARGET_VALUE", "Metric", "Record", "Records", "decimals", "group_by", "metric_of",
-           "read_results", "results_locked", "seed_means"]  # fmt: skip
-
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT")
 

@@ -19,9 +19,6 @@ from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.experiments.methods import checked_method, policy_arguments
 from daband.files import checked_path
 
-__all__ = ["Experiment", "RunSpec", "load_experiment", "preset_names", "toml_value", "validation_message"]
-
-
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
 Episodes = Count | Literal["all", "auto"]

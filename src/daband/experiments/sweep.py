@@ -25,11 +25,6 @@ from daband.experiments.settings import Experiment, RunSpec, toml_value, validat
 from daband.files import read_json, read_npz, write_text
 from daband.policies import load_policy
 
-__all__ = [
-    "SELECTION_RULES", "Point", "SweepChoice", "choices", "measure", "parse_grid", "sweep_points", "sweep_runs",
-    "write_sweep",
-]  # fmt: skip
-
 Grid = Mapping[str, Sequence[Any]]
 
 SELECTION_RULES = (*CRITERIA, "oracle")

@@ -8,7 +8,7 @@ from daband.learning.flat_parameters import FlatStatistics
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer
 from daband.learning.settings import CUSTOM, EncoderSettings, LearningSettings, Recipe, ReplaySettings, recipe_from
-from daband.learning.stepper import take_steps
+from daband.learning.step_runners import take_steps
 
 __all__ = [
     "CUSTOM", "ContextBuffer", "EncoderSettings", "FlatStatistics", "Learner", "LearningSettings", "Recipe",

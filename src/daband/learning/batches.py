@@ -17,8 +17,6 @@ import torch
 from daband.encoders import Augmentation, augment
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers, RoundBuffer, as_float
 
-__all__ = ["BLOCK", "BatchShape", "Batches", "DrawnBatch", "PrefetchedBatches", "ResidentBatches", "batches_for"]
-
 BLOCK = 64
 """The most steps that are drawn for at once."""
 _MOST_AHEAD = 1 << 27

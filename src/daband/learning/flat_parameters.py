@@ -17,8 +17,6 @@ from torch.optim.adam import adam
 
 from daband.encoders import DomainNorm, triton_kernels
 
-__all__ = ["FlatParameters", "FlatStatistics", "RowAdam", "fresh_moments"]
-
 _NUMBERS_IN_16_BYTES = 4
 _NUMBERS_IN_A_REGISTER = 16
 """Of the widest processors today. Numbers beyond the last full register may be rounded in another way."""

@@ -17,10 +17,8 @@ from daband.encoders import has_bfloat16
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, Batches
 from daband.learning.flat_parameters import RowAdam
-from daband.learning.stack import Parameters, RunInputs, Stack
+from daband.learning.stacked_runs import Parameters, RunInputs, Stack
 from daband.objectives import Batch
-
-__all__ = ["GradientStep"]
 
 _MOST_MEASURED = 32
 

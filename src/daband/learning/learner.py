@@ -21,12 +21,10 @@ from daband.domain_names import DomainNames
 from daband.encoders import DomainNorm, Encoder, InferenceEncoder, build_encoder
 from daband.errors import InvalidInput
 from daband.learning.flat_parameters import FlatParameters, fresh_moments
-from daband.learning.gate import SkillGate
 from daband.learning.settings import CUSTOM, Recipe
+from daband.learning.skill_gate import SkillGate
 from daband.learning.torch_settings import single_precision, worth_threads
 from daband.objectives import Objective, TermShape
-
-__all__ = ["Learner"]
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -76,10 +74,7 @@ class Learner:
             if settings.initialisation == "gaussian":
                 _initialise_gaussian(encoder)
             shape = TermShape(
-                n_arms=n_arms,
-                alignment_width=encoder.alignment_width,
-                feedback=feedback,
-                scale=recipe.learning.scale,
+                n_arms=n_arms, alignment_width=encoder.alignment_width, feedback=feedback, scale=recipe.learning.scale
             )
             torch.manual_seed(seed + 1)  # a term more or less must not change another's start
             objective = Objective(weights=recipe.weights, shape=shape)
@@ -130,7 +125,7 @@ class Learner:
         self.cuda_graph = True
         """Whether steps on a GPU are recorded as a CUDA graph; else they run eagerly."""
         self.stepper: object | None = None
-        """Whoever takes this learner's steps; ``learning.stepper`` sets it."""
+        """Whoever takes this learner's steps; ``learning.step_runners`` sets it."""
 
     def _modules(self) -> dict[str, nn.Module]:
         return {"encoder": self.encoder, "objective": self.objective}

@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from daband.arrays import AnyArray, FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights
 from daband.domain_names import DomainNames
 from daband.learning.settings import ReplaySettings
 from daband.linear import uniforms
-
-__all__ = ["ContextBuffer", "ReplayBuffers", "RoundBuffer", "Segment", "as_float"]
 
 _FIRST_ROOM = 1024
 _FIRST_BYTES = 1 << 26
@@ -180,9 +178,7 @@ class RoundBuffer(ContextBuffer):
         self.weighted = False
         """Whether any round was ever stored with a weight; else all have 1."""
 
-    def add_rounds(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
-    ) -> None:
+    def add_rounds(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Store rounds: contexts (B, *context_shape), arms, rewards and weights (B,), which are 1 by default."""
         self.weighted = self.weighted or weights is not None
         given = np.ones(len(arms)) if weights is None else weights

@@ -15,9 +15,6 @@ from daband.errors import InvalidInput
 from daband.objectives import Weight
 from daband.shift import Shift
 
-__all__ = ["CUSTOM", "EncoderSettings", "LearningSettings", "Recipe", "ReplaySettings", "recipe_from"]
-
-
 CUSTOM = "custom"
 """The name of a network that is a module of the user's own."""
 
@@ -53,7 +50,7 @@ class LearningSettings:
     """The factor between predicted rewards and logits."""
     gate_exponent: float = 0.0
     """The weights of the target's terms and of R are multiplied with a gate, ``skill ** gate_exponent``, where skill is
-    how much of what can be gained over the best constant arm the policy gains (``daband.learning.gate``): at full
+    how much of what can be gained over the best constant arm the policy gains (``daband.learning.skill_gate``): at full
     weight from the start they prevent the learning they depend on."""
     run_steps: int = 19_200
     """The gradient steps of a run, of which schedules are shares, unless ``plan`` says how many there will be."""
@@ -62,7 +59,7 @@ class LearningSettings:
     "estimated" from the policy's predictions there and the rewards in the source (label shift, by EM)."""
     linear_weight: float = 0.0
     """Above 0, ridge regressions and a constant predict beside the network; shares follow from how well each predicted
-    rounds before they were learned (``linear/aggregation.py``), whatever the number here. With 0 it acts alone."""
+    rounds before they were learned (``linear/expert_shares.py``), whatever the number here. With 0 it acts alone."""
     target_statistics: bool = True
     """Whether batch norms learn the target's statistics also where no term of the objective needs target contexts, as
     in Neural-LinUCB; without it such a policy normalises the target by the source's."""

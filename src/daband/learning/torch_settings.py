@@ -15,8 +15,6 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-__all__ = ["one_thread", "single_precision", "tf32_matmul", "worth_threads"]
-
 _ENOUGH_WORK = 1e9
 """Multiplications of a forward pass from which on it is shared among threads."""
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

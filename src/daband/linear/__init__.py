@@ -1,13 +1,12 @@
 """Closed-form maths on arrays: ridge statistics, widths, blocked episodes, dual form, transforms. No torch."""
 
-from daband.linear.aggregation import ExpertShares
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
-from daband.linear.dual import DualRidge
+from daband.linear.dual_ridge import DualRidge
+from daband.linear.expert_shares import ExpertShares
 from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, seeded_draws
-from daband.linear.head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
-from daband.linear.primal import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
+from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
 from daband.linear.reward_model import (
     RewardModel,
     cross_fitted_rewards,
@@ -17,6 +16,7 @@ from daband.linear.reward_model import (
     needs_components,
     sampled_places,
 )
+from daband.linear.ridge_head import ArmModel, EpisodeScores, HeadMixture, RidgeHead, check_head_memory
 from daband.linear.standardise import OutlierWarning, Standardise, StandardiseStep, feature_scale
 from daband.linear.transforms import (
     Transform,

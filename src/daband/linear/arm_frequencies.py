@@ -13,9 +13,7 @@ import math
 
 import numpy as np
 
-from daband.arrays import FloatArray, IntArray
-
-__all__ = ["arm_probabilities", "calibrated_scale", "label_shift"]
+from daband.arrays import FloatArray, IntArray, Weights
 
 _SCALES = np.exp(np.linspace(np.log(0.5), np.log(60.0), 25))
 _STEP = 4
@@ -32,7 +30,7 @@ def arm_probabilities(mean: FloatArray, scale: float) -> FloatArray:
     return shares
 
 
-def calibrated_scale(mean: FloatArray, arm: IntArray, reward: FloatArray, weight: FloatArray | None = None) -> float:
+def calibrated_scale(mean: FloatArray, arm: IntArray, reward: FloatArray, weight: Weights = None) -> float:
     """The factor before the softmax under which the chosen arms' rewards are likeliest.
 
     Predicted rewards are (N, K), chosen arms, their rewards in [0, 1] and weights (N,); all weights are 1 by default.

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from daband.arrays import BoolArray, FloatArray, IntArray
+from daband.arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear import kernels_numpy
 from daband.linear.kernels_numpy import TIE, drawn_arm, tied_arms, uniforms
-
-__all__ = ["Decision", "Exploration", "UniformDraws", "fresh_draws", "gaussians", "probability_of_best", "seeded_draws"]
 
 # The probability that an arm has the largest of K independent Gaussian draws, by quadrature.
 
@@ -136,7 +134,7 @@ class Exploration:
         return self.alpha * gaussians(draws(n, 2 + 2 * n_arms)[:, 2:])
 
     def choose(
-        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: BoolArray | None = None
+        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
     ) -> tuple[IntArray, FloatArray]:
         """An arm for each row of means and widths (B, K), and its propensity: (B,) each.
 
@@ -154,7 +152,7 @@ class Exploration:
         return arms, self.propensities(arms, propensities, mean, width, available)
 
     def choose_rows(
-        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: BoolArray | None = None
+        self, mean: FloatArray, width: FloatArray, draws: UniformDraws, *, available: Mask = None
     ) -> list[tuple[int, float]]:
         """``choose`` without compiled loops: an arm and its propensity per row; draws only where something is open."""
         scores = self._scores(mean, width, draws)
@@ -184,12 +182,7 @@ class Exploration:
         return mean + self.alpha * width if self.rule == "ucb" and self.alpha else mean
 
     def propensities(
-        self,
-        arms: IntArray,
-        propensities: FloatArray,
-        mean: FloatArray,
-        width: FloatArray,
-        available: BoolArray | None,
+        self, arms: IntArray, propensities: FloatArray, mean: FloatArray, width: FloatArray, available: Mask
     ) -> FloatArray:
         """Those given, (B,); with Thompson's draws the probability that the arm's own was the largest instead."""
         if self.rule != "thompson":
@@ -199,7 +192,7 @@ class Exploration:
         drawn: FloatArray = self.epsilon / mask.sum(axis=1) + (1.0 - self.epsilon) * best
         return drawn
 
-    def probabilities(self, mean: FloatArray, width: FloatArray, *, available: BoolArray | None = None) -> FloatArray:
+    def probabilities(self, mean: FloatArray, width: FloatArray, *, available: Mask = None) -> FloatArray:
         """The probability with which ``choose`` chooses each arm, (B, K)."""
         mask = np.ones(mean.shape, np.bool_) if available is None else available
         if self.rule == "thompson":

@@ -17,8 +17,6 @@ import numpy as np
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
 
-__all__ = ["draw_key", "kernels", "kernels_are_compiled", "uniforms"]
-
 
 @functools.cache
 def kernels_are_compiled() -> bool:

@@ -18,8 +18,6 @@ from numba import njit
 
 from daband.linear.kernels_numpy import MIX_1, MIX_2, STEP_ROUND, STEP_SLOT
 
-__all__ = ["UncachedKernelsWarning", "compiled"]
-
 # How the loops are compiled: with numba, and its cache where one can be written.
 #
 # numba writes compiled loops beside the package or below the user's home. A container whose file system is read-only,

@@ -10,8 +10,6 @@ import numpy as np
 
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 
-__all__: list[str] = []
-
 TIE = 1e-12
 """Scores this close to the best, relative to 1 plus its size, are tied: rounding alone must not decide."""
 

@@ -13,8 +13,6 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 
-__all__ = ["PCA", "PcaStep"]
-
 
 @dataclass(frozen=True)
 class PcaStep:

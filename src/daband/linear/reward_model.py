@@ -14,12 +14,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.linear.kernels import draw_key, uniforms
 from daband.linear.pca import PCA
-from daband.linear.primal import RidgeSums
-
-__all__ = [
-    "RewardModel", "cross_fitted_rewards", "feature_map", "flat_features", "fold_numbers", "needs_components",
-    "sampled_places", "split_folds",
-]  # fmt: skip
+from daband.linear.primal_ridge import RidgeSums
 
 _MOST_FEATURES = 256
 """Contexts of more numbers are reduced to their first principal components."""

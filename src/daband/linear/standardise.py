@@ -16,8 +16,6 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_ar
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
 
-__all__ = ["CLIP", "OutlierWarning", "Standardise", "StandardiseStep", "feature_scale"]
-
 _SMALLEST_DEVIATION = 1e-200
 """No number that a policy accepts overflows when it is divided by a larger one."""
 

@@ -20,11 +20,6 @@ from daband.linear.pca import PCA, PcaStep
 from daband.linear.standardise import Standardise, StandardiseStep
 from daband.shift import Shift
 
-__all__ = [
-    "CustomTransform", "Transform", "TransformStep", "UnsavedPartWarning", "apply_transform", "as_transform",
-    "build_transform", "frozen_step", "shift_transform", "step_from", "transform_settings",
-]  # fmt: skip
-
 TransformStep = StandardiseStep | PcaStep
 
 

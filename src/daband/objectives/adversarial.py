@@ -15,12 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, TermShape, terms
-
-__all__ = [
-    "Adversarial", "ConditionalAdversarial", "Discriminator", "domain_accuracy", "domain_cross_entropy",
-    "reverse_gradient",
-]  # fmt: skip
+from daband.objectives.term import Batch, Term, TermShape, terms
 
 
 class _Reversal(torch.autograd.Function):
@@ -72,11 +67,7 @@ class Discriminator(nn.Module):
     def __init__(self, *, width: int, hidden: tuple[int, int] = (100, 128)) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(width, hidden[0]),
-            nn.ReLU(),
-            nn.Linear(hidden[0], hidden[1]),
-            nn.ReLU(),
-            nn.Linear(hidden[1], 1),
+            nn.Linear(width, hidden[0]), nn.ReLU(), nn.Linear(hidden[0], hidden[1]), nn.ReLU(), nn.Linear(hidden[1], 1)
         )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -108,7 +99,7 @@ class Adversarial(Term):
         logits: torch.Tensor = self.discriminator(self.seen(alignment, batch))
         return logits
 
-    def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:  # noqa: ARG002 - for the conditional one
+    def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the discriminator sees of the rows whose alignments are ``alignment``."""
         return alignment
 
@@ -139,7 +130,7 @@ class ConditionalAdversarial(Adversarial):
         self.register_buffer("feature_directions", torch.randn(shape.alignment_width, self.projected_width))
         self.register_buffer("class_directions", torch.randn(shape.n_arms, self.projected_width))
 
-    def input_width(self, shape: TermShape) -> int:  # noqa: ARG002
+    def input_width(self, shape: TermShape) -> int:
         return self.projected_width
 
     def seen(self, alignment: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from daband.objectives.contract import Batch, Term, terms
-
-__all__ = ["Coral", "Mmd", "coral", "mmd"]
+from daband.objectives.term import Batch, Term, terms
 
 _BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 

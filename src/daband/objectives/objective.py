@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from daband.errors import InvalidInput
-from daband.objectives.contract import Batch, Term, TermShape, terms
-
-__all__ = ["Objective", "Weight"]
+from daband.objectives.term import Batch, Term, TermShape, terms
 
 _SHAPES = ("constant", "linear", "sigmoid", "step")
 

@@ -12,9 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from daband.objectives.contract import Batch, Term, terms
-
-__all__ = ["PredictedReward", "PredictedRewardTargetChoice", "source_part"]
+from daband.objectives.term import Batch, Term, terms
 
 
 def source_part(predicted: torch.Tensor, arm: torch.Tensor, reward: torch.Tensor, *, feedback: str) -> torch.Tensor:

@@ -9,12 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, WithGradient, terms
-
-__all__ = [
-    "RegressionError", "SourceCrossEntropy", "SourceSquared", "cross_entropy_regret", "known_rewards",
-    "regression_error", "squared_regret",
-]  # fmt: skip
+from daband.objectives.term import Batch, Term, WithGradient, terms
 
 
 def known_rewards(

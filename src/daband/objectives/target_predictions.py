@@ -13,12 +13,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from daband.objectives.contract import Batch, Term, WithGradient, terms
-
-__all__ = [
-    "ClassConfusion", "PseudoLabels", "TargetDiversity", "TargetEntropy", "class_confusion", "pseudo_label_loss",
-    "target_diversity", "target_entropy",
-]  # fmt: skip
+from daband.objectives.term import Batch, Term, WithGradient, terms
 
 _TEMPERATURE = 2.5
 _CONFIDENCE = 0.95

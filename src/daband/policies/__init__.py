@@ -5,8 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband.policies.for_pair import default_transform, setting_defaults
-from daband.policies.pacing import Paced
+from daband.policies.budget_pacing import Paced
+from daband.policies.incoming_rounds import (
+    check_arms,
+    check_domain,
+    check_prior_trust,
+    check_propensities,
+    check_rewards,
+    resolve_weighting,
+)
+from daband.policies.pair_defaults import default_transform, setting_defaults
 from daband.policies.policy import (
     Policy,
     RewardedDecision,
@@ -19,14 +27,6 @@ from daband.policies.policy import (
 )
 from daband.policies.random import Random
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
-from daband.policies.rounds import (
-    check_arms,
-    check_domain,
-    check_prior_trust,
-    check_propensities,
-    check_rewards,
-    resolve_weighting,
-)
 from daband.policies.trees import Trees
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ On vectors the network does not act alone. It is one of several *experts*, each 
 the network with a ridge regression on its latent, a ridge regression on all standardised numbers of a context, and
 every arm's mean. A network overfits a small table, and extrapolates badly where contexts are far from those it was
 trained on; ridge regression does neither, but misses what is not linear. What an expert counts is decided by how well
-it predicted rounds before it learned them (``linear/aggregation.py``).
+it predicted rounds before it learned them (``linear/expert_shares.py``).
 
 Of more than 64 numbers there are three ridge regressions, since predicting and exploring need different ones. A small
 ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
@@ -34,7 +34,18 @@ import torch
 from torch import nn
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, as_numpy, checked_number, unit_scale
+from daband.arrays import (
+    AnyArray,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    as_numpy,
+    below,
+    checked_number,
+    unit_scale,
+)
 from daband.domain_names import DomainNames
 from daband.encoders import InferenceEncoder, freeze_encoder
 from daband.errors import InvalidInput, TrainingDiverged
@@ -57,13 +68,11 @@ from daband.linear import (
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
-from daband.policies.for_pair import standardised_alpha, standardised_ridge
-from daband.policies.policy import Policy, below, exploration_setting, join_decisions, policies
+from daband.policies.pair_defaults import standardised_alpha, standardised_ridge
+from daband.policies.policy import Policy, exploration_setting, join_decisions, policies
 from daband.policies.recipes import UNALIGNED_STEPS, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
-
-__all__ = ["DABand", "NeuralLinUCB", "adapt_stacked", "can_stack", "device_named"]
 
 _RATE_DECAY = 0.9 ** (1 / 64)
 """Of the recent mean reward, per round: it spans some six hundred rounds."""
@@ -502,28 +511,21 @@ class NeuralLinUCB(Policy):
             return expert.features.encode(contexts, domain)
         return expert.features.encode(np.asarray(contexts), domain)
 
-    def _decide(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
-    ) -> Decision:
+    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         acting = self._acting  # once: its parts belong together
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
         mixture = acting.mixture(in_target=self.domains.is_target(domain))
         return self._decide_by_heads(mixture, features, available, first_round, rule)
 
     def _decide_by_heads(
-        self,
-        mixture: HeadMixture,
-        features: Sequence[FloatArray],
-        available: BoolArray | None,
-        first_round: int,
-        rule: str | None,
+        self, mixture: HeadMixture, features: Sequence[FloatArray], available: Mask, first_round: int, rule: str | None
     ) -> Decision:
         mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
             return mixture.decide(features, first_round=first_round, available=available, rule=rule)
 
     def _match_arms(
-        self, mixture: HeadMixture, features: FloatArray, available: BoolArray | None
+        self, mixture: HeadMixture, features: FloatArray, available: Mask
     ) -> tuple[HeadMixture, BoolArray | None]:
         """Heads and mask for contexts checked before another thread added an arm, which is not offered here."""
         if self.arms == "shared" and features.shape[1] != mixture.n_arms:
@@ -565,9 +567,7 @@ class NeuralLinUCB(Policy):
             seen_target=any(len(buffer) for buffer in self._buffers.unlabelled),
         )
 
-    def _probabilities(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, rule: str | None
-    ) -> FloatArray:
+    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         acting = self._acting
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
         mixture = acting.mixture(in_target=self.domains.is_target(domain))
@@ -575,9 +575,7 @@ class NeuralLinUCB(Policy):
         with self._locks.state:
             return mixture.probabilities(features, available=available, rule=rule)
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
-    ) -> None:
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
         new = self._distinct.add(contexts) if len(experts) == len(self._experts) > 1 else None
@@ -595,7 +593,7 @@ class NeuralLinUCB(Policy):
         features: Sequence[FloatArray],
         arms: IntArray,
         rewards: FloatArray,
-        weights: FloatArray | None,
+        weights: Weights,
         new: BoolArray | None,
     ) -> None:
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
@@ -610,7 +608,7 @@ class NeuralLinUCB(Policy):
                 expert.head.learn(part, arms, rewards, weights)
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: BoolArray | None, first_round: int
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
         self._warn_of_large_pixels(contexts)
         experts = self._acting.experts
@@ -638,10 +636,10 @@ class NeuralLinUCB(Policy):
         self,
         features: Sequence[FloatArray],
         rewards: FloatArray,
-        available: BoolArray | None,
+        available: Mask,
         new: BoolArray | None,
         first_round: int,
-        weight: FloatArray | None,
+        weight: Weights,
     ) -> list[Decision]:
         decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
         self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
@@ -651,10 +649,10 @@ class NeuralLinUCB(Policy):
         self,
         features: Sequence[FloatArray],
         rewards: FloatArray,
-        available: BoolArray | None,
+        available: Mask,
         new: BoolArray | None,
         first_round: int,
-        weight: FloatArray | None,
+        weight: Weights,
     ) -> list[Decision]:
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
@@ -751,7 +749,7 @@ class NeuralLinUCB(Policy):
         arms: IntArray,
         rewards: FloatArray,
         domain: int,
-        weights: FloatArray | None,
+        weights: Weights,
         predicted: FloatArray | None,
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
@@ -922,11 +920,7 @@ class NeuralLinUCB(Policy):
     def _make_buffers(self, n_arms: int) -> ReplayBuffers:
         lead = (n_arms,) if self.arms == "shared" else ()
         return ReplayBuffers.empty(
-            (*lead, *self._encoded_shape),
-            self.recipe.replay,
-            seed=self.seed,
-            device=self._device,
-            domains=self.domains,
+            (*lead, *self._encoded_shape), self.recipe.replay, seed=self.seed, device=self._device, domains=self.domains
         )
 
     # Files.

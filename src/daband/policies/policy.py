@@ -23,7 +23,7 @@ A policy may be shared by any number of threads. Two locks see to it. The *write
 changes a policy: ``update``, ``play``, ``observe_target``, ``adapt``, ``add_arm``, ``prepare``, ``save``. The *state
 lock* is held for the moment in which learned statistics are read or changed, by default around ``_decide``, ``_learn``
 and ``_play``. ``adapt`` holds the write lock alone, so ``select`` never waits for it. A forked process gets locks of
-its own (``policies/locks.py``).
+its own (``policies/thread_locks.py``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,19 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 
 from daband.arguments import RewardRange, check_available, checked_class_names
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, check_memory, checked_number
+from daband.arrays import (
+    AnyArray,
+    ArrayLike,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Weights,
+    as_numpy,
+    below,
+    check_memory,
+    checked_number,
+)
 from daband.domain_names import DomainNames
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import (
@@ -56,10 +68,7 @@ from daband.linear import (
     shift_transform,
     transform_settings,
 )
-from daband.policies.for_pair import policy_for_pair, setting_defaults
-from daband.policies.locks import Locks, defer_signals
-from daband.policies.reward_scale import RewardScale
-from daband.policies.rounds import (
+from daband.policies.incoming_rounds import (
     LARGEST_NORM,
     LARGEST_RAW_NORM,
     LARGEST_WEIGHT,
@@ -77,17 +86,14 @@ from daband.policies.rounds import (
     resolve_weighting,
     round_weights,
 )
+from daband.policies.pair_defaults import policy_for_pair, setting_defaults
+from daband.policies.reward_scale import RewardScale
+from daband.policies.thread_locks import Locks, defer_signals
 from daband.registry import Registry
 from daband.serving import FrozenParts, FrozenPolicy
 from daband.shift import ShiftLike, as_shift
 from daband.table_transform import TableTransform
 from daband.tensor_files import FileFormat, read_tensor_file, read_tensor_header, write_tensor_file
-
-__all__ = [
-    "CHECKPOINT_VERSION", "Policy", "RewardedDecision", "SavedPolicy", "below", "build", "check_notes",
-    "exploration_setting", "join_decisions", "load_policy", "policies", "read_checkpoint", "read_notes",
-    "write_checkpoint",
-]  # fmt: skip
 
 # The file a policy is saved in: safetensors with a format version and a digest. Reading one runs no code.
 #
@@ -280,15 +286,11 @@ class Policy(ABC, metaclass=_PolicyType):
     # What a policy implements.
 
     @abstractmethod
-    def _decide(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, first_round: int, rule: str | None
-    ) -> Decision:
+    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         """Choose; change nothing. Random numbers may depend on seed and round number only."""
 
     @abstractmethod
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
-    ) -> None:
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         """Learn a batch of rounds, each counted by its weight (B,); None: each once."""
 
     @abstractmethod
@@ -310,9 +312,7 @@ class Policy(ABC, metaclass=_PolicyType):
         """Which values of ``propensity_weighting`` the policy offers, the default first."""
         return ("none",)
 
-    def _probabilities(
-        self, contexts: AnyArray, domain: int, available: BoolArray | None, rule: str | None
-    ) -> FloatArray:
+    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         """The probability of each arm, (B, K); change nothing. A policy that draws arms at random must say it."""
         decision = self._decide(contexts, domain, available, self.rounds_decided, rule)
         if not (decision.propensity == 1.0).all():
@@ -322,7 +322,7 @@ class Policy(ABC, metaclass=_PolicyType):
         return certain
 
     def _play(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: BoolArray | None, first_round: int
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
         """Decide and learn round by round; a policy whose rounds can be played in one call does better."""
         decisions = []
@@ -347,7 +347,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         """See unlabelled contexts of a target."""
 
-    def _adapt(self, steps: int | None) -> dict[str, float]:  # noqa: ARG002
+    def _adapt(self, steps: int | None) -> dict[str, float]:
         return {}
 
     @property
@@ -940,7 +940,7 @@ class Policy(ABC, metaclass=_PolicyType):
         arms: IntArray,
         rewards: FloatArray,
         domain: int,
-        weights: FloatArray | None,
+        weights: Weights,
         times: FloatArray | None = None,
     ) -> None:
         unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
@@ -955,7 +955,7 @@ class Policy(ABC, metaclass=_PolicyType):
             self._learn(features, arms, unit, domain, weights)
             self.__dict__["rounds_learned"] += len(arms)
 
-    def _age(self, n: int, weights: FloatArray | None, times: FloatArray | None) -> FloatArray | None:
+    def _age(self, n: int, weights: Weights, times: FloatArray | None) -> FloatArray | None:
         """Let the clock run to the latest of ``n`` rounds: what was learned fades, and so do older ones of these."""
         if self.half_life is None:
             return weights
@@ -1010,9 +1010,7 @@ class Policy(ABC, metaclass=_PolicyType):
             self._learn(repeated, np.tile(np.arange(k), n), every.reshape(-1), domain, weights)
             self.rounds_learned += n
 
-    def _play_scaled(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: BoolArray | None
-    ) -> RewardedDecision:
+    def _play_scaled(self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: Mask) -> RewardedDecision:
         unit = self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)
         with self._locks.state:
@@ -1029,9 +1027,7 @@ class Policy(ABC, metaclass=_PolicyType):
         d = self._in_units(decision)
         return RewardedDecision(d.arm, d.propensity, d.mean, d.width, rewards[np.arange(len(contexts)), d.arm])
 
-    def _play_singly(
-        self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: BoolArray | None
-    ) -> RewardedDecision:
+    def _play_singly(self, contexts: AnyArray, rewards: FloatArray, domain: int, mask: Mask) -> RewardedDecision:
         """Play one round at a time, with no half-life until "auto" knows the range, then the rest. All or none."""
         before, name = self._snapshot(), self.domains.names[domain]
         parts: list[RewardedDecision] = []
@@ -1121,11 +1117,6 @@ def _refusal(policy: Policy, name: str) -> str:
 def _check_rule(rule: str | None) -> None:
     if rule not in (None, "ucb", "greedy"):
         raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
-
-
-def below(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """The arrays whose name begins with ``prefix``, under the rest of their name."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class _PolicyRegistry(Registry[type[Policy]]):

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, FloatArray, IntArray, Mask, Weights
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
+from daband.policies.incoming_rounds import LARGEST_RAW_NORM, WEIGHTINGS
 from daband.policies.policy import Policy, policies
-from daband.policies.rounds import LARGEST_RAW_NORM, WEIGHTINGS
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
-
-__all__ = ["Random"]
 
 _EVENLY = Exploration("greedy", alpha=0.0, epsilon=1.0)
 
@@ -54,57 +52,37 @@ class Random(Policy):
         self._key = draw_key(self.seed)
         self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 
-    def _decide(
-        self,
-        contexts: AnyArray,
-        domain: int,  # noqa: ARG002
-        available: BoolArray | None,
-        first_round: int,
-        rule: str | None,  # noqa: ARG002
-    ) -> Decision:
+    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         n = len(contexts)
         mean, width = np.full((n, self.n_arms), 0.5), np.full((n, self.n_arms), 0.5)
         draws = seeded_draws(self._key, first_round)
         return Decision(*_EVENLY.choose(mean, width, draws, available=available), mean, width)
 
-    def _learn(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
-    ) -> None:
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         """Nothing is learned."""
 
     @property
     def propensity_weightings(self) -> tuple[str, ...]:
         return WEIGHTINGS
 
-    def _probabilities(
-        self,
-        contexts: AnyArray,
-        domain: int,  # noqa: ARG002
-        available: BoolArray | None,
-        rule: str | None,  # noqa: ARG002
-    ) -> FloatArray:
+    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         mask = np.ones((len(contexts), self.n_arms), np.bool_) if available is None else available
         probabilities: FloatArray = mask / mask.sum(axis=1, keepdims=True)
         return probabilities
 
     def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,  # noqa: ARG002
-        domain: int,
-        available: BoolArray | None,
-        first_round: int,
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
         return self._decide(contexts, domain, available, first_round, None)
 
-    def _freeze(self, domain: int) -> FrozenParts:  # noqa: ARG002
+    def _freeze(self, domain: int) -> FrozenParts:
         even = Member(np.full((self.n_arms, 1), 0.5), np.full((self.n_arms, 1, 1), 0.25), constant=True)
         return FrozenParts((even,), _EVENLY)
 
     def _grow(self) -> None:
         """The next choice is among one more."""
 
-    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:  # noqa: ARG002
+    def _state(self, *, replay: bool = True) -> dict[str, AnyArray]:
         return {}
 
     def _restore(self, state: dict[str, AnyArray]) -> None:

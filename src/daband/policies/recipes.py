@@ -28,8 +28,6 @@ from daband.learning import CUSTOM, EncoderSettings, LearningSettings, Recipe, R
 from daband.objectives import Weight
 from daband.shift import Shift, default_shift
 
-__all__ = ["UNALIGNED_STEPS", "recipe_for", "recipe_names", "resolve_recipe", "with_encoder"]
-
 _FOLLOW_SHIFT = ("default", "small")
 _RAMP = 0.3125
 """The share of a run in which the target's terms grow: 6,000 of the 19,200 steps of 300 episodes."""
@@ -162,18 +160,11 @@ def _small_image() -> Recipe:
     default = _default_image()
     return replace(
         default.with_weights(
-            adversarial=Weight(1.0, shape="sigmoid", steps=_RAMP),
-            pseudo_labels=Weight(0.5, shape="step", start=0.4375),
+            adversarial=Weight(1.0, shape="sigmoid", steps=_RAMP), pseudo_labels=Weight(0.5, shape="step", start=0.4375)
         ),
         encoder=EncoderSettings(name="conv", options={"channels": (16, 24)}, latent=LatentSettings(hidden=64)),
         learning=replace(
-            default.learning,
-            learning_rate=2e-3,
-            steps=16,
-            batch=32,
-            ema_decay=0.98,
-            gate_exponent=4.0,
-            run_steps=1_600,
+            default.learning, learning_rate=2e-3, steps=16, batch=32, ema_decay=0.98, gate_exponent=4.0, run_steps=1_600
         ),
     )
 

@@ -16,8 +16,6 @@ from daband.arguments import RewardRange
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 
-__all__ = ["RewardScale"]
-
 _ENOUGH = 32
 """Rewards that "auto" waits for before it fixes a range."""
 _AT_MOST = 1024

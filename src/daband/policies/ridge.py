@@ -19,11 +19,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, checked_number
+from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, Mask, Weights, checked_number
 from daband.errors import InvalidInput
 from daband.linear import LARGEST_SQUARE, ArmModel, Decision, Exploration, RidgeHead, RidgeSums
-from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.rounds import (
+from daband.policies.incoming_rounds import (
     LARGEST_RAW_NORM,
     WEIGHTINGS,
     RoundIds,
@@ -33,10 +32,9 @@ from daband.policies.rounds import (
     resolve_weighting,
     round_weights,
 )
+from daband.policies.policy import Policy, exploration_setting, policies
 from daband.serving import FrozenParts, Member
 from daband.shift import ShiftLike
-
-__all__ = ["Constant", "LinUCB", "RidgePolicy"]
 
 
 class RidgePolicy(Policy):
@@ -67,27 +65,13 @@ class RidgePolicy(Policy):
     def timed_parts(self) -> list[tuple[str, object, str]]:
         return [("head", self._head, method) for method in ("decide", "learn", "play")]
 
-    def _decide(
-        self,
-        contexts: AnyArray,
-        domain: int,  # noqa: ARG002 - one regression serves all domains
-        available: BoolArray | None,
-        first_round: int,
-        rule: str | None,
-    ) -> Decision:
+    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         return self._head.decide(self._features(contexts), first_round=first_round, available=available, rule=rule)
 
-    def _learn(
-        self,
-        contexts: AnyArray,
-        arms: IntArray,
-        rewards: FloatArray,
-        domain: int,  # noqa: ARG002
-        weights: FloatArray | None,
-    ) -> None:
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         self._head.learn(self._features(contexts), arms, rewards, weights)
 
-    def _freeze(self, domain: int) -> FrozenParts:  # noqa: ARG002
+    def _freeze(self, domain: int) -> FrozenParts:
         member = Member(*self._head.frozen(), constant=self._ignores_contexts)
         return FrozenParts((member,), self._head.exploration, self.counts.copy())
 
@@ -95,22 +79,11 @@ class RidgePolicy(Policy):
     def propensity_weightings(self) -> tuple[str, ...]:
         return WEIGHTINGS
 
-    def _probabilities(
-        self,
-        contexts: AnyArray,
-        domain: int,  # noqa: ARG002
-        available: BoolArray | None,
-        rule: str | None,
-    ) -> FloatArray:
+    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         return self._head.probabilities(self._features(contexts), available=available, rule=rule)
 
     def _play(
-        self,
-        contexts: AnyArray,
-        rewards: FloatArray,
-        domain: int,
-        available: BoolArray | None,
-        first_round: int,
+        self, contexts: AnyArray, rewards: FloatArray, domain: int, available: Mask, first_round: int
     ) -> Decision:
         if self._domain_weights(domain, 1) is not None:
             return super()._play(contexts, rewards, domain, available, first_round)

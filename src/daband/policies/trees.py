@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from daband.arguments import RewardRange
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Mask, Weights, unit_scale
 from daband.errors import InvalidInput
 from daband.linear import Decision, Exploration, draw_key, seeded_draws
+from daband.policies.incoming_rounds import WEIGHTINGS
 from daband.policies.policy import Policy, exploration_setting, policies
-from daband.policies.rounds import WEIGHTINGS
 from daband.serving import FrozenParts, Member, TreeNetwork, empty_trees
 from daband.shift import ShiftLike
-
-__all__ = ["Trees"]
 
 _FEWEST = 40
 """Rounds of an arm from which on it has trees: two leaves of 20."""
@@ -110,28 +108,15 @@ class Trees(Policy):
         width = np.sqrt(1.0 / (1.0 + self._rounds))
         return predicted, np.broadcast_to(width, predicted.shape).copy()
 
-    def _decide(
-        self,
-        contexts: AnyArray,
-        domain: int,  # noqa: ARG002 - one model serves all domains
-        available: BoolArray | None,
-        first_round: int,
-        rule: str | None,
-    ) -> Decision:
+    def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         mean, width = self._score(contexts)
         draws = seeded_draws(self._key, first_round)
         return Decision(*self.exploration.by_rule(rule).choose(mean, width, draws, available=available), mean, width)
 
-    def _probabilities(
-        self,
-        contexts: AnyArray,
-        domain: int,  # noqa: ARG002
-        available: BoolArray | None,
-        rule: str | None,
-    ) -> FloatArray:
+    def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         return self.exploration.by_rule(rule).probabilities(*self._score(contexts), available=available)
 
-    def _freeze(self, domain: int) -> FrozenParts:  # noqa: ARG002
+    def _freeze(self, domain: int) -> FrozenParts:
         models = len(self._rounds)
         theta, inverse = np.eye(models, models + 1), np.zeros((models, models + 1, models + 1))
         inverse[:, -1, -1] = 1.0 / (1.0 + self._rounds)
@@ -143,14 +128,7 @@ class Trees(Policy):
     def propensity_weightings(self) -> tuple[str, ...]:
         return tuple(name for name in WEIGHTINGS if name != "doubly_robust")
 
-    def _learn(
-        self,
-        contexts: AnyArray,
-        arms: IntArray,
-        rewards: FloatArray,
-        domain: int,  # noqa: ARG002
-        weights: FloatArray | None,
-    ) -> None:
+    def _learn(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         counted = np.ones(len(arms)) if weights is None else weights
         if self.arms == "shared":
             contexts, models = contexts[np.arange(len(arms)), arms], np.zeros(len(arms), np.int64)

@@ -14,8 +14,6 @@ from daband.experiments import Record
 from daband.report.runs import load_runs
 from daband.report.summary import paired_difference, score_by_seed, summarise
 
-__all__ = ["compare", "episodes", "frame"]
-
 Folders = str | Path | Sequence[str | Path]
 
 _IDENTITY = ("pair", "method", "variant", "seed")

@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 
 from daband.report.rendering import render
 
-__all__ = ["Block", "Cell", "Document", "Drawing", "Folded", "Section", "SideBySide", "Table", "Text", "Tile"]
-
 
 @dataclass(frozen=True)
 class Cell:

@@ -31,11 +31,6 @@ from daband.report.style import (
 )
 from daband.report.summary import Key
 
-__all__ = [
-    "Group", "ablation_figure", "bound_figure", "confusion_figure", "discriminator_figure", "embed", "examples_figure",
-    "gain_figure", "map_figure", "pairs_figure", "regret_figure", "score_figure", "sweep_figure",
-]  # fmt: skip
-
 WIDTH = 4.5
 """Inches: as wide as a phone shows without making the letters too small, and a column of a page in print."""
 _GAP = 0.062

@@ -63,8 +63,6 @@ from daband.report.summary import (
     verdict,
 )
 
-__all__ = ["assemble", "markdown_table", "write_report"]
-
 FORMATS = ("svg", "png", "pdf")
 _MOST_SWEPT = 4
 """Settings of a sweep that are looked at closely."""

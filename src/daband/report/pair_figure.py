@@ -15,8 +15,6 @@ from daband.report.style import COLOURS, figure_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_pair", "pair_figure", "shifted_features"]
-
 _EXAMPLES = 8
 _FEATURES = 15
 _SAMPLE = 2000

@@ -17,8 +17,6 @@ import jinja2
 
 from daband.report.style import css_variables, themed
 
-__all__ = ["caption", "html_text", "latex_text", "markdown_text", "render", "template_environment"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

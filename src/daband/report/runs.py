@@ -16,8 +16,6 @@ from daband.experiments import Record
 from daband.files import read_bytes, read_json, read_npz
 from daband.trust import Assessment, read_assessment
 
-__all__ = ["Curve", "RunFiles", "common_curve", "load_runs", "read_records"]
-
 _WANTED = (
     "pair", "method", "variant", "seed", "target_accuracy", "target_accuracy_macro", "target_value",
     "target_regret", "source_regret", "rounds",

@@ -30,8 +30,6 @@ from daband.report.style import TERMS, label, short
 from daband.report.summary import Key, Mean, growth_exponent, mixing
 from daband.trust import Assessment
 
-__all__ = ["assessment_sections", "continued_blocks", "learning_blocks", "policy_blocks", "setup_blocks", "warnings_of"]
-
 _MOST_CURVES = 8
 """Curves in a figure; more cannot be told apart."""
 _MOST_CLASSES = 60
@@ -290,16 +288,12 @@ def _wrong_table(name: str, about: str, wrong: Mapping[str, AnyArray], classes: 
     right, chosen = (wrong[f"wrong_{part}"][:12].astype(int) for part in ("right", "chosen"))
     rows = range(len(position))
     return Table.of_columns(
-        name,
-        about,
-        ("right arm", [classes[arm] for arm in right]),
-        ("chosen arm", [classes[arm] for arm in chosen]),
+        name, about, ("right arm", [classes[arm] for arm in right]), ("chosen arm", [classes[arm] for arm in chosen]),
         ("predicted, right", [f"{mean[row, right[row]]:,.{digits}f}" for row in rows]),
         ("predicted, chosen", [f"{mean[row, chosen[row]]:,.{digits}f}" for row in rows]),
         ("regret", [f"{value:,.{digits}f}" for value in regret]),
-        ("context", [f"{int(value):,}" for value in position]),
-        text_columns=2,
-    )
+        ("context", [f"{int(value):,}" for value in position]), text_columns=2,
+    )  # fmt: skip
 
 
 def setup_blocks(runs: Sequence[RunFiles]) -> list[Block]:

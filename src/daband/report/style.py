@@ -11,11 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "ACCENT", "ARMS", "COLOURS", "GRID", "INK", "MUTED", "PAPER", "SOURCE", "TARGET", "TERMS", "MethodStyle",
-    "css_variables", "figure_settings", "figure_text", "label", "short", "style_of", "themed",
-]  # fmt: skip
-
 # Okabe and Ito's palette, told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 

@@ -16,12 +16,6 @@ from daband.arrays import AnyArray, FloatArray
 from daband.evaluation import Paired, compare_paired
 from daband.experiments import BASES, COMBINATIONS, Metric, Record, group_by, metric_of
 
-__all__ = [
-    "BASELINE", "UNKNOWN", "Key", "Mean", "MethodComparison", "MethodSummary", "PaperAccuracy", "growth_exponent",
-    "key_of", "labelled", "mixing", "pair_family", "paired_difference", "paper_ablation", "paper_accuracy",
-    "paper_tables", "role_of", "score_by_seed", "scores", "summarise", "verdict",
-]  # fmt: skip
-
 UNKNOWN = "unknown"
 Key = tuple[str, str]
 """A method and its variant."""

@@ -39,8 +39,6 @@ from daband.service.settings import Clock, Settings
 from daband.service.store import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.serving import load_deployed
 
-__all__ = ["Service", "create_app", "serve"]
-
 _log = logging.getLogger("daband.service")
 _POLL_SECONDS = 1.0
 """Between two looks for a newer model."""
@@ -119,7 +117,7 @@ class Service:
     # The life of the service.
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:  # noqa: ARG002
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._writer = Writer(self.store, most_waiting=self.settings.limits.waiting)
         follower = asyncio.create_task(self._follow_models())
         try:
@@ -286,7 +284,7 @@ class Service:
 
     # Models.
 
-    async def _list_models(self, request: Request) -> Response:  # noqa: ARG002
+    async def _list_models(self, request: Request) -> Response:
         return _json(await asyncio.to_thread(self._models))
 
     def _models(self) -> dict[str, Any]:
@@ -335,13 +333,13 @@ class Service:
 
     # Watching.
 
-    async def _health(self, request: Request) -> Response:  # noqa: ARG002
+    async def _health(self, request: Request) -> Response:
         failure, clock = self._writer.failure, self._clock.warning
         status = "the log cannot be written" if failure else "ok"
         body = {"status": status, "mode": self.settings.mode, "model": self._decider.model.number}
         return _json({**body, "log": failure or "ok", "clock": clock or "ok"}, 503 if failure else 200)
 
-    async def _metrics(self, request: Request) -> Response:  # noqa: ARG002
+    async def _metrics(self, request: Request) -> Response:
         snapshot = await asyncio.to_thread(self._snapshot)
         text = generate_latest(self._registry) + self._gauges(snapshot)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -367,13 +365,13 @@ class Service:
         text = self.store.note("snapshot")
         return {} if text is None else dict(orjson.loads(text))
 
-    async def _page(self, request: Request) -> Response:  # noqa: ARG002
+    async def _page(self, request: Request) -> Response:
         snapshot, models = await asyncio.to_thread(lambda: (self._snapshot(), self._models()))
         deployed = self._decider.model.deployed
         health = {"log": self._writer.failure, "clock": self._clock.warning}
         return HTMLResponse(pages.watch_page(snapshot, models, deployed, self.settings, health, self._clock.now()))
 
-    async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
+    async def _openapi(self, request: Request) -> Response:
         return _json(openapi(self._decider.model.deployed, self.settings))
 
     async def _docs(self, request: Request) -> Response:
@@ -401,17 +399,11 @@ def _decision(
     event = answer.event
     assert isinstance(event, Event)
     return {
-        "event_id": event.event_id,
-        "arm": event.arm,
-        "arm_name": arm_names[event.arm],
-        "propensity": event.propensity,
-        "model": event.model,
-        "mode": event.mode,
-        "active": event.activated is not None,
-        "logged": logged,
+        "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
+        "model": event.model, "mode": event.mode, "active": event.activated is not None, "logged": logged,
         "repeated": answer.status == "repeated",
         "warnings": [{"kind": odd.kind, "column": odd.column, "message": odd.message} for odd in warnings],
-    }
+    }  # fmt: skip
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

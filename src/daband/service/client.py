@@ -13,8 +13,6 @@ import orjson
 
 from daband.errors import DabandError, InvalidInput
 
-__all__ = ["Client", "ServiceDecision", "ServiceError"]
-
 _REPEATED = (429, 503)
 
 

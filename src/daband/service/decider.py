@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from daband.arrays import BoolArray
+from daband.arrays import Mask
 from daband.errors import InvalidInput, did_you_mean
 from daband.service.settings import Settings
 from daband.service.store import Event
 from daband.serving import Deployed, load_deployed
-
-__all__ = ["Decider", "Model", "checked_id", "checked_reward", "model_from"]
 
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")
 _EVENT_ID = re.compile(r"[A-Za-z0-9._:~-]{1,128}")
@@ -130,7 +128,7 @@ class Decider:
             batch: Any = np.stack(rows)
         else:
             batch = rows
-        available: BoolArray | None = None
+        available: Mask = None
         if any(one.eligible is not None for one in asked):
             available = np.zeros((len(asked), deployed.n_arms), np.bool_)
             for row, one in zip(available, asked, strict=True):

@@ -11,8 +11,6 @@ from typing import Literal, get_args
 from daband.arguments import finite, whole
 from daband.errors import InvalidInput
 
-__all__ = ["Clock", "Limits", "Mode", "Settings", "Tokens"]
-
 Mode = Literal["online", "apprentice", "log-only"]
 Contexts = Literal["keep", "hash", "drop"]
 _CLOCKS_APART = 5.0

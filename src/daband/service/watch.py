@@ -17,8 +17,6 @@ from daband.service.settings import Settings
 from daband.service.store import Event, LoggedReward
 from daband.serving import Deployed, Monitor
 
-__all__ = ["PromiseTest", "ValueSums", "Watch", "promised_value"]
-
 # A test that rewards have fallen below a promise; it may be looked at after every reward.
 #
 # Rewards lie in [0, 1] and are promised to have a mean of at least m. Gamblers bet on less: one who stakes the share

@@ -3,12 +3,12 @@
 numpy and safetensors are all that this room needs; torch, numba and polars stay where policies are trained.
 """
 
-from daband.serving.deployed import Deployed, DeployedDecision, load_deployed
+from daband.serving.deployed_policy import Deployed, DeployedDecision, load_deployed
 from daband.serving.export import ExportWarning, export
-from daband.serving.frozen import FrozenParts, FrozenPolicy
+from daband.serving.frozen_policy import FrozenParts, FrozenPolicy
 from daband.serving.members import Member
 from daband.serving.monitor import MOST_CONTEXTS, Monitor, MonitorReport
-from daband.serving.networks import Network, TreeNetwork, empty_trees, network_from
+from daband.serving.numpy_networks import Network, TreeNetwork, empty_trees, network_from
 from daband.table_transform import RowWarning
 
 __all__ = [

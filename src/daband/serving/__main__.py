@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from daband.errors import DabandError, InvalidInput
-from daband.serving.deployed import Deployed, load_deployed
+from daband.serving.deployed_policy import Deployed, load_deployed
 from daband.table_transform import NumericColumn
-
-__all__: list[str] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,13 +18,11 @@ from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 from daband.image_layout import image_layout
 from daband.linear import StandardiseStep
-from daband.serving.deployed import Deployed, deployed_of_parts, write_deployed_file
-from daband.serving.frozen import FrozenPolicy
+from daband.serving.deployed_policy import Deployed, deployed_of_parts, write_deployed_file
+from daband.serving.frozen_policy import FrozenPolicy
 from daband.serving.members import Member
 from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
-
-__all__ = ["ExportWarning", "export"]
 
 _SMALLEST_DEVIATION = 1e-9
 _LARGE_INVERSE = 8 << 20

@@ -14,7 +14,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, unit_scale
 from daband.linear import TransformStep, kernels_numpy, ridge_scores
-from daband.serving.networks import Float32Array, MlpNetwork, Network
+from daband.serving.numpy_networks import Float32Array, MlpNetwork, Network
 
 __all__ = ["Member", "RowScorer"]
 
@@ -231,7 +231,7 @@ def _head(member: Member) -> tuple[Float32Array, int]:
     heads, d = member.theta.shape
     root: FloatArray = np.zeros((heads, d, 1))
     if member.width_share:
-        root = member.width_share * np.linalg.cholesky(member.inverse)
+        root = np.linalg.cholesky(member.inverse) * np.float64(member.width_share)
     head = np.concatenate([root.transpose(1, 0, 2).reshape(d, -1), member.share * member.theta.T], axis=1)
     columns = head.shape[1]
     return np.pad(head, ((0, 0), (0, _aligned(columns) - columns))).astype(np.float32), root.shape[2]

@@ -21,11 +21,6 @@ import numpy as np
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
-__all__ = [
-    "MOST_CONTEXTS", "Monitor", "MonitorReport", "Reference", "ScoreReport", "bins_of", "build_reference",
-    "summary_names", "summary_scores",
-]  # fmt: skip
-
 # What training saw of the contexts that a policy will decide on, as counts: the monitor compares with it.
 #
 # Of every reference context a few *summary scores* are taken: the numbers of a vector, brightness and contrast of an

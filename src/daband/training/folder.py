@@ -18,8 +18,6 @@ from typing import Any
 from daband.errors import DataError, InvalidInput
 from daband.files import finish_folder, locked, make_folder, read_json, remove_orphans, write_text
 
-__all__ = ["Folder", "as_json", "difference"]
-
 _SAVES_APART = 20.0
 """Between two saves pass at least so many times what a save takes: long work has more to write each time, and yet
 saving stays below a twentieth of it."""

@@ -22,8 +22,6 @@ from daband.linear import RidgeSums
 from daband.policies import RidgePolicy
 from daband.ray_cluster import connected, import_ray
 
-__all__ = ["sums_in_turn", "sums_of_part", "sums_on_ray"]
-
 _ATTEMPTS = 5
 """How often a part is submitted before it counts as failed: what kills its worker every time is the part itself."""
 _PER_WORKER = 2
@@ -44,13 +42,9 @@ def sums_of_part(
         sums = policy.empty_sums()
         try:
             policy.add_to_sums(
-                sums,
-                batch.contexts,
-                batch.arms,
-                batch.rewards,
-                propensity=batch.propensities,
+                sums, batch.contexts, batch.arms, batch.rewards, propensity=batch.propensities,
                 propensity_weighting=weighting,
-            )
+            )  # fmt: skip
         except InvalidInput as error:
             raise DataError(f"{part.label} cannot be learned: {error}") from None
         return sums

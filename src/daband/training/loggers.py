@@ -22,8 +22,6 @@ from typing import Any, Self
 from daband.errors import InvalidInput
 from daband.evaluation import Evaluation
 
-__all__ = ["MLflowLogger", "TensorBoardLogger"]
-
 
 class _EpisodeLogger(ABC):
     """What loggers share: an episode's record and the result are numbers with a step; leaving the context closes."""

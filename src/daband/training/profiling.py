@@ -17,8 +17,6 @@ from typing import Any
 from daband.files import write_text
 from daband.policies import Policy
 
-__all__ = ["PARTS", "Profile", "Stopwatch"]
-
 PARTS = ("step", "features", "head", "host")
 """Gradient steps; encoding contexts; choosing, learning and refitting in the head; all the rest."""
 _LARGEST = 40_000_000

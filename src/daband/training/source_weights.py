@@ -28,8 +28,6 @@ from daband.errors import InvalidInput
 from daband.linear import RidgeSums, Standardise
 from daband.policies import LinUCB, Policy
 
-__all__ = ["SourceWeights", "measured_source_weights"]
-
 _COMPONENTS, _RIDGE = 48, 10.0
 _MOST, _MOST_BYTES = 2000, 1 << 28
 """Rounds of each source that are played at most, and what the contexts of all may take as double numbers."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopRequest", "stop_signals_deferred"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -15,15 +15,13 @@ from daband.policies import Policy
 from daband.training.loop import RunGroup, can_train_stacked, run_groups
 from daband.training.trainer import Phase, TrainSettings, source_phase
 
-__all__ = ["CandidateProgress", "train_candidates"]
-
 _MEASURED_EPISODES = 2
 """Episodes of every candidate that are played before any other: they tell slow candidates from fast."""
 _RECENT = 0.2
 """The share of the last episode in the seconds that one is expected to take."""
 
 
-class Candidate(Protocol):
+class Trainable(Protocol):
     """What can be trained: a name, and a policy for a pair."""
 
     @property
@@ -71,7 +69,7 @@ class _Member:
 
 def train_candidates(
     pair: Pair,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Trainable],
     *,
     seeds: Sequence[int],
     episodes: int | None = None,
@@ -161,15 +159,11 @@ def _progress(now: _Member, members: Sequence[_Member]) -> CandidateProgress:
     spent = sum(member.spent for member in members)
     played, all_episodes = (sum(getattr(member, name) for member in members) for name in ("episode", "episodes"))
     return CandidateProgress(
-        candidate=now.candidate,
-        episode=now.episode,
-        episodes=now.episodes,
+        candidate=now.candidate, episode=now.episode, episodes=now.episodes,
         policies_done=sum(len(member.phases) for member in members if member.episode >= member.episodes),
-        policies=sum(len(member.phases) for member in members),
-        seconds_left=left,
-        share=played / all_episodes if left is None else spent / max(spent + left, 1e-9),
-        note=now.phases[0].note,
-    )
+        policies=sum(len(member.phases) for member in members), seconds_left=left,
+        share=played / all_episodes if left is None else spent / max(spent + left, 1e-9), note=now.phases[0].note,
+    )  # fmt: skip
 
 
 def _identity(policy: Policy) -> str:

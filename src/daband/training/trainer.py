@@ -35,8 +35,6 @@ from daband.policies import Policy, RewardedDecision, join_decisions, read_check
 from daband.training.folder import Folder, as_json
 from daband.training.source_weights import measured_source_weights
 
-__all__ = ["History", "Phase", "Prefetcher", "Progress", "Run", "TrainSettings", "Trainer", "source_phase"]
-
 Progress = Callable[[dict[str, float]], None]
 ByDomain = list[tuple[str | None, Any]]
 """Rounds or contexts of some domains, each with its domain's name; None: the only source, or the only target."""
@@ -510,13 +508,9 @@ def _play_episode(
     for name, rounds in episode:
         if isinstance(rounds, LoggedRounds):
             policy.update(
-                rounds.contexts,
-                rounds.arms,
-                rounds.rewards,
-                name or domain_name,
-                propensity=rounds.propensities,
+                rounds.contexts, rounds.arms, rounds.rewards, name or domain_name, propensity=rounds.propensities,
                 propensity_weighting=weighting,
-            )
+            )  # fmt: skip
             columns.append((rounds.arms, rounds.rewards, np.full(len(rounds), np.nan), rounds.propensities))
         else:
             decision = policy.play(rounds.contexts, rounds.rewards, name or domain_name)

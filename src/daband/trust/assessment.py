@@ -15,17 +15,6 @@ from daband.files import read_json, write_text
 from daband.trust.diagnostics import DomainShift, doubts_of
 from daband.trust.estimate import MISSED
 
-__all__ = [
-    "ASSUMPTIONS",
-    "ArmAssessment",
-    "Assessment",
-    "Verdict",
-    "read_assessment",
-    "requirement",
-    "rewards_to_ask",
-    "verdict_of",
-]
-
 ASSUMPTIONS = (
     "Contexts that are alike have the same best arm in both domains, by at least one of the explanations that were "
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "

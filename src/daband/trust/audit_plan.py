@@ -14,8 +14,6 @@ import numpy as np
 from daband.arrays import FloatArray, IntArray
 from daband.trust.confidence import Interval, WeightedDraws, confidence_sequence, counted, score_interval
 
-__all__ = ["Plan", "plan_draws", "plan_strata"]
-
 _MOST_STRATA, _PER_STRATUM = 10, 10
 _EVEN = 0.5
 """The part of the questions that is drawn evenly, so that confident mistakes are found."""

@@ -28,8 +28,6 @@ import numpy as np
 
 from daband.arrays import FloatArray
 
-__all__ = ["Counts", "Interval", "WeightedDraws", "confidence_sequence", "counted", "score_interval", "score_limits"]
-
 _STEPS = 80
 """Steps of a search at most."""
 _SPAN = 40.0

@@ -15,8 +15,6 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray
 from daband.evaluation import Scores
 
-__all__ = ["DomainShift", "classifier_two_sample", "collapse_signs", "doubts_of", "outside_support", "projected"]
-
 _NEIGHBOUR = 5
 _QUANTILE = 0.99
 _TOP_SHARE = 0.95

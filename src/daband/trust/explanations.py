@@ -24,8 +24,6 @@ from daband.evaluation import in_domains
 from daband.policies import Policy
 from daband.shift import Shift
 
-__all__ = ["Explanation", "explanations_of", "in_source_units"]
-
 _BATCH = 1024
 _TAIL = 0.001
 _FLAG_VALUES = 2

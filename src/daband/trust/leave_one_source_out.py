@@ -26,8 +26,6 @@ from daband.policies import Policy
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
 
-__all__ = ["SourceCalibration", "leave_one_source_out"]
-
 _T_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 """One-sided 95% quantiles of Student's t, for 1, 2, ... degrees of freedom."""
 _NORMAL_95 = 1.645
@@ -139,13 +137,9 @@ def leave_one_source_out(
         part = pair.source.by_name[name]
         others = [other for other in names if other != name]
         rest = replace(
-            restrict_pair(pair, sources=others),
-            name=f"{pair.name}, without {name}",
-            target=_Unrewarded(part),
-            target_test=None,
-            target_labelled=None,
-            domains=DomainNames(tuple(others), (name,)),
-        )
+            restrict_pair(pair, sources=others), name=f"{pair.name}, without {name}", target=_Unrewarded(part),
+            target_test=None, target_labelled=None, domains=DomainNames(tuple(others), (name,)),
+        )  # fmt: skip
         made = train(rest)
         policies = [made] if isinstance(made, Policy) else list(made)
         if rest.source_test is None:

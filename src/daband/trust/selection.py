@@ -26,8 +26,6 @@ import numpy as np
 from daband.arrays import BoolArray, FloatArray, IntArray
 from daband.trust.confidence import Interval, WeightedDraws, confidence_sequence
 
-__all__ = ["Proposals", "Selection"]
-
 _VALUE_EVERY = 3
 """One question in so many is for the leader's interval."""
 _CAUTION = 0.5

@@ -28,8 +28,6 @@ from daband.table_transform import CategoricalColumn, DateColumn, TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["PICTURE_SIDE", "FilesRead", "read_files"]
-
 PICTURE_SIDE = 32
 """Pixels a side of a user's pictures: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU."""
 _READ_WHOLE = 1 << 28  # bytes; of a larger file, size and time stand for its content

@@ -15,8 +15,6 @@ from daband.table_transform import category_texts, parses_as_dates
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["ColumnRoles", "ColumnType", "Columns", "column_differences", "infer_columns"]
-
 
 @dataclass(frozen=True)
 class Columns:

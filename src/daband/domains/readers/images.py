@@ -20,8 +20,6 @@ from daband.domains.registry import cache_directory
 from daband.errors import DataError, InvalidInput
 from daband.image_layout import decode
 
-__all__ = ["Framing", "ImageStore", "decode_image"]
-
 _FEW = 8  # so few images are decoded in turn: starting threads costs more
 
 

@@ -22,12 +22,6 @@ from daband.table_transform import category_texts
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "LogColumns", "LogFile", "LogPart", "PlainLog", "UnusableFile", "check_schema", "csv_options", "is_list",
-    "lists_as_rows", "log_files", "read_footer", "read_frames", "refuse_nulls", "refuse_where", "resolve_columns",
-]  # fmt: skip
-
-
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
 

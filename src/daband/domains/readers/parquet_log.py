@@ -41,8 +41,6 @@ from daband.table_transform import TableTransform
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["BATCH_ROWS", "ParquetLog", "open_log"]
-
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
 _PART_ROWS = 4_194_304
@@ -304,7 +302,7 @@ def _columns_of(rounds: LoggedRounds) -> list[AnyArray]:
     return [rounds.contexts, rounds.arms, rounds.rewards, rounds.propensities]
 
 
-class LogLearner(Protocol):
+class ReadsLogs(Protocol):
     """What is to be known of a policy to read a log for it."""
 
     n_arms: int
@@ -315,7 +313,7 @@ class LogLearner(Protocol):
 
 def open_log(
     log: str | Path | Sequence[str | Path] | ParquetLog,
-    policy: LogLearner,
+    policy: ReadsLogs,
     *,
     columns: Columns | None,
     table: TableTransform | None,
@@ -333,14 +331,9 @@ def open_log(
             names = tuple(column.name for column in table.columns)
             columns = Columns(names, arm="arm", reward="reward", propensity="propensity")
         return ParquetLog(
-            log,
-            n_arms=policy.n_arms,
-            columns=columns,
-            transform=table,
-            context_shape=policy.context_shape,
-            shared=shared,
-            on_damaged=on_damaged,
-        )
+            log, n_arms=policy.n_arms, columns=columns, transform=table, context_shape=policy.context_shape,
+            shared=shared, on_damaged=on_damaged,
+        )  # fmt: skip
     if columns is not None or table is not None:
         raise InvalidInput("columns and table belong to the ParquetLog that is given; leave them out here")
     if (log.context_shape, log.n_arms, log.shared) != (policy.context_shape, policy.n_arms, shared):

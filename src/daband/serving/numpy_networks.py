@@ -1,8 +1,8 @@
 """Encoders as plain arithmetic: what a trained network does to contexts of one domain, in numpy.
 
 A deployed policy decides on one row at a time, where the calls of a framework take longer than its arithmetic. Batch
-norms are folded into the layers before them when the policy is frozen (``daband.encoders.frozen``), and convolutions
-are matrix products of patches. Nothing here is trained, and torch is not imported.
+norms are folded into the layers before them when the policy is frozen (``daband.encoders.frozen_encoder``), and
+convolutions are matrix products of patches. Nothing here is trained, and torch is not imported.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *,
         plain: Network = kinds[settings["kind"]](settings, arrays)
         return plain
     try:
-        rooms = importlib.import_module("daband.encoders.frozen")
+        rooms = importlib.import_module("daband.encoders.frozen_encoder")
     except ImportError as error:
         raise InvalidInput(
             f"the policy's encoder ({settings['name']}) is run by torch, which serving alone does not install: "

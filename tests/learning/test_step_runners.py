@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from daband.learning.stepper import EagerRunner, GraphRunner
+from daband.learning.step_runners import EagerRunner, GraphRunner
 from tests.learning.test_batches import episode, policy
 
 
@@ -110,7 +110,7 @@ def test_the_steps_of_a_policy_behind_a_graph_runner_are_those_behind_the_eager_
 
 
 def stepper_of(some):
-    from daband.learning.stepper import Stepper
+    from daband.learning.step_runners import Stepper
 
     return Stepper([some.learner])
 

@@ -22,15 +22,10 @@ from torch.nn import functional
 
 from daband.arrays import AnyArray, FloatArray
 from daband.domain_names import DomainNames
-from daband.encoders.normalisation import DomainNorm
+from daband.encoders.domain_norm import DomainNorm
 from daband.errors import InvalidInput, did_you_mean
 from daband.image_layout import image_layout
 from daband.registry import Registry
-
-__all__ = [
-    "CustomFeatures", "Encoded", "Encoder", "Features", "InferenceEncoder", "LatentSettings", "build_encoder",
-    "dense", "domain_rows", "encoders", "unit_norm", "unit_range",
-]  # fmt: skip
 
 
 class Encoded(NamedTuple):
@@ -91,12 +86,7 @@ class Encoder(nn.Module):
     """A network, two dense layers, and a latent of unit norm."""
 
     def __init__(
-        self,
-        *,
-        features: Features,
-        latent: LatentSettings,
-        domains: DomainNames | None = None,
-        statistics: str = "own",
+        self, *, features: Features, latent: LatentSettings, domains: DomainNames | None = None, statistics: str = "own"
     ) -> None:
         super().__init__()
         self.features = features

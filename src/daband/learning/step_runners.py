@@ -15,10 +15,8 @@ from daband.learning.batches import BLOCK, BatchShape, batches_for
 from daband.learning.gradient_step import GradientStep
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
-from daband.learning.stack import Stack
+from daband.learning.stacked_runs import Stack
 from daband.learning.torch_settings import one_thread, single_precision, tf32_matmul
-
-__all__ = ["CudaRecorder", "EagerRunner", "GraphRunner", "Recorder", "Stepper", "take_steps"]
 
 # Who runs a gradient step: Python, operation by operation, or a CUDA graph that was recorded from it.
 #

@@ -13,14 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, check_memory, unit_scale
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, check_memory, unit_scale
 from daband.errors import InvalidInput
-from daband.linear.dual import DualRidge
+from daband.linear.dual_ridge import DualRidge
 from daband.linear.exploration import Decision, Exploration, UniformDraws
 from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
-from daband.linear.primal import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
-
-__all__ = ["ArmModel", "EpisodeScores", "HeadMixture", "RidgeHead", "check_head_memory"]
+from daband.linear.primal_ridge import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
 
 ArmModel = Literal["disjoint", "shared"]
 
@@ -103,7 +101,7 @@ class RidgeHead:
             self.statistics = PrimalRidge(heads, dim, ridge)
 
     def decide(
-        self, features: AnyArray, *, first_round: int, available: BoolArray | None = None, rule: str | None = None
+        self, features: AnyArray, *, first_round: int, available: Mask = None, rule: str | None = None
     ) -> Decision:
         """Choose an arm for each row, with the statistics as they are. ``rule`` overrides that of ``exploration``."""
         exploration, statistics = self.exploration, self.statistics
@@ -136,7 +134,7 @@ class RidgeHead:
         variance: FloatArray,
         *,
         first_round: int,
-        available: BoolArray | None = None,
+        available: Mask = None,
         rule: str | None = None,
     ) -> Decision:
         """Choose an arm for each row of predicted rewards and squared widths, (B, K) each."""
@@ -162,7 +160,7 @@ class RidgeHead:
             mean = np.einsum("bd,bd->b", wide, self.statistics.theta[arms])
         return mean
 
-    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
+    def learn(self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Learn from rounds: features as in ``decide``, the arm chosen in each and its reward.
 
         A round of weight w (B,) counts w times in A and in Z'r; ``counts`` counts it once.
@@ -180,9 +178,7 @@ class RidgeHead:
         if isinstance(self.statistics, DualRidge):
             self._change_form()
 
-    def play(
-        self, features: AnyArray, rewards: FloatArray, *, first_round: int, available: BoolArray | None = None
-    ) -> Decision:
+    def play(self, features: AnyArray, rewards: FloatArray, *, first_round: int, available: Mask = None) -> Decision:
         """Decide and learn round by round, exactly; ``rewards`` (B, K) holds the reward of every arm.
 
         The features are all known beforehand, so the expensive part is a few matrix products for the whole episode; the
@@ -249,7 +245,7 @@ class RidgeHead:
         return Decision(arms, exploration.propensities(arms, propensity, mean, width, available), mean, width)
 
     def refitted(
-        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: FloatArray | None = None
+        self, features: AnyArray, arms: IntArray, rewards: FloatArray, weights: Weights = None
     ) -> PrimalRidge | DualRidge:
         """New statistics of these rounds alone, each counted once or by its weight; the present ones stay as they are.
 
@@ -360,15 +356,13 @@ class RidgeHead:
     def _draws(self, first_round: int) -> UniformDraws:
         return functools.partial(uniforms, self._key, first_round)
 
-    def probabilities(
-        self, features: AnyArray, *, available: BoolArray | None = None, rule: str | None = None
-    ) -> FloatArray:
+    def probabilities(self, features: AnyArray, *, available: Mask = None, rule: str | None = None) -> FloatArray:
         """The probability with which ``decide`` chooses each arm, (B, K)."""
         mean, variance = self.score(features)
         return self.probabilities_at(mean, variance, available=available, rule=rule)
 
     def probabilities_at(
-        self, mean: FloatArray, variance: FloatArray, *, available: BoolArray | None = None, rule: str | None = None
+        self, mean: FloatArray, variance: FloatArray, *, available: Mask = None, rule: str | None = None
     ) -> FloatArray:
         """The probability with which ``choose`` chooses each arm, (B, K)."""
         return self.exploration.by_rule(rule).probabilities(mean, np.sqrt(variance), available=available)
@@ -385,7 +379,7 @@ class RidgeHead:
             self.statistics = self.statistics.to_primal()
 
 
-def _weigh(features: AnyArray, rewards: FloatArray, weights: FloatArray | None) -> tuple[AnyArray, FloatArray]:
+def _weigh(features: AnyArray, rewards: FloatArray, weights: Weights) -> tuple[AnyArray, FloatArray]:
     """Rounds (B, d) and rewards (B,) whose ridge statistics are those of the given ones, counted by their weights."""
     if weights is None:
         return features, rewards
@@ -442,12 +436,7 @@ class HeadMixture:
         return self.heads[0].n_arms
 
     def decide(
-        self,
-        features: Sequence[AnyArray],
-        *,
-        first_round: int,
-        available: BoolArray | None = None,
-        rule: str | None = None,
+        self, features: Sequence[AnyArray], *, first_round: int, available: Mask = None, rule: str | None = None
     ) -> Decision:
         """Choose an arm for each row, with the statistics as they are."""
         if len(self.heads) == 1 and self.offset is None:
@@ -456,7 +445,7 @@ class HeadMixture:
         return self.heads[0].choose(mean, variance, first_round=first_round, available=available, rule=rule)
 
     def probabilities(
-        self, features: Sequence[AnyArray], *, available: BoolArray | None = None, rule: str | None = None
+        self, features: Sequence[AnyArray], *, available: Mask = None, rule: str | None = None
     ) -> FloatArray:
         """The probability with which ``decide`` chooses each arm, (B, K)."""
         mean, variance = self.score(features)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Mask, below, unit_scale
 from daband.image_layout import ImageLayout, channels_first, channels_first_shape, image_layout
 from daband.linear import (
     Exploration,
@@ -28,7 +28,7 @@ from daband.linear import (
     step_from,
 )
 from daband.serving.members import Member, RowScorer
-from daband.serving.networks import network_from
+from daband.serving.numpy_networks import network_from
 from daband.table_transform import TableTransform
 
 _CLOSE = 1e-5
@@ -166,7 +166,7 @@ class FrozenPolicy:
         return RowScorer.of(self.members, math.prod(self.context_shape))
 
     def choose(
-        self, mean: FloatArray, width: FloatArray, available: BoolArray | None, round_number: int | None
+        self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None
     ) -> list[tuple[int, float]]:
         """An arm and its propensity for each row of means and widths (n, K).
 
@@ -236,11 +236,11 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
     exploration = header["exploration"]
     members = []
     for at, part in enumerate(header["members"]):
-        parts = below(arrays, f"member/{at}/")
-        step = None if part["transform"] is None else step_from(part["transform"], below(parts, "transform/"))
+        parts = below(f"member/{at}/", arrays)
+        step = None if part["transform"] is None else step_from(part["transform"], below("transform/", parts))
         network = None
         if part["network"] is not None:
-            network = network_from(part["network"], below(parts, "network/"), encoder=encoder)
+            network = network_from(part["network"], below("network/", parts), encoder=encoder)
             encoder = None
         members.append(
             Member(
@@ -269,12 +269,7 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
         seed=int(header["seed"]),
         members=tuple(members),
-        transform=None if header["transform"] is None else step_from(header["transform"], below(arrays, "transform/")),
+        transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
         layout=header["layout"],
         table=None if header["table"] is None else TableTransform.from_state(header["table"]),
     )
-
-
-def below(arrays: Mapping[str, AnyArray], prefix: str) -> dict[str, AnyArray]:
-    """The arrays whose names begin so, by the rest of their names."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

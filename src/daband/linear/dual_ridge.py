@@ -13,9 +13,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
 from daband.errors import InvalidInput
-from daband.linear.primal import PrimalRidge, check_norm, squared_norms
-
-__all__ = ["ContextStore", "DualRidge", "inner_products"]
+from daband.linear.primal_ridge import PrimalRidge, check_norm, squared_norms
 
 # Products between contexts of very many dimensions, exact for ``uint8``, without a float copy of the whole.
 

@@ -23,8 +23,6 @@ from torch import nn
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
-__all__ = ["FEEDBACKS", "Batch", "Term", "TermShape", "WithGradient", "terms"]
-
 FEEDBACKS = ("one_hot", "bandit")
 """What a reward tells. "one_hot": exactly one arm pays 1 and the others 0, without noise, so a reward of 1
 determines the reward of every arm. "bandit": only the played arm's reward is known."""
@@ -117,7 +115,7 @@ class Term(nn.Module):
         """The value of the term."""
         raise NotImplementedError
 
-    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:  # noqa: ARG002 - most have nothing to add
+    def measured(self, batch: Batch) -> dict[str, torch.Tensor]:
         """What there is to know of a batch besides the value, by name, each a scalar without a gradient."""
         return {}
 

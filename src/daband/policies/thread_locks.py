@@ -13,8 +13,6 @@ from weakref import WeakSet
 
 import numpy.ma  # noqa: F401 - numba imports it at a first call, and a fork must not find that import under way
 
-__all__ = ["Locks", "defer_signals"]
-
 _FORK_WAITS_SECONDS = 10.0
 """How long a fork waits for a thread that is changing statistics; that takes far less, unless the thread hangs."""
 _SIGNALS = tuple(

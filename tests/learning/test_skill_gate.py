@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from daband.learning.gate import SkillGate
 from daband.learning.learner import Learner
+from daband.learning.skill_gate import SkillGate
 from daband.policies import recipe_for
 from daband.shift import Shift
 

@@ -8,14 +8,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray, restored_array, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights, restored_array, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
-
-__all__ = [
-    "DISCOUNTS", "LARGEST_SQUARE", "MARGIN", "PrimalRidge", "PriorTrust", "RidgeSums", "check_norm", "mixed_scores",
-    "raise_too_large", "ridge_scores", "squared_norms",
-]  # fmt: skip
 
 # From features to predicted rewards and widths: ridge regressions, and the weighted mean of several predictions.
 
@@ -126,7 +121,7 @@ class RidgeSums:
         self._tile = max(64, _TILE_BYTES // (8 * dim))
         self._columns: FloatArray = np.empty((dim + 1, 0))
 
-    def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: FloatArray | None = None) -> None:
+    def add(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights = None) -> None:
         """Add rounds: contexts (B, d), the head of each, its reward, and its weight where rounds count unequally."""
         for start in range(0, len(contexts), self._tile):
             tile = slice(start, start + self._tile)
@@ -155,7 +150,7 @@ class RidgeSums:
         RidgeSums.__init__(self, *state["moment"].shape)
         self.__dict__.update(state)
 
-    def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: FloatArray | None) -> None:
+    def _add_tile(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray, weights: Weights) -> None:
         n, n_heads, dim = len(contexts), len(self.counts), self.dim
         if self._columns.shape[1] < n:
             self._columns = np.empty((dim + 1, self._tile + _APART))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import daband
-from daband.serving import networks
+from daband.serving import numpy_networks
 
 torch = pytest.importorskip("torch")
 
@@ -26,9 +26,9 @@ def test_a_pooled_convolution_is_that_of_torch(shape, side, kernels, by_rows, mo
     weight = draw.standard_normal((side * side * shape[2], kernels)).astype(np.float32)
     taken = []
     for name in ("_convolve_rows", "_convolve_patches"):
-        own = getattr(networks, name)
-        monkeypatch.setattr(networks, name, lambda *given, own=own, name=name: (taken.append(name), own(*given)))
-    found = networks._pooled_convolution(maps, side, weight)
+        own = getattr(numpy_networks, name)
+        monkeypatch.setattr(numpy_networks, name, lambda *given, own=own, name=name: (taken.append(name), own(*given)))
+    found = numpy_networks._pooled_convolution(maps, side, weight)
     assert taken == ["_convolve_rows" if by_rows else "_convolve_patches"]
     kernel = torch.from_numpy(weight).reshape(side, side, shape[2], kernels).permute(3, 2, 0, 1)
     image = torch.from_numpy(maps).permute(2, 0, 1)[None]

@@ -19,8 +19,6 @@ from daband.errors import InvalidInput
 from daband.learning.flat_parameters import FlatStatistics
 from daband.learning.learner import Learner
 
-__all__ = ["RunInputs", "RunLoss", "Stack"]
-
 Parameters = Mapping[str, torch.Tensor]
 
 

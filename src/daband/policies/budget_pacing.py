@@ -19,8 +19,6 @@ from daband.errors import InvalidInput
 from daband.linear import Decision
 from daband.policies.policy import Policy
 
-__all__ = ["Paced"]
-
 
 class Paced:
     """A policy that chooses by net value, within a budget per round.

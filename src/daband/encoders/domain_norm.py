@@ -22,9 +22,6 @@ from torch.nn import functional
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 
-__all__ = ["DomainNorm", "has_bfloat16", "pool_relu", "triton_kernels"]
-
-
 _FIRST_WITH_BFLOAT16 = 8
 """NVIDIA's compute capability (Ampere)."""
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 
-__all__ = ["SkillGate"]
-
 _DECAY = 0.9 ** (1 / 64)
 """Of what was seen, per round: it spans some six hundred rounds."""
 _FEWEST = 64.0

@@ -18,14 +18,6 @@ from daband.errors import InvalidInput, did_you_mean
 from daband.linear import PCA, Standardise
 from daband.shift import ShiftLike, as_shift
 
-__all__ = [
-    "default_transform",
-    "policy_for_pair",
-    "setting_defaults",
-    "standardised_alpha",
-    "standardised_ridge",
-]
-
 _P = TypeVar("_P")
 _OF_THE_PAIR = ("context_shape", "n_arms", "arms", "feedback", "reward_range")
 _OF_SOME = ("alpha", "device", "feedback")

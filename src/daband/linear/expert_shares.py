@@ -28,8 +28,6 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, restored_array
 
-__all__ = ["ExpertShares", "simplex_least_squares"]
-
 _PRIOR_ROUNDS = 100.0
 _REVISED_EVERY = 16
 """Shares are computed anew after a sixteenth more rounds."""

@@ -9,16 +9,10 @@ from numbers import Real
 
 import numpy as np
 
-from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy, unit_scale
+from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Weights, as_numpy, unit_scale
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.linear import DISCOUNTS, kernels
-
-__all__ = [
-    "LARGEST_NORM", "LARGEST_RAW_NORM", "LARGEST_WEIGHT", "WEIGHTINGS", "PendingRounds", "RoundIds", "check_arms",
-    "check_contexts", "check_domain", "check_played", "check_prior_trust", "check_propensities",
-    "check_rewards", "check_seed", "check_shape", "check_whole", "pseudo_rewards", "resolve_weighting", "round_weights",
-]  # fmt: skip
 
 LARGEST_NORM = 1e7
 """Contexts of a larger Euclidean norm are refused by default: one of them would swamp every other row."""
@@ -218,10 +212,7 @@ class RoundIds:
         names = list(self._ids)
         numbers = all(isinstance(name, int) and name.bit_length() <= _MOST_BITS for name in names)
         text = b"" if numbers else json.dumps(names).encode()
-        return {
-            "integers": np.array(names if numbers else [], np.int64),
-            "json": np.frombuffer(text, np.uint8),
-        }
+        return {"integers": np.array(names if numbers else [], np.int64), "json": np.frombuffer(text, np.uint8)}
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
@@ -244,15 +235,13 @@ class PendingRounds:
     def __len__(self) -> int:
         return sum(len(batch[1]) for batch in self._batches)
 
-    def add(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
-    ) -> None:
+    def add(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
         """Keep a batch, as copies: the caller's arrays may change."""
         weights = None if weights is None else weights.copy()
         self._batches.append((contexts.copy(), arms.copy(), rewards.copy(), domain, weights))
 
     def joined_with(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: FloatArray | None
+        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
     ) -> list[Batch]:
         """The batches that are kept, and this one."""
         return [*self._batches, (contexts, arms, rewards, domain, weights)]

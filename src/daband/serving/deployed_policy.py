@@ -11,25 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daband.arguments import check_available, whole
-from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
+from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, below
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import feature_scale
-from daband.serving.frozen import FrozenPolicy, below, frozen_from
+from daband.serving.frozen_policy import FrozenPolicy, frozen_from
 from daband.serving.monitor import Monitor, Reference, reference_from, summary_scores
-from daband.serving.rows import ImageRule, ReadRows, RowReader
+from daband.serving.row_reader import ImageRule, ReadRows, RowReader
 from daband.table_transform import RowWarning
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
-
-__all__ = [
-    "EXPORT_VERSION",
-    "FORMAT",
-    "Deployed",
-    "DeployedDecision",
-    "deployed_from",
-    "deployed_of_parts",
-    "load_deployed",
-    "write_deployed_file",
-]  # fmt: skip
 
 EXPORT_VERSION = 3
 """2: a linear part beside the network. 3: any number of members, each with its share in predictions."""
@@ -280,7 +269,7 @@ def deployed_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, 
         frozen_from(header, arrays, encoder=encoder),
         header,
         ranges=(arrays["ranges/centre"], arrays["ranges/scale"]) if "ranges/centre" in arrays else None,
-        reference=reference_from(header["reference"], below(arrays, "reference/")),
+        reference=reference_from(header["reference"], below("reference/", arrays)),
         version=version,
     )
 
@@ -339,8 +328,8 @@ def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple
         parts["member/0/theta"] = np.full((len(names), 1), 0.5)
         parts["member/0/inverse"] = np.full((len(names), 1, 1), 0.25)
     else:
-        parts |= {f"member/0/{name}": array for name, array in below(arrays, "head/").items()}
-    inner = below(arrays, "network/")
+        parts |= {f"member/0/{name}": array for name, array in below("head/", arrays).items()}
+    inner = below("network/", arrays)
     if network is not None and network["kind"] == "standardise":  # where the linear part acted alone
         scale = network.get("scale", feature_scale(len(inner["mean"])))
         member |= {"network": None, "transform": {**network, "scale": scale}}
@@ -351,7 +340,7 @@ def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple
     if linear is not None:
         weight, (first, second) = float(linear["weight"]), linear["width_shares"]
         member |= {"share": 1.0 - weight, "width_share": first}
-        parts |= {f"member/1/{name}": array for name, array in below(arrays, "linear_part/").items()}
+        parts |= {f"member/1/{name}": array for name, array in below("linear_part/", arrays).items()}
         other = {"share": weight, "width_share": second, "transform": linear["transform"], "network": None}
         members.append({**other, "constant": False})
     upgraded = {

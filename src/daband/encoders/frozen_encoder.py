@@ -16,14 +16,12 @@ import torch
 from torch import nn
 
 from daband.arrays import AnyArray, FloatArray
-from daband.encoders.contract import Encoder, LatentSettings, build_encoder, domain_rows
 from daband.encoders.conv import ConvFeatures, normalised_pixels
+from daband.encoders.domain_norm import DomainNorm
+from daband.encoders.encoder import Encoder, LatentSettings, build_encoder, domain_rows
 from daband.encoders.mlp import MlpFeatures
-from daband.encoders.normalisation import DomainNorm
 from daband.errors import InvalidInput
 from daband.serving import Network, network_from
-
-__all__ = ["TorchNetwork", "freeze_encoder"]
 
 
 def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], domain: int) -> Network:

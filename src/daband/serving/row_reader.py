@@ -16,8 +16,6 @@ from daband.errors import InvalidInput
 from daband.image_layout import decode, imagenet_normalise
 from daband.table_transform import FAR, RowWarning, TableRows
 
-__all__ = ["ImageRule", "ReadRows", "RowReader"]
-
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _BYTES = (bytes, bytearray, memoryview)
 _FAR_SQUARE = FAR * FAR

