@@ -58,12 +58,10 @@ from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import (
     Decision,
     Transform,
-    apply_transform,
     as_transform,
     build_transform,
     cross_fitted_rewards,
     flat_features,
-    frozen_step,
     kernels,
     shift_transform,
     transform_settings,
@@ -670,7 +668,7 @@ class Policy(ABC, metaclass=_PolicyType):
                     "policy: reward_range='auto' has not seen enough rewards to know the range; update with more "
                     "rounds first"
                 )
-            step = None if self.transform is None else copy.deepcopy(frozen_step(self.transform, where))
+            step = None if self.transform is None else copy.deepcopy(self.transform.frozen(where))
             return FrozenPolicy(
                 policy=self.name,
                 domain=self.domains.names[where],
@@ -1068,7 +1066,7 @@ class Policy(ABC, metaclass=_PolicyType):
             return contexts
         lead = contexts.shape[: -len(self.context_shape)]
         flat = contexts.reshape(-1, *self.context_shape)
-        features = apply_transform(self.transform, flat, domain)
+        features = self.transform(flat, domain)
         return features.reshape(*lead, features.shape[-1])
 
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
