@@ -39,7 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from daband.arguments import RewardRange, check_available, checked_class_names
+from daband.arguments import RewardRange, check_available, checked_class_names, one_of
 from daband.arrays import (
     AnyArray,
     ArrayLike,
@@ -241,8 +241,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self.n_arms = check_whole("n_arms", n_arms, least=1)
         one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
         check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
-        if arms not in ("disjoint", "shared"):
-            raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+        one_of("arms", arms, ("disjoint", "shared"))
         self.arms = arms
         self._dimensions = math.prod(self.context_shape)
         self.largest_norm = LARGEST_NORM
@@ -473,8 +472,7 @@ class Policy(ABC, metaclass=_PolicyType):
         Returns:
             The ids that were skipped.
         """
-        if on_duplicate not in ("refuse", "skip"):
-            raise InvalidInput(f"on_duplicate must be 'refuse' or 'skip', got {on_duplicate!r}")
+        one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
         with self._locks.write:
             checked = self._check_contexts(contexts)
             n = len(checked)
@@ -1113,8 +1111,7 @@ def _refusal(policy: Policy, name: str) -> str:
 
 
 def _check_rule(rule: str | None) -> None:
-    if rule not in (None, "ucb", "greedy"):
-        raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
+    one_of("rule", rule, ("ucb", "greedy", None))
 
 
 class _PolicyRegistry(Registry[type[Policy]]):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from daband.arguments import finite, whole
+from daband.arguments import finite, one_of, whole
 from daband.arrays import AnyArray, ArrayLike
 from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
@@ -117,8 +117,7 @@ def assess_each(
     members = _checked_policies(policies)
     unlabelled = _checked_target(target, members[0])
     _check_source(source, members[0])
-    if rule not in ("ucb", "greedy"):
-        raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
+    one_of("rule", rule, ("ucb", "greedy"))
     whole("contexts", contexts, least=20)
     names = _checked_names(arm_names, members[0].n_arms)
     if required is not None:
