@@ -3,7 +3,7 @@
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 from daband.linear.dual_ridge import DualRidge
 from daband.linear.expert_shares import ExpertShares
-from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, seeded_draws
+from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, join_decisions, seeded_draws
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
 from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
@@ -35,6 +35,6 @@ __all__ = [
     "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
     "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
     "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "flat_features", "fold_numbers", "fresh_draws",
-    "kernels", "label_shift", "mixed_scores", "needs_components", "ridge_scores", "sampled_places",
+    "join_decisions", "kernels", "label_shift", "mixed_scores", "needs_components", "ridge_scores", "sampled_places",
     "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",
 ]  # fmt: skip

@@ -295,31 +295,23 @@ def decide_one(
 
 
 @compiled(fastmath=FAST)
-def play_episode(
-    products: Any,
-    contexts: Any,
-    direct: bool,
-    shared: bool,
-    mean: Any,
-    variance: Any,
-    multiplier: Any,
-    available: Any,
-    epsilon: Any,
-    draws: Any,
-    rewards: Any,
-    arms: Any,
-    probability: Any,
-) -> None:
+def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: Any, chosen: Any) -> None:
     """Every round of an episode, exactly as if played one by one, without touching the inverses.
 
-    mean and variance (H, K) hold the values before the episode and are corrected for the rounds still to come; row i
-    ends as the values at which round i was decided. The covariance of the chosen context with later ones under its head
-    starts from ``products``: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
-    (heads, C, d), multiplied with ``contexts`` (C, d) for the chosen arm only. There are K heads and C = H contexts, or
+    ``predicted``, mean and variance (H, K), hold the values before the episode and are corrected for the rounds still
+    to come; row i ends as the values at which round i was decided. ``rule`` has the factors of widths (H, K), the
+    available arms (H, K), epsilon, and draws (H, 2); ``chosen`` gets the arms (H,) and their probabilities (H,).
+
+    ``covariances`` are (products, contexts, direct, shared). The covariance of the chosen context with later ones under
+    its head starts from products: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
+    (heads, C, d), multiplied with contexts (C, d) for the chosen arm only. There are K heads and C = H contexts, or
     where arms are ``shared`` one head and C = H K contexts.
     """
-    n = mean.shape[0]
-    n_arms = mean.shape[1]
+    products, contexts, direct, shared = covariances
+    mean, variance = predicted
+    multiplier, available, epsilon, draws = rule
+    arms, probability = chosen
+    n, n_arms = mean.shape
     per_round = n_arms if shared else 1  # contexts of a round
     n_contexts = n * per_round
     flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)

@@ -95,22 +95,10 @@ def update_one(
     return variance
 
 
-def play_episode(
-    products: FloatArray,
-    contexts: FloatArray,
-    direct: bool,
-    shared: bool,
-    mean: FloatArray,
-    variance: FloatArray,
-    multiplier: FloatArray,
-    available: BoolArray,
-    epsilon: float,
-    draws: FloatArray,
-    rewards: FloatArray,
-    arms: IntArray,
-    probability: FloatArray,
-) -> None:
+def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: FloatArray, chosen: Any) -> None:
     """Every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
+    (products, contexts, direct, shared), (mean, variance) = covariances, predicted
+    (multiplier, available, epsilon, draws), (arms, probability) = rule, chosen
     n, n_arms = mean.shape
     per_round = n_arms if shared else 1
     rows = np.zeros((n, n * per_round))

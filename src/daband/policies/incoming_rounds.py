@@ -9,6 +9,7 @@ from numbers import Real
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Weights, as_numpy, unit_scale
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
@@ -118,16 +119,9 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(dim) for dim in dims)
 
 
-def check_whole(name: str, value: int, *, least: int) -> int:
-    """A whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
-    return int(value)
-
-
 def check_seed(seed: int) -> int:
     """A seed: any whole number from 0 to 2**62, which every generator in use can take."""
-    if check_whole("seed", seed, least=0) > _LARGEST_SEED:
+    if whole("seed", seed, least=0) > _LARGEST_SEED:
         raise InvalidInput(f"seed must be a whole number from 0 to 2**62, got {seed}")
     return int(seed)
 

@@ -64,12 +64,13 @@ from daband.linear import (
     arm_probabilities,
     calibrated_scale,
     check_head_memory,
+    join_decisions,
     label_shift,
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
 from daband.policies.pair_defaults import standardised_alpha, standardised_ridge
-from daband.policies.policy import Policy, exploration_setting, join_decisions, policies
+from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.recipes import UNALIGNED_STEPS, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike

@@ -33,13 +33,13 @@ import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from daband.arguments import RewardRange, check_available, checked_class_names, one_of
+from daband.arguments import RewardRange, check_available, checked_class_names, one_of, whole
 from daband.arrays import (
     AnyArray,
     ArrayLike,
@@ -62,6 +62,7 @@ from daband.linear import (
     build_transform,
     cross_fitted_rewards,
     flat_features,
+    join_decisions,
     kernels,
     shift_transform,
     transform_settings,
@@ -79,7 +80,6 @@ from daband.policies.incoming_rounds import (
     check_rewards,
     check_seed,
     check_shape,
-    check_whole,
     pseudo_rewards,
     resolve_weighting,
     round_weights,
@@ -157,17 +157,6 @@ class RewardedDecision(Decision):
     reward: FloatArray
 
 
-AnyDecision = TypeVar("AnyDecision", bound=Decision)
-
-
-def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
-    """The rounds of all parts in their order."""
-    if len(parts) == 1:
-        return parts[0]
-    kind = type(parts[0])
-    return kind(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)])
-
-
 def exploration_setting(field: str) -> property:
     """A setting of ``Exploration`` as an attribute of a policy, which may be changed at any time."""
 
@@ -238,7 +227,7 @@ class Policy(ABC, metaclass=_PolicyType):
     ) -> None:
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
-        self.n_arms = check_whole("n_arms", n_arms, least=1)
+        self.n_arms = whole("n_arms", n_arms, least=1)
         one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
         check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
         one_of("arms", arms, ("disjoint", "shared"))
@@ -567,7 +556,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
         if steps is not None:
-            check_whole("steps", steps, least=0)
+            whole("steps", steps, least=0)
         with self._locks.write:
             return self._adapt(steps)
 
