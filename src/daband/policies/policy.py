@@ -1028,7 +1028,7 @@ class Policy(ABC, metaclass=_PolicyType):
             return contexts
         lead = contexts.shape[: -len(self.context_shape)]
         flat = contexts.reshape(-1, *self.context_shape)
-        features = self.transform(flat, domain)
+        features = self.transform(flat, domain) if self.transform.by_domain else self.transform(flat)
         return features.reshape(*lead, features.shape[-1])
 
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
