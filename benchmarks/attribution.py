@@ -96,16 +96,9 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
 
 
 INGREDIENTS = (
-    "discriminator",
-    "pseudo-labels",
-    "entropy and diversity",
-    "statistics per domain",
-    "augmentation",
-    "EMA",
-    "gate",
-    "replay",
-    "refit",
-)
+    "discriminator", "pseudo-labels", "entropy and diversity", "statistics per domain", "augmentation", "EMA", "gate",
+    "replay", "refit",
+)  # fmt: skip
 
 
 def studies() -> dict[str, list[Variant]]:
@@ -220,22 +213,17 @@ def today() -> list[tuple[str, Variant]]:
     left_out = [variant.name for variant in every["leave-one-out"] if variant.name != "default"]
     own_choice = "paper ablation, P on the policy's own choice"
     return [
-        *some("cost", "default, a single run"),
-        *some("leave-one-out", "default"),
-        *some("paper ablation", "RPD"),
-        *some(own_choice, "RPD"),
-        *some("ablation", "RPD", seeds=THREE),
+        *some("cost", "default, a single run"), *some("leave-one-out", "default"), *some("paper ablation", "RPD"),
+        *some(own_choice, "RPD"), *some("ablation", "RPD", seeds=THREE),
         *some("default-rpd", *(variant.name for variant in every["default-rpd"])),
         *some("label shift", "default", "prior of the arms estimated", "no diversity", seeds=THREE),
-        *some("prior", "prior of the arms estimated", seeds=THREE),
-        *some("leave-one-out", *left_out),
+        *some("prior", "prior of the arms estimated", seeds=THREE), *some("leave-one-out", *left_out),
         *some("label shift", "no entropy and diversity", "no target terms"),
         *some("ceilings", "every source label", "target labels"),
-        *some("baselines", *(variant.name for variant in every["baselines"])),
-        *some("paper ablation", "none"),
+        *some("baselines", *(variant.name for variant in every["baselines"])), *some("paper ablation", "none"),
         *some(own_choice, "P", "PD", "RP", seeds=THREE),
         *some("paper ablation", "P", "D", "R", "RD", "PD", "RP", seeds=THREE),
-    ]
+    ]  # fmt: skip
 
 
 def _ablated(letters: str) -> dict[str, Any]:
@@ -322,22 +310,13 @@ def run_variant(
             raise run
         found = daband.evaluate(policy, pair.require_target_test())
         record = {
-            "study": study,
-            "variant": variant.name,
-            "method": variant.method,
-            "seed": seed,
-            "recipe": variant.recipe,
-            "recipe_hash": policy.recipe.fingerprint(),
-            "feedback": variant.feedback or pair.feedback,
-            "target_accuracy": found.accuracy,
-            "target_accuracy_macro": found.accuracy_macro,
-            "source_regret": run.total_regret if not variant.labels else None,
-            "rounds": run.rounds,
-            "target_contexts": len(pair.require_target_test()),
-            "seconds": round(seconds, 2),
-            "stacked": len(made),
+            "study": study, "variant": variant.name, "method": variant.method, "seed": seed, "recipe": variant.recipe,
+            "recipe_hash": policy.recipe.fingerprint(), "feedback": variant.feedback or pair.feedback,
+            "target_accuracy": found.accuracy, "target_accuracy_macro": found.accuracy_macro,
+            "source_regret": run.total_regret if not variant.labels else None, "rounds": run.rounds,
+            "target_contexts": len(pair.require_target_test()), "seconds": round(seconds, 2), "stacked": len(made),
             "pair": pair.about.summary or pair.name,
-        }
+        }  # fmt: skip
         if variant.criteria:
             history = SourceHistory(run.reward, seed)
             record["criteria"] = criteria(policy, source=pair.source, target=pair.target, history=history)

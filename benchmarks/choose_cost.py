@@ -45,14 +45,10 @@ def cost(rows: int) -> dict[str, Any]:
     wall, processor = time.perf_counter(), time.process_time()
     choice = daband.choose(pair, progress=progress)
     return {
-        "rows": rows,
-        "columns": COLUMNS,
-        "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
-        "seconds": time.perf_counter() - wall,
-        "cpu_seconds": time.process_time() - processor,
-        "training_cpu_seconds": by_candidate,
-        "chosen": choice.candidate,
-    }
+        "rows": rows, "columns": COLUMNS, "recipe_hash": daband.DABand.for_pair(pair, seed=0).recipe.fingerprint(),
+        "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - processor,
+        "training_cpu_seconds": by_candidate, "chosen": choice.candidate,
+    }  # fmt: skip
 
 
 def main() -> None:

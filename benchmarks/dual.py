@@ -117,23 +117,13 @@ def main() -> int:
         scored += count
     evaluating = time.perf_counter() - clock
     result: dict[str, Any] = {
-        "rounds": done,
-        "dimensions": math.prod(shape),
-        "arms": arguments.arms,
-        "episode": arguments.episode,
-        "evaluated": scored,
-        "wall_seconds": time.perf_counter() - started,
-        "play_seconds": playing,
-        "generate_seconds": generating,
-        "evaluate_seconds": evaluating,
-        "peak_gb": peak_memory(),
-        "mean_reward": float(np.mean(rewards)),
-        "target_accuracy": right / scored if scored else None,
-        "cores": os.cpu_count(),
-        "threads": os.environ.get("OMP_NUM_THREADS", "all"),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
+        "rounds": done, "dimensions": math.prod(shape), "arms": arguments.arms, "episode": arguments.episode,
+        "evaluated": scored, "wall_seconds": time.perf_counter() - started, "play_seconds": playing,
+        "generate_seconds": generating, "evaluate_seconds": evaluating, "peak_gb": peak_memory(),
+        "mean_reward": float(np.mean(rewards)), "target_accuracy": right / scored if scored else None,
+        "cores": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS", "all"),
+        "python": platform.python_version(), "numpy": np.__version__,
+    }  # fmt: skip
     print(json.dumps(result, indent=1))
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

@@ -94,16 +94,10 @@ def main() -> None:
     for row in loading:
         print(row)
     record = {
-        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json",
-        "commit": asked.commit,
-        "machine": machine(),
-        "calls": calls,
-        "dimensions": DIMENSIONS,
-        "arms": ARMS,
-        "image": list(IMAGE),
-        "cases": [asdict(one) for one in measured],
-        "loading": loading,
-    }
+        "command": "python benchmarks/latency.py --json benchmarks/records/latency.json", "commit": asked.commit,
+        "machine": machine(), "calls": calls, "dimensions": DIMENSIONS, "arms": ARMS, "image": list(IMAGE),
+        "cases": [asdict(one) for one in measured], "loading": loading,
+    }  # fmt: skip
     if asked.json is not None:
         asked.json.write_text(json.dumps(record, indent=1) + "\n")
 
@@ -188,7 +182,7 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
 def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
     """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy."""
     network, beside = deployed.frozen.members
-    layers = network.network._dense._layers  # type: ignore[union-attr]
+    layers = network.network.layers  # type: ignore[union-attr]
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
 
     def scores(member: Member, z: Any) -> Any:
@@ -292,14 +286,10 @@ def machine() -> dict[str, Any]:
     except (OSError, StopIteration):  # not on Linux
         pass
     return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": str(torch.__version__),
-        "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
+        "processor": processor, "cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__,
+        "torch": str(torch.__version__), "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
         "load": os.getloadavg()[0],
-    }
+    }  # fmt: skip
 
 
 def png(image: Any) -> bytes:

@@ -248,16 +248,10 @@ def compare(
     what, least = GOALS.get(metric, ("", 0.0))
     reached = {"rounds/s": ours, "times the best LinUCB peer": ratio_linucb, "times the fastest peer": ratio}.get(what)
     return Comparison(
-        metric=metric,
-        daband=ours,
-        fastest_peer=fastest,
-        ratio=ratio,
-        fastest_linucb_peer=fastest_linucb,
-        ratio_linucb=ratio_linucb,
-        ratio_to_each={name: ours / value for name, value in each.items()},
-        goal=f"at least {least:,g} {what}" if what else None,
-        met=None if reached is None else reached >= least,
-    )
+        metric=metric, daband=ours, fastest_peer=fastest, ratio=ratio, fastest_linucb_peer=fastest_linucb,
+        ratio_linucb=ratio_linucb, ratio_to_each={name: ours / value for name, value in each.items()},
+        goal=f"at least {least:,g} {what}" if what else None, met=None if reached is None else reached >= least,
+    )  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
@@ -268,15 +262,10 @@ def machine() -> dict[str, Any]:
         names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
     return {
-        "cpu": model,
-        "architecture": platform.machine(),
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
-        "load_average_at_start": os.getloadavg(),
-        "date": time.strftime("%Y-%m-%d"),
-    }
+        "cpu": model, "architecture": platform.machine(), "cores": os.cpu_count(), "system": platform.system(),
+        "python": platform.python_version(), "threads": {name: os.environ[name] for name in one_thread.VARIABLES},
+        "load_average_at_start": os.getloadavg(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
 
 
 def aligned(rows: list[list[str]], markdown: bool) -> str:

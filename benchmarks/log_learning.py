@@ -100,15 +100,10 @@ def study(policy: str, reward: str, kind: str, seed: int, *, rounds: int, steps:
         chosen = made.decide(fresh, rule="greedy").arm
         values[weighting] = round(float(fresh_expected[np.arange(FRESH), chosen].mean()), 6)
     return {
-        "policy": policy,
-        "rewards": reward,
-        "log": kind,
-        "rounds": rounds,
-        "seed": seed,
-        "best": round(float(fresh_expected.max(axis=1).mean()), 6),
-        "even": round(float(fresh_expected.mean()), 6),
+        "policy": policy, "rewards": reward, "log": kind, "rounds": rounds, "seed": seed,
+        "best": round(float(fresh_expected.max(axis=1).mean()), 6), "even": round(float(fresh_expected.mean()), 6),
         "values": values,
-    }
+    }  # fmt: skip
 
 
 def write(path: Path, runs: list[dict[str, Any]], records: list[dict[str, Any]]) -> None:
@@ -151,13 +146,9 @@ def main() -> None:
             continue
         records.append(study(policy, reward, kind, seed, rounds=rounds, steps=given.steps))
         run = {
-            "command": command,
-            "commit": given.commit,
-            "machine": platform.machine(),
-            "numpy": np.__version__,
-            "arms": ARMS,
-            "features": FEATURES,
-        }
+            "command": command, "commit": given.commit, "machine": platform.machine(), "numpy": np.__version__,
+            "arms": ARMS, "features": FEATURES,
+        }  # fmt: skip
         write(given.out, [run], records)
 
 

@@ -101,13 +101,9 @@ def calvera(contexts: AnyArray, rewards: FloatArray, seed: int, *, feedback: int
         earned += float(paid.sum())
         bandit.record_feedback(actions[chosen.bool()].unsqueeze(1), paid)
         trainer = lightning.Trainer(
-            max_epochs=1,
-            logger=False,
-            enable_progress_bar=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            accelerator="cpu",
-        )
+            max_epochs=1, logger=False, enable_progress_bar=False, enable_checkpointing=False,
+            enable_model_summary=False, accelerator="cpu",
+        )  # fmt: skip
         trainer.fit(bandit)
     return earned
 

@@ -337,16 +337,9 @@ class BareNumpy(Adapter):
 
 
 ADAPTERS: tuple[type[Adapter], ...] = (
-    Daband,
-    OpenBanditPipeline,
-    VowpalWabbit,
-    VowpalWabbitParsedOnce,
-    VowpalWabbitEpsilonGreedy,
-    River,
-    ContextualBandits,
-    MabWiser,
-    BareNumpy,
-)
+    Daband, OpenBanditPipeline, VowpalWabbit, VowpalWabbitParsedOnce, VowpalWabbitEpsilonGreedy, River,
+    ContextualBandits, MabWiser, BareNumpy,
+)  # fmt: skip
 
 
 def missing(adapter: type[Adapter]) -> str | None:

@@ -100,20 +100,13 @@ class Group:
         for seed in self.seeds:
             key = str(seed)
             record = {
-                "study": self.study,
-                "pair": STUDIES[self.study][0],
-                "method": self.method,
-                "recipe": recipe,
-                "recipe_hash": trained["recipe_hash"],
-                "seed": seed,
-                "episodes": self.episodes,
-                "rounds": self.rounds,
+                "study": self.study, "pair": STUDIES[self.study][0], "method": self.method, "recipe": recipe,
+                "recipe_hash": trained["recipe_hash"], "seed": seed, "episodes": self.episodes, "rounds": self.rounds,
                 "zero_shot_accuracy": trained["accuracy"][key],
                 "regret": {label: {mode: own["regret"][key] for mode, own in found[label].items()} for label in found},
                 "discount": {label: found[label]["adaptive"]["discount"][key] for label in found},
-                "seconds": trained["seconds"] / len(self.seeds),
-                **about,
-            }
+                "seconds": trained["seconds"] / len(self.seeds), **about,
+            }  # fmt: skip
             self._path(f"{seed}.json", hidden=False).write_text(json.dumps(record, indent=1) + "\n")
         for path in self.given.out.glob(f".{self.study}-{self.method}-*"):
             path.unlink()
@@ -132,12 +125,8 @@ class Group:
             begun = time.perf_counter()
             made = [build(self.method, self.pair, seed, self.given.recipe) for seed in self.seeds]
             daband.train(
-                made,
-                source=self.pair.source,
-                target=self.pair.target,
-                episodes=self.episodes,
-                episode_length=EPISODE,
-            )
+                made, source=self.pair.source, target=self.pair.target, episodes=self.episodes, episode_length=EPISODE,
+            )  # fmt: skip
             seconds = time.perf_counter() - begun
             test = self.pair.require_target_test()
             accuracy = {str(policy.seed): daband.evaluate(policy, test).accuracy for policy in made}

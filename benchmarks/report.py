@@ -33,14 +33,10 @@ LETTERS = ("none", "R", "P", "D", "RP", "RD", "PD", "RPD")
 def real_runs(out: Path) -> dict[str, dict[str, Any]]:
     """A short run of a linear and of two neural methods; their records by method."""
     short = Experiment(
-        pair="digit",
-        pair_options={"form": "embedded"},
-        episodes=3,
-        episode_length=LENGTH,
-        seeds=(0,),
+        pair="digit", pair_options={"form": "embedded"}, episodes=3, episode_length=LENGTH, seeds=(0,),
         compare=("linucb", "nlinucb", "daband"),
         methods={"nlinucb": {"recipe": "small"}, "daband": {"recipe": "small"}},
-    )
+    )  # fmt: skip
     return {record["method"]: record for record in bench(short.runs(), out)}
 
 

@@ -67,17 +67,8 @@ class Server:
         self.port = port or free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self._command = [
-            sys.executable,
-            "-m",
-            "daband",
-            "serve",
-            str(file),
-            "--log",
-            log,
-            "--port",
-            str(self.port),
-            *options,
-        ]
+            sys.executable, "-m", "daband", "serve", str(file), "--log", log, "--port", str(self.port), *options,
+        ]  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
         self.start_cpu: list[float] = []
         """CPU seconds of the service at its first answer, start by start."""

@@ -152,14 +152,9 @@ def _pair(path: str, family: str, target: str, poison: str = "") -> Pair:
         largest = max(domains.values(), key=lambda rounds: len(rounds[1]))
         domains["poison"] = _poisoned(path, family, largest, n_arms, poison)
     return from_arrays(
-        sources=domains,
-        targets={target: contexts[seen]},
-        target_test={target: (contexts[held], labels[held])},
-        n_arms=n_arms,
-        shift=FAMILIES[family][1],
-        passes=PASSES,
-        name=f"{family}/{target}",
-    )
+        sources=domains, targets={target: contexts[seen]}, target_test={target: (contexts[held], labels[held])},
+        n_arms=n_arms, shift=FAMILIES[family][1], passes=PASSES, name=f"{family}/{target}",
+    )  # fmt: skip
 
 
 def _poisoned(path: str, family: str, largest: Rounds, n_arms: int, poison: str) -> Rounds:

@@ -19,33 +19,11 @@ from fresh import declared
 RECORD = Path(__file__).parent / "records" / "split.json"
 
 _TABLES = [
-    "baseball-era",
-    "chemistry-gender",
-    "children-urban",
-    "churn-contract",
-    "computers-trend",
-    "credit-home",
-    "diamonds-cut",
-    "doctor-gender",
-    "earnings-years",
-    "fishing-income",
-    "fuel-years",
-    "hawks-years",
-    "injury-seat",
-    "insurance-selfemployed",
-    "loan-grade",
-    "pension-married",
-    "poverty-country",
-    "salary-country",
-    "star-schools",
-    "vote-gender",
-    "vote-state",
-    "wage-jobclass",
-    "wages-region",
-    "weather-city",
-    "weight-sex",
-    "women-race",
-]
+    "baseball-era", "chemistry-gender", "children-urban", "churn-contract", "computers-trend", "credit-home",
+    "diamonds-cut", "doctor-gender", "earnings-years", "fishing-income", "fuel-years", "hawks-years", "injury-seat",
+    "insurance-selfemployed", "loan-grade", "pension-married", "poverty-country", "salary-country", "star-schools",
+    "vote-gender", "vote-state", "wage-jobclass", "wages-region", "weather-city", "weight-sex", "women-race",
+]  # fmt: skip
 
 
 def _ordered(*domains: str) -> list[str]:

@@ -93,16 +93,11 @@ def by_timing() -> contextlib.AbstractContextManager[None]:
 Way = Callable[[], contextlib.AbstractContextManager[None]]
 BEFORE = (no_autocast, no_kernels, no_stream, one_branch, nothing_ahead)
 WAYS: dict[str, tuple[Way, ...]] = {
-    "as it is": (),
-    "maps in TF32": (no_autocast,),
-    "without fused kernels": (no_kernels,),
-    "teacher on the same stream": (no_stream,),
-    "discriminator on the same stream": (one_branch,),
-    "one stream": (no_stream, one_branch),
-    "batches gathered in the step": (nothing_ahead,),
-    "cuDNN chooses by timing": (by_timing,),
-    "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
-}
+    "as it is": (), "maps in TF32": (no_autocast,), "without fused kernels": (no_kernels,),
+    "teacher on the same stream": (no_stream,), "discriminator on the same stream": (one_branch,),
+    "one stream": (no_stream, one_branch), "batches gathered in the step": (nothing_ahead,),
+    "cuDNN chooses by timing": (by_timing,), "TF32, no fused kernels, one stream, gathered in the step": BEFORE,
+}  # fmt: skip
 """How the step is taken, other than what it computes; the last is how it was taken before version 0.4."""
 KINDS = {
     "kernels of our own": r"^_(moments|pool|sums|back|affine_pool|patches|adam)$",

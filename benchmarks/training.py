@@ -109,13 +109,9 @@ def trained(policy: NeuralLinUCB, pair: daband.domains.Pair, episodes: int) -> t
                 watch.restart()
 
         daband.train(
-            policy,
-            source=pair.source,
-            target=pair.target,
-            episodes=WARM_UP + episodes,
-            episode_length=ROUNDS,
+            policy, source=pair.source, target=pair.target, episodes=WARM_UP + episodes, episode_length=ROUNDS,
             progress=mark,
-        )
+        )  # fmt: skip
         peaks.synchronise(policy._device)
     return watch, time.perf_counter() - begun
 
@@ -139,21 +135,13 @@ def measured(encoder: str, device: torch.device, episodes: int, rates: dict[str,
     product = rates.get("product_tf32_flops", rates["product_flops"])
     shares = watch.shares()
     return Result(
-        encoder=encoder,
-        device=device.type,
-        way="eager" if eager else "as it is",
-        seconds=in_all,
-        steps_per_second=rate,
-        rounds_per_second=episodes * ROUNDS / sum(seconds.values()),
-        images_per_second=2 * recipe.learning.batch * rate,
-        shares=shares,
-        outside_steps=1 - shares["step"],
-        peak_bytes=peak,
-        flops_per_step=demand["flops"],
-        share_of_product=demand["flops"] * rate / product,
+        encoder=encoder, device=device.type, way="eager" if eager else "as it is", seconds=in_all,
+        steps_per_second=rate, rounds_per_second=episodes * ROUNDS / sum(seconds.values()),
+        images_per_second=2 * recipe.learning.batch * rate, shares=shares, outside_steps=1 - shares["step"],
+        peak_bytes=peak, flops_per_step=demand["flops"], share_of_product=demand["flops"] * rate / product,
         share_of_copy=demand["bytes"] * rate / rates["copy_bytes"],
         threads=torch.get_num_threads() if policy.learner.worth_threads else 1,
-    )
+    )  # fmt: skip
 
 
 def stacked_seconds(encoder: str, device: torch.device, episodes: int, runs: int) -> float:

@@ -165,7 +165,8 @@ def trained_as(pair: Any) -> list[int]:
     places = []
     for place, candidate in enumerate(one for part in candidates_of(pair) for one in part):
         policy = candidate.build(pair, seed=0, device="cpu")
-        settings = json.dumps(policy.settings(), sort_keys=True, default=repr)
+        self_trains = getattr(policy, "self_trains", False)  # on many features DABand alone learns from its own choices
+        settings = json.dumps({**policy.settings(), "self_trains": self_trains}, sort_keys=True, default=repr)
         places.append(first.setdefault(settings if policy.learns_by_gradients else candidate.name, place))
     return places
 
@@ -589,13 +590,9 @@ def main() -> None:
     if given.runs:
         records = [_rounded(json.loads(path.read_text())) for path in sorted(given.runs.glob("*.json"))]
         result = {
-            "half": given.half,
-            "commit": given.commit,
-            "machine": given.machine,
-            "note": given.note,
-            **summary(records),
-            "runs": records,
-        }
+            "half": given.half, "commit": given.commit, "machine": given.machine, "note": given.note,
+            **summary(records), "runs": records,
+        }  # fmt: skip
         given.record.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
         for row in result["assess"] + result["default"]:
             print(row)

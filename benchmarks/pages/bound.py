@@ -13,14 +13,10 @@ from pages.text import commits, is_on, recipe_hash
 
 Record = Mapping[str, Any]
 TERMS = {
-    "source_regret": "source regret",
-    "regression_error": "regression error",
-    "divergence": "divergence",
-    "predicted_reward_target": "predicted reward, target",
-    "predicted_reward_source": "predicted reward, source",
-    "exploration": "exploration",
-    "total": "their sum",
-}
+    "source_regret": "source regret", "regression_error": "regression error", "divergence": "divergence",
+    "predicted_reward_target": "predicted reward, target", "predicted_reward_source": "predicted reward, source",
+    "exploration": "exploration", "total": "their sum",
+}  # fmt: skip
 METHODS = {"nlinucb": "Neural-LinUCB", "nlinucb-p": "NLinUCB-P", "daband": "DABand"}
 
 

@@ -13,15 +13,9 @@ TEXT, MUTED, PLAIN, PAPER, OURS = "#1f2933", "#52606d", "#9fb3c8", "#e69f00", "#
 FONT = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 GROUPS = {
     "Linear": {"linucb-normalised": ("LinUCB, images normalised", PLAIN)},
-    "The paper's network and settings": {
-        "paper-nlinucb": ("Neural-LinUCB", PLAIN),
-        "paper": ("DABand (paper)", PAPER),
-    },
-    "daband's network and settings": {
-        "nlinucb": ("Neural-LinUCB", PLAIN),
-        "daband": ("daband's default recipe", OURS),
-    },
-}
+    "The paper's network and settings": {"paper-nlinucb": ("Neural-LinUCB", PLAIN), "paper": ("DABand (paper)", PAPER)},
+    "daband's network and settings": {"nlinucb": ("Neural-LinUCB", PLAIN), "daband": ("daband's default recipe", OURS)},
+}  # fmt: skip
 """By group, the bars: the name in ``runs``, what stands beside the bar, its colour."""
 
 

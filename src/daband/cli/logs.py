@@ -65,17 +65,9 @@ def fit_log_command(
         fitted = daband.load(policy) if policy is not None else _new(method, arms, log, columns, on_damaged, half_life)
     with rows_bar(fitted.name) as show, options.named_as_options():
         daband.fit_log(
-            fitted,
-            log,
-            columns=columns,
-            engine=engine,
-            ray_address=address,
-            workers=workers,
-            on_damaged=on_damaged,
-            directory=state,
-            time=time,
-            progress=show,
-        )
+            fitted, log, columns=columns, engine=engine, ray_address=address, workers=workers, on_damaged=on_damaged,
+            directory=state, time=time, progress=show,
+        )  # fmt: skip
     fitted.save(out)
     say(f"{fitted!r}\nPolicy: {out}")
 
@@ -116,17 +108,10 @@ def learn_command(
             show(record)
 
         daband.learn_log(
-            learner,
-            log,
-            columns=options.log_columns(context, arm=arm, reward=reward, propensity=propensity),
-            arm=arm,
-            reward=reward,
-            propensity=propensity,
-            id=id_column,
-            prior_trust=options.number_or_name(prior_trust),
-            on_damaged="skip" if skip_damaged else "refuse",
-            progress=count,
-        )
+            learner, log, columns=options.log_columns(context, arm=arm, reward=reward, propensity=propensity), arm=arm,
+            reward=reward, propensity=propensity, id=id_column, prior_trust=options.number_or_name(prior_trust),
+            on_damaged="skip" if skip_damaged else "refuse", progress=count,
+        )  # fmt: skip
     learned = learner.rounds_learned - before
     if not learned:
         say("Nothing new: the policy has learned every round of this log before. Nothing is written.")
@@ -223,15 +208,9 @@ def evaluate_log_command(
             say(f"warning   {path}: {rounds:,} rounds have no reward and are left out", style="yellow")
         with plain.errors_name_originals():
             estimates = compare_estimators(
-                valued,
-                plain.files,
-                names,
-                confidence=confidence,
-                rule=rule,
-                columns=columns,
-                on_damaged="skip" if skip_damaged else "refuse",
-                progress=show,
-            )
+                valued, plain.files, names, confidence=confidence, rule=rule, columns=columns,
+                on_damaged="skip" if skip_damaged else "refuse", progress=show,
+            )  # fmt: skip
     for estimate in estimates.values():
         digits = decimals(estimate.value, estimate.low, estimate.high)
         console.print(

@@ -146,15 +146,9 @@ def bench_command(
     experiment = load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     _compare(
-        experiment,
-        out or Path("runs") / stem(name),
-        chosen,
-        seed_numbers(seeds),
-        jobs,
-        name,
-        ray=ray,
+        experiment, out or Path("runs") / stem(name), chosen, seed_numbers(seeds), jobs, name, ray=ray,
         committee=committee,
-    )
+    )  # fmt: skip
 
 
 app.command()(ablate)
@@ -275,26 +269,21 @@ def _write_page(folder: Path, pair: str | None = None) -> Path:
 
 
 _EXAMPLES = {
-    "demo": "daband demo --out runs/demo",
-    "run": "daband run market.toml --method daband --seed 1",
+    "demo": "daband demo --out runs/demo", "run": "daband run market.toml --method daband --seed 1",
     "bench": "daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market",
     "ablate": "daband ablate market.toml --seeds 0-4",
     "sweep": "daband sweep market.toml --grid alpha=0.1,0.5 --method linucb",
-    "continue": "daband continue runs/market --rounds 500",
-    "audit": "daband audit market/ --answers questions.csv",
+    "continue": "daband continue runs/market --rounds 500", "audit": "daband audit market/ --answers questions.csv",
     "choose": "daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market",
     "assess": "daband assess market/ --required 3.5; of a saved policy: daband assess p.safetensors --on market.toml",
     "fit-log": "daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors",
     "evaluate-log": "daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips",
     "export": "daband export market market.daband --epsilon 0.1",
     "decide": "daband decide market.daband week1.csv --out log1.csv",
-    "learn": "daband learn market log1.csv --id customer",
-    "serve": "daband serve market.daband",
-    "export-events": "daband export-events sqlite:///events.db week1.parquet",
-    "report": "daband report runs/market",
-    "presets": "daband presets",
-    "methods": "daband methods",
-}
+    "learn": "daband learn market log1.csv --id customer", "serve": "daband serve market.daband",
+    "export-events": "daband export-events sqlite:///events.db week1.parquet", "report": "daband report runs/market",
+    "presets": "daband presets", "methods": "daband methods",
+}  # fmt: skip
 """What ends the help of a command."""
 for _command in app.registered_commands:
     _name = _command.name or (_command.callback.__name__ if _command.callback else "")

@@ -233,30 +233,17 @@ def choose_command(
         try:
             with warnings_on(), candidates_bar() as draw, interruptible(draw) as progress:
                 choice = choose(
-                    pair,
-                    episodes=None if episodes is None else int(episodes),
-                    episode_length=experiment.episode_length,
-                    seed=seed,
-                    budget=budget,
-                    device=device,
-                    directory=place,
+                    pair, episodes=None if episodes is None else int(episodes),
+                    episode_length=experiment.episode_length, seed=seed, budget=budget, device=device, directory=place,
                     progress=progress,
-                )
+                )  # fmt: skip
         except KeyboardInterrupt as stopped:
             raise interrupted_exit(place, stopped) from None
         spec = RunSpec(
-            pair=pair_name,
-            pair_options=options,
-            method="constant",
-            variant="default",
-            policy={},
-            components=experiment.components,
-            episodes=experiment.episodes,
-            episode_length=experiment.episode_length,
-            seed=seed,
-            rule="ucb",
-            selection="choose",
-        )
+            pair=pair_name, pair_options=options, method="constant", variant="default", policy={},
+            components=experiment.components, episodes=experiment.episodes, episode_length=experiment.episode_length,
+            seed=seed, rule="ucb", selection="choose",
+        )  # fmt: skip
         finish_choice(choice, pair, spec, place)
         console.print(_table_choose(pair_name, choice))
         say(f"Chosen: {choice.candidate} ({choice.rule}).")

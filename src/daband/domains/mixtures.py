@@ -7,10 +7,11 @@ stays fast. Sources that follow one another in time are shown one after the othe
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import lru_cache, partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from daband.domains.contract import (
 from daband.errors import InvalidInput
 
 D = TypeVar("D", bound=Contexts)
+P = ParamSpec("P")
 _OF_SOURCES = ("source", "source_test")
 _OF_TARGETS = ("target", "target_test", "target_labelled")
 
@@ -238,49 +240,65 @@ def join_pairs(
     )
 
 
-def read_several(
-    read: Callable[..., Pair],
-    given: Mapping[str, Any],
+def takes_several(
     *,
-    by_source: Mapping[str, Any],
-    by_target: Mapping[str, Any],
-    name: str,
-    chronological: bool = False,
-    **common: Any,
-) -> Pair:
-    """The pair of several sources and targets: each read by itself, beside the first of the other side.
+    by_source: Sequence[str] = ("source_test",),
+    by_target: Sequence[str] = ("target_test",),
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Callable[[Callable[P, Pair]], Callable[P, Pair]]:
+    """Let a reader of one ``source`` and one ``target`` take ``sources`` and ``targets``, mappings by name.
 
     Args:
-        read: makes a pair of one source and one target.
-        given: the user's ``source`` or ``sources``, and ``target`` or ``targets``.
-        by_source: further arguments, each one value for all sources, or a mapping by their names.
+        by_source: arguments that are one value for all sources, or a mapping by their names.
         by_target: the same of the targets; one value serves one target alone.
-        name: what reports call the pair.
-        chronological: as of ``join_pairs``.
-        common: arguments of every pair.
+        prepare: changes the arguments where there are several domains.
     """
+
+    def extend(read: Callable[P, Pair]) -> Callable[P, Pair]:
+        @wraps(read)
+        def reader(*args: P.args, **given: P.kwargs) -> Pair:
+            if given.get("sources") is None and given.get("targets") is None:
+                return read(*args, **given)
+            bound = inspect.signature(read).bind(*args, **given)
+            bound.apply_defaults()
+            return read_several(reader, prepare(bound.arguments), by_source=by_source, by_target=by_target)
+
+        return reader
+
+    return extend
+
+
+def read_several(
+    read: Callable[..., Pair], arguments: Mapping[str, Any], *, by_source: Sequence[str], by_target: Sequence[str]
+) -> Pair:
+    """The pair of several sources and targets: each read by itself, beside the first of the other side."""
+    given = dict(arguments)
+    name, chronological = given.pop("name"), given.pop("chronological", False)
+    of_source, of_target = ({what: given[what] for what in names} for names in (by_source, by_target))
     named: dict[str, Mapping[str, Any]] = {}
     for role in ("source", "target"):
-        one, several = given[role], given[f"{role}s"]
+        one, several = given.pop(role), given.pop(f"{role}s")
         if (one is None) == (several is None):
             raise InvalidInput(f"give either {role} or {role}s, a mapping from a name to what {role} would be")
         named[role] = {role: one} if several is None else several
         if not isinstance(named[role], Mapping) or not named[role]:
             raise InvalidInput(f"{role}s must be a mapping with a {role} by name, got {several!r}")
-    for what, value in by_target.items():
+    for what, value in of_target.items():
         if value is not None and not isinstance(value, Mapping) and len(named["target"]) > 1:
             raise InvalidInput(f"{what} must be a mapping with one for each of {', '.join(named['target'])}")
 
-    def read_each(role: str, other: str, arguments: Mapping[str, Any]) -> dict[str, Pair]:
+    common = {what: value for what, value in given.items() if what not in (*by_source, *by_target)}
+
+    def read_each(role: str, other: str, own: Mapping[str, Any]) -> dict[str, Pair]:
         beside = {other: next(iter(named[other].values()))}
         pairs = {}
         for called, one in named[role].items():
-            more = {what: part.get(called) if isinstance(part, Mapping) else part for what, part in arguments.items()}
+            more = {what: part.get(called) if isinstance(part, Mapping) else part for what, part in own.items()}
             alone = len(named[role]) == 1
             pairs[called] = read(**{role: one}, **beside, name=name if alone else f"{name}, {called}", **more, **common)
         return pairs
 
-    by_source_name, by_target_name = read_each("source", "target", by_source), read_each("target", "source", by_target)
+    by_source_name, by_target_name = read_each("source", "target", of_source), read_each("target", "source", of_target)
     _common({**by_source_name, **by_target_name}, "class_names")
     return join_pairs(by_source_name, by_target_name, name=name, chronological=chronological)
 

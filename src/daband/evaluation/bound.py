@@ -25,13 +25,9 @@ from daband.errors import InvalidInput
 from daband.linear import Decision
 
 _OBSERVABLE = (
-    "source_regret",
-    "regression_error",
-    "divergence",
-    "predicted_reward_target",
-    "predicted_reward_source",
+    "source_regret", "regression_error", "divergence", "predicted_reward_target", "predicted_reward_source",
     "exploration",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

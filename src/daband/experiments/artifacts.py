@@ -159,17 +159,12 @@ def environment(policy: Policy | None = None) -> dict[str, Any]:
     """Versions and hardware, as JSON can hold them; names no machine and no person."""
     device = _device(policy)
     return {
-        "daband": daband.__version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
+        "daband": daband.__version__, "commit": _commit(), "python": platform.python_version(),
         **{name: _version(name) for name in ("numpy", "torch", "numba", "scikit-learn")},
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "cpus": os.cpu_count(),
-        "device": device,
-        "accelerator": _accelerator(device),
+        "system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "cpus": os.cpu_count(),
+        "device": device, "accelerator": _accelerator(device),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
+    }  # fmt: skip
 
 
 def _artifacts(spec: RunSpec, pair: Pair, policy: Policy, recorder: ArtifactRecorder) -> dict[str, AnyArray]:

@@ -76,13 +76,9 @@ class Prepared:
         episodes = None if spec.episodes == "auto" else whole if spec.episodes == "all" else spec.episodes
 
         settings = TrainSettings(
-            episodes=episodes,
-            episode_length=spec.episode_length,
-            seed=spec.seed,
-            directory=self.folder,
-            config={"run": spec.model_dump(mode="json")},
-            save_every=save_every,
-        )
+            episodes=episodes, episode_length=spec.episode_length, seed=spec.seed, directory=self.folder,
+            config={"run": spec.model_dump(mode="json")}, save_every=save_every,
+        )  # fmt: skip
         phase = source_phase(self.policy, source, self.pair.target, settings)
         if progress is None:
             return phase
@@ -139,24 +135,15 @@ def conclude(prepared: Prepared, run: Run) -> Record:
         result = evaluate(policy, pair.target_test, rule=spec.rule, observe=recorder.see)
         arm_counts = result.arm_counts
     record: Record = {
-        "pair": spec.pair,
-        "method": spec.method,
-        "variant": spec.variant,
-        "seed": spec.seed,
-        **_target_fields(result),
-        "target_arm_counts": arm_counts,
-        "target_contexts": sum(arm_counts),
+        "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, **_target_fields(result),
+        "target_arm_counts": arm_counts, "target_contexts": sum(arm_counts),
         "source_regret": None if math.isnan(run.total_regret) else run.total_regret,
         "source_reward": float(run.reward.mean()),
         "logger_value": float(run.reward.mean()) if isinstance(pair.source, LoggedDomain) else None,
-        "rounds": run.rounds,
-        "wall_seconds": run.seconds + time.perf_counter() - started,
-        "selection": spec.selection,
-        "config_hash": spec.config_hash,
-        "class_names": list(pair.class_names),
-        "feedback": pair.feedback,
+        "rounds": run.rounds, "wall_seconds": run.seconds + time.perf_counter() - started, "selection": spec.selection,
+        "config_hash": spec.config_hash, "class_names": list(pair.class_names), "feedback": pair.feedback,
         "folder": spec.folder_name,
-    }
+    }  # fmt: skip
     if run.note:
         record["note"] = run.note
     gather(spec, pair, policy, folder, recorder)
@@ -279,16 +266,11 @@ def continue_run(
             )
         episodes = -(-min(rounds, pair.target_labelled.rounds_available) // length)
         run = continue_on_target(
-            load_policy(folder / "policy.safetensors"),
-            target=pair.target_labelled,
-            rounds=rounds,
-            episode_length=length,
-            prior_trust=prior_trust,
-            seed=spec.seed,
-            directory=place,
+            load_policy(folder / "policy.safetensors"), target=pair.target_labelled, rounds=rounds,
+            episode_length=length, prior_trust=prior_trust, seed=spec.seed, directory=place,
             config={"continued_from": spec.config_hash, "rounds": rounds},
             progress=None if progress is None else lambda record: progress({**record, "of": episodes}),
-        )
+        )  # fmt: skip
         return _conclude_continued(folder, spec, run, rounds, prior_trust)
 
     return _done_once(place, lambda: continued_record(folder, rounds, prior_trust), work)
@@ -299,24 +281,14 @@ def _conclude_continued(folder: Path, spec: RunSpec, run: Run, rounds: int, prio
     before = read_json(folder / "result.json")
     zero_shot, continued = before["target_regret"], None if math.isnan(run.total_regret) else run.total_regret
     record = {
-        "pair": spec.pair,
-        "method": spec.method,
-        "variant": spec.variant,
-        "seed": spec.seed,
-        "rounds": run.rounds,
-        "rounds_asked": rounds,
-        "prior_trust": prior_trust,
-        "zero_shot_regret": zero_shot,
-        "zero_shot_contexts": before.get("target_contexts"),
-        "zero_shot_value": before.get("target_value"),
-        "continued_regret": continued,
-        "continued_reward": float(run.reward.mean()),
+        "pair": spec.pair, "method": spec.method, "variant": spec.variant, "seed": spec.seed, "rounds": run.rounds,
+        "rounds_asked": rounds, "prior_trust": prior_trust, "zero_shot_regret": zero_shot,
+        "zero_shot_contexts": before.get("target_contexts"), "zero_shot_value": before.get("target_value"),
+        "continued_regret": continued, "continued_reward": float(run.reward.mean()),
         "total_regret": None if zero_shot is None or continued is None else zero_shot + continued,
-        "feedback": before.get("feedback", "one_hot"),
-        "wall_seconds": run.seconds,
-        "config_hash": spec.config_hash,
+        "feedback": before.get("feedback", "one_hot"), "wall_seconds": run.seconds, "config_hash": spec.config_hash,
         "folder": folder.name,
-    }
+    }  # fmt: skip
     write_text(place / "result.json", json.dumps(record, indent=2) + "\n")
     finish_folder(place, _FILES)
     return record
@@ -461,14 +433,8 @@ def begin_audit(
     of_policy = policy_folder(folder)
     pair = of_policy.load_pair()
     return audit(
-        load_policy(of_policy.policy_file),
-        target=pair.target,
-        budget=budget,
+        load_policy(of_policy.policy_file), target=pair.target, budget=budget,
         assessment=None if of_policy.assessment_file is None else read_assessment(of_policy.assessment_file),
-        directory=of_policy.path / AUDIT_FOLDER,
-        anytime=anytime,
-        confidence=confidence,
-        rule=of_policy.rule,
-        seed=seed,
+        directory=of_policy.path / AUDIT_FOLDER, anytime=anytime, confidence=confidence, rule=of_policy.rule, seed=seed,
         arm_names=pair.class_names,
-    )
+    )  # fmt: skip

@@ -7,6 +7,7 @@ from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
 from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
+from daband.linear.pseudo_labels import fit_pseudo_labels
 from daband.linear.reward_model import (
     RewardModel,
     cross_fitted_rewards,
@@ -36,7 +37,7 @@ __all__ = [
     "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "RewardModel", "RidgeHead", "RidgeSums",
     "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
     "apply_transform", "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
-    "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "flat_features", "fold_numbers", "fresh_draws",
-    "frozen_step", "kernels", "label_shift", "mixed_scores", "needs_components", "ridge_scores", "sampled_places",
-    "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",
+    "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels", "flat_features",
+    "fold_numbers", "fresh_draws", "frozen_step", "kernels", "label_shift", "mixed_scores", "needs_components",
+    "ridge_scores", "sampled_places", "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",
 ]  # fmt: skip

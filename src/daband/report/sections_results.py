@@ -176,17 +176,12 @@ def comparison_table(rows: Sequence[MethodSummary], *, name: str, about: str, re
         "" if one is None else Cell(f"{one.average:.4f}", f"{one.average_deviation:.2f}", muted=True) for one in theirs
     ]
     return Table.of_columns(
-        name,
-        about,
-        ("method", [label(*row.key) for row in rows]),
-        (metric.name, score),
-        second_column,
+        name, about, ("method", [label(*row.key) for row in rows]), (metric.name, score), second_column,
         ("over NLinUCB", [_difference(test, digits - 1) for test in paired]) if baseline else None,
         ("95% interval", [_interval(test, digits - 1) for test in paired]) if baseline else None,
         ("paper", printed) if paper else None,
-        ("source regret", [mean_cell(row.source_regret, source_digits) for row in rows]),
-        *_budget_columns(rows),
-    )
+        ("source regret", [mean_cell(row.source_regret, source_digits) for row in rows]), *_budget_columns(rows),
+    )  # fmt: skip
 
 
 def comparison_blocks(pair: str, records: Sequence[Record], *, with_figure: bool = True) -> list[Block]:

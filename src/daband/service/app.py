@@ -399,17 +399,11 @@ def _decision(
     event = answer.event
     assert isinstance(event, Event)
     return {
-        "event_id": event.event_id,
-        "arm": event.arm,
-        "arm_name": arm_names[event.arm],
-        "propensity": event.propensity,
-        "model": event.model,
-        "mode": event.mode,
-        "active": event.activated is not None,
-        "logged": logged,
+        "event_id": event.event_id, "arm": event.arm, "arm_name": arm_names[event.arm], "propensity": event.propensity,
+        "model": event.model, "mode": event.mode, "active": event.activated is not None, "logged": logged,
         "repeated": answer.status == "repeated",
         "warnings": [{"kind": odd.kind, "column": odd.column, "message": odd.message} for odd in warnings],
-    }
+    }  # fmt: skip
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

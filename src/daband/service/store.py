@@ -350,15 +350,9 @@ class Store:
             if start_seq is None or learned_seq is None:
                 start_seq = learned_seq = connection.execute(sa.select(last)).scalar() or 0
             row = ModelRow(
-                number=0 if number is None else number + 1,
-                time=time,
-                origin=origin,
-                base=base,
-                start_seq=start_seq,
-                learned_seq=learned_seq,
-                rounds=rounds,
-                digest=hashlib.sha256(content).hexdigest(),
-            )
+                number=0 if number is None else number + 1, time=time, origin=origin, base=base, start_seq=start_seq,
+                learned_seq=learned_seq, rounds=rounds, digest=hashlib.sha256(content).hexdigest(),
+            )  # fmt: skip
             if state is not None:
                 connection.execute(sa.update(_models).values(state=None).where(_models.c.state.is_not(None)))
             connection.execute(sa.insert(_models).values(**asdict(row), content=content, state=state))

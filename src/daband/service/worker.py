@@ -68,15 +68,10 @@ class LogLearner:
         if self.seq == self._published:
             return None
         row = self._store.add_model(
-            export_bytes(self.policy, self._deployed),
-            time=now,
-            origin="learned",
-            base=self.base,
-            start_seq=self.start_seq,
-            learned_seq=self.seq,
-            rounds=self.policy.rounds_learned,
+            export_bytes(self.policy, self._deployed), time=now, origin="learned", base=self.base,
+            start_seq=self.start_seq, learned_seq=self.seq, rounds=self.policy.rounds_learned,
             state=_save_bytes(self.policy),
-        )
+        )  # fmt: skip
         self._published = self.seq
         return row
 
@@ -141,15 +136,10 @@ def export_bytes(policy: Policy, deployed: Deployed) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.daband"
         export(
-            policy,
-            path,
-            domain=deployed.domain,
-            arm_names=deployed.arm_names,
-            reference=deployed,
-            assessment=deployed.assessment,
-            epsilon=deployed.frozen.exploration.epsilon,
+            policy, path, domain=deployed.domain, arm_names=deployed.arm_names, reference=deployed,
+            assessment=deployed.assessment, epsilon=deployed.frozen.exploration.epsilon,
             explore=deployed.frozen.exploration.rule,
-        )
+        )  # fmt: skip
         return path.read_bytes()
 
 

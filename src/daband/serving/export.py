@@ -19,7 +19,8 @@ from daband.errors import InvalidInput
 from daband.image_layout import image_layout
 from daband.linear import StandardiseStep
 from daband.serving.deployed_policy import Deployed, deployed_of_parts, write_deployed_file
-from daband.serving.frozen_policy import FrozenPolicy, Member
+from daband.serving.frozen_policy import FrozenPolicy
+from daband.serving.members import Member
 from daband.serving.monitor import MOST_CONTEXTS, Reference, build_reference, summary_names
 from daband.table_transform import TableTransform
 

@@ -123,20 +123,10 @@ def fit_log(
     40
     """
     settings = _FitSettings(
-        domain=check_domain(domain),
-        columns=columns,
-        table=table,
-        target=target,
-        engine=engine,
-        workers=workers,
-        ray_address=ray_address,
-        propensity_weighting=propensity_weighting,
-        on_damaged=on_damaged,
-        adapt_every=adapt_every,
-        directory=directory,
-        progress=progress,
-        time=time,
-    )
+        domain=check_domain(domain), columns=columns, table=table, target=target, engine=engine, workers=workers,
+        ray_address=ray_address, propensity_weighting=propensity_weighting, on_damaged=on_damaged,
+        adapt_every=adapt_every, directory=directory, progress=progress, time=time,
+    )  # fmt: skip
     return _fit(policy, log, settings)
 
 
@@ -204,18 +194,9 @@ def learn_log(
     if prior_trust != 1.0:
         policy.require_discounts()
     settings = _FitSettings(
-        domain="target",
-        columns=columns,
-        table=table,
-        propensity_weighting=propensity_weighting,
-        on_damaged=on_damaged,
-        adapt_every=adapt_every,
-        directory=directory,
-        progress=progress,
-        id=id,
-        time=time,
-        prior_trust=prior_trust,
-    )
+        domain="target", columns=columns, table=table, propensity_weighting=propensity_weighting, on_damaged=on_damaged,
+        adapt_every=adapt_every, directory=directory, progress=progress, id=id, time=time, prior_trust=prior_trust,
+    )  # fmt: skip
     with TemporaryDirectory(prefix="daband-") as place:
         before = policy.log_parts
         if isinstance(log, ParquetLog):
@@ -445,16 +426,11 @@ class _LogRun:
         for batch in self.log.batches(part, settings.adapt_every):
             learned = policy.rounds_learned
             policy.update(
-                batch.contexts,
-                batch.arms,
-                batch.rewards,
-                settings.domain,
-                ids=None if settings.id is None else list(itertools.islice(ids, len(batch))),
-                on_duplicate="skip",
-                propensity=batch.propensities,
-                propensity_weighting=settings.propensity_weighting,
+                batch.contexts, batch.arms, batch.rewards, settings.domain,
+                ids=None if settings.id is None else list(itertools.islice(ids, len(batch))), on_duplicate="skip",
+                propensity=batch.propensities, propensity_weighting=settings.propensity_weighting,
                 time=None if settings.time is None else list(itertools.islice(times, len(batch))),
-            )
+            )  # fmt: skip
             if target is not None:
                 first = learned % target.rounds_available
                 policy.observe_target(

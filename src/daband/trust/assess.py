@@ -86,17 +86,9 @@ def assess(
     True
     """
     (assessment,) = assess_each(
-        policies,
-        source=source,
-        target=target,
-        required=required,
-        rule=rule,
-        contexts=contexts,
-        shift=shift,
-        arm_names=arm_names,
-        seed=seed,
-        wanted=[0],
-    )
+        policies, source=source, target=target, required=required, rule=rule, contexts=contexts, shift=shift,
+        arm_names=arm_names, seed=seed, wanted=[0],
+    )  # fmt: skip
     return assessment if calibration is None else calibration.calibrated(assessment)
 
 
@@ -129,14 +121,9 @@ def assess_each(
     _check_different(scores)
     stated = _stated_shift(shift, members[0])
     explanations = explanations_of(
-        members,
-        source_contexts,
-        target_contexts,
-        shift=stated,
-        rule=rule,
-        reward_range=members[0].reward_range,
+        members, source_contexts, target_contexts, shift=stated, rule=rule, reward_range=members[0].reward_range,
         origin=scores.origin,
-    )
+    )  # fmt: skip
     assessments = []
     for index in range(len(members)) if wanted is None else wanted:
         _check_rewarded(scores.of([index]))
@@ -199,31 +186,17 @@ def _write(
     ]
     alone = len(explanations) == 1
     return Assessment(
-        accuracy=estimate.accuracy,
-        value=estimate.value * span + lowest,
-        low=estimate.low * span + lowest,
-        accuracy_low=estimate.accuracy_low,
-        required=needed * span + lowest,
-        verdict=verdict.text,
-        why=verdict.why,
-        audit_rewards=verdict.rewards,
-        reasons=reasons,
-        per_arm=per_arm,
-        shift=gap,
-        outside_support=outside,
-        collapse=signs,
-        explanations={name: value * span + lowest for name, value in estimate.by_explanation.items()},
+        accuracy=estimate.accuracy, value=estimate.value * span + lowest, low=estimate.low * span + lowest,
+        accuracy_low=estimate.accuracy_low, required=needed * span + lowest, verdict=verdict.text, why=verdict.why,
+        audit_rewards=verdict.rewards, reasons=reasons, per_arm=per_arm, shift=gap, outside_support=outside,
+        collapse=signs, explanations={name: value * span + lowest for name, value in estimate.by_explanation.items()},
         disagreement=estimate.disagreement,
         assumed=str(stated) if stated.stated else "anything (nobody stated it; shift= rules some of it out)",
-        agreement=None if alone else estimate.agreement,
-        source_agreement=None if alone else estimate.source_agreement,
-        source_value=float(scores.source_value()[0]) * span + lowest,
-        source_error=estimate.source_error * span,
-        source_rounds=scores.source_arm.shape[1],
-        target_contexts=scores.target_arm.shape[1],
-        reward_range=(float(lowest), float(highest)),
-        arm_names=names,
-    )
+        agreement=None if alone else estimate.agreement, source_agreement=None if alone else estimate.source_agreement,
+        source_value=float(scores.source_value()[0]) * span + lowest, source_error=estimate.source_error * span,
+        source_rounds=scores.source_arm.shape[1], target_contexts=scores.target_arm.shape[1],
+        reward_range=(float(lowest), float(highest)), arm_names=names,
+    )  # fmt: skip
 
 
 def _per_arm(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[ArmAssessment]:

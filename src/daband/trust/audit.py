@@ -410,16 +410,10 @@ def audit(
     predicted = predictions(by_policy, assessment, len(contexts), low, high)
     plan = (plan_draws if anytime else plan_strata)(predicted, budget=budget, seed=seed)
     settings = {
-        "format": _FORMAT,
-        "budget": budget,
-        "confidence": confidence,
-        "rule": rule,
-        "seed": seed,
-        "anytime": plan.anytime,
-        "contexts": len(contexts),
-        "reward_range": policy.settings()["reward_range"],
+        "format": _FORMAT, "budget": budget, "confidence": confidence, "rule": rule, "seed": seed,
+        "anytime": plan.anytime, "contexts": len(contexts), "reward_range": policy.settings()["reward_range"],
         "estimated_range": [low, high],
-    }
+    }  # fmt: skip
     folder = AuditFolder(directory)
     with nullcontext() if folder.path is None else locked(folder.path, wait=False):
         settings["predicted"] = low + (high - low) * float(predicted.mean())
@@ -528,17 +522,10 @@ class _State:
                 low + (high - low) * share for share in (interval.value, interval.low, interval.high)
             )
         return Audit(
-            value=value,
-            low=lower,
-            high=upper,
-            confidence=settings["confidence"],
-            budget=settings["budget"],
-            answered=len(answers),
-            contexts=settings["contexts"],
-            predicted=settings["predicted"],
-            anytime=self.plan.anytime,
-            questions=self.folder.questions,
-        )
+            value=value, low=lower, high=upper, confidence=settings["confidence"], budget=settings["budget"],
+            answered=len(answers), contexts=settings["contexts"], predicted=settings["predicted"],
+            anytime=self.plan.anytime, questions=self.folder.questions,
+        )  # fmt: skip
 
     def conclude(self) -> Audit:
         result = self.result()

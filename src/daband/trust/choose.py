@@ -140,15 +140,10 @@ class Choice:
     def as_dict(self) -> dict[str, Any]:
         """Everything but the policy and its assessment, as JSON can hold it."""
         return {
-            "candidate": self.candidate,
-            "rule": self.rule,
-            "table": self.table,
-            "rewards": self.rewards,
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
+            "candidate": self.candidate, "rule": self.rule, "table": self.table, "rewards": self.rewards,
+            "value": self.value, "low": self.low, "high": self.high,
             "questions": None if self.questions is None else str(self.questions),
-        }
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         spent = f", decided by {self.rewards} target rewards" if self.rewards else ""
@@ -208,15 +203,9 @@ def choose(
     options = [_with_exploration(option, explore, epsilon) for option in options]
     shown, episodes, episode_length = training_budget(pair, episodes, episode_length)
     members = train_candidates(
-        shown,
-        options,
-        seeds=[seed],
-        episodes=episodes,
-        episode_length=episode_length,
-        device=device,
-        directory=None if directory is None else Path(directory) / "candidates",
-        progress=progress,
-    )
+        shown, options, seeds=[seed], episodes=episodes, episode_length=episode_length, device=device,
+        directory=None if directory is None else Path(directory) / "candidates", progress=progress,
+    )  # fmt: skip
     trained = [policies[0] for policies in members]
     assert pair.source_test is not None
     scores, source_contexts, target_contexts = scores_of(
@@ -224,14 +213,9 @@ def choose(
     )
     reward_range = trained[0].reward_range
     explanations = explanations_of(
-        trained,
-        source_contexts,
-        target_contexts,
-        shift=pair.shift,
-        rule="greedy",
-        reward_range=reward_range,
+        trained, source_contexts, target_contexts, shift=pair.shift, rule="greedy", reward_range=reward_range,
         origin=scores.origin,
-    )
+    )  # fmt: skip
     estimates = [estimate_target(scores, explanations, member=index) for index in range(len(trained))]
     place, rule = _without_rewards(options, scores, estimates)
     selection, questions = None, None
@@ -263,17 +247,10 @@ def choose(
     _learn(policy, target_contexts, answers)
     policy.deploy("target")
     return Choice(
-        policy=policy,
-        assessment=assessment,
-        table=_table(options, scores, estimates, selection, place, reward_range),
-        candidate=options[place].name,
-        rule=rule,
-        rewards=len(answers),
-        value=value,
-        low=low,
-        high=high,
+        policy=policy, assessment=assessment, table=_table(options, scores, estimates, selection, place, reward_range),
+        candidate=options[place].name, rule=rule, rewards=len(answers), value=value, low=low, high=high,
         questions=questions,
-    )
+    )  # fmt: skip
 
 
 def training_budget(pair: Pair, episodes: int | None, episode_length: int) -> tuple[Pair, int | None, int]:

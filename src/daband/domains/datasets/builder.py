@@ -7,8 +7,10 @@ registers a pair for it, and one for each of its variants (an ordered pair of do
 from __future__ import annotations
 
 import inspect
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Pair
 from daband.domains.readers.arrays import from_arrays
-from daband.domains.registry import Resolve, Resource, register_pair
+from daband.domains.registry import Resolve, Resource, need, register_pair
 from daband.domains.splits import require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.shift import ShiftLike
@@ -141,9 +143,47 @@ def ordered(domains: Sequence[str]) -> dict[str, dict[str, str]]:
     return {f"{one}-{other}": {"source": one, "target": other} for one, other in permutations(domains, 2)}
 
 
-def by_hand(what: str, place: str, licence: str, how: str, *, of: str = "") -> Resource:
-    """A file or folder that nobody offers for download under an address that lasts."""
-    return Resource(what=what, places=(place,), licence=licence, by_hand=how, of=of)
+@lru_cache(maxsize=1)
+def catalogue() -> dict[str, dict[str, Any]]:
+    """``catalogue.toml``: what is to be known of the research data sets."""
+    return tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8"))
+
+
+def facts(family: str) -> dict[str, Any]:
+    """What the catalogue says of a data set, as arguments of ``declare``."""
+    said = dict(catalogue()[family])
+    members, option = said.pop("members", {}), said.pop("variants_of", "")
+    texts = members if isinstance(members, dict) else dict.fromkeys(members, "")
+    about = About(**{name: said.pop(name) for name in ("summary", "licence", "citation") if name in said})
+    arguments: dict[str, Any] = {name: said[name] for name in ("class_names", "choices", "without") if name in said}
+    if option:
+        variants = {member: {option: member} for member in texts}
+        arguments |= {"name": f"{family}/{{{option}}}", "choices": {option: tuple(texts)}, "variants": variants}
+    elif texts:
+        arguments |= {"domains": tuple(texts), "variants": ordered(said.get("ordered", tuple(texts)))}
+    resources = [resource for entry in said.get("resources", ()) for resource in _resources(entry, texts)]
+    return {**arguments, "about": about, "summary": said.get("variant", ""), "resources": resources}
+
+
+def _resources(entry: Mapping[str, Any], texts: Mapping[str, str]) -> list[Resource]:
+    """The resources of an entry of the catalogue: those of another table, one for each member, or one."""
+    fields = {**entry, "places": tuple(entry.get("places", ()))}
+    if like := fields.pop("like", ""):
+        del fields["places"]
+        return [replace(one, **fields) for other in catalogue()[like]["resources"] for one in _resources(other, {})]
+    if fields.get("of") != "{of}":
+        return [Resource(**fields)]
+    return [
+        Resource(**{**fields, "what": fields["what"].format(of=of, text=text), "of": of,
+                    "places": tuple(place.format(of=of) for place in fields["places"])})
+        for of, text in texts.items()
+    ]  # fmt: skip
+
+
+def file_of(family: str, of: str = "", *, pair: str = "") -> Path:
+    """Where the file of a data set lies, or that of one of its members; an error that names the pair where nowhere."""
+    places = next(resource.places for resource in facts(family)["resources"] if resource.of == of)
+    return need(places, pair=pair or family)
 
 
 def halved(

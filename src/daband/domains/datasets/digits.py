@@ -7,7 +7,6 @@ import importlib.util
 import tempfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,11 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.contract import About
-from daband.domains.datasets.builder import Parts, by_hand, declare, halved, load_labelled, made_up_images
+from daband.domains.datasets.builder import Parts, declare, facts, file_of, halved, load_labelled, made_up_images
 from daband.domains.download import unpack
 from daband.domains.readers.images import decode_image
-from daband.domains.registry import Resource, find, need
+from daband.domains.registry import find, need
 from daband.errors import DataError
 
 # MNIST from its idx files, and MNIST-M: made by the published recipe, or read as it is distributed.
@@ -29,7 +27,6 @@ Arrays: TypeAlias = tuple[AnyArray, IntArray]
 
 MNIST_PLACES = ("mnist", "MNIST/raw")
 """Where the idx files may lie below the data directory."""
-_MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist"
 _MNIST_SIDE = 28
 _REMEDY = "delete it and run `daband data get digit`"
 _UNSIGNED_BYTE = 0x08
@@ -38,31 +35,6 @@ _UNSIGNED_BYTE = 0x08
 # digit looks as MNIST's do. MNIST-M was cut from everyday scenes.
 _SCIKIT_IMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png")
 _SCIKIT_LEARN = ("china.jpg", "flower.jpg")
-
-
-def _file(name: str, md5: str, content_md5: str, size: int) -> Resource:
-    return Resource(
-        what=f"MNIST, {name}",
-        places=(f"mnist/{name}.gz", f"mnist/{name}", f"MNIST/raw/{name}.gz", f"MNIST/raw/{name}"),
-        licence="CC BY-SA 3.0",
-        url=f"{_MNIST_URL}/{name}.gz",
-        md5=md5,
-        content_md5=content_md5,
-        size=size,
-    )
-
-
-MNIST_FILES = (  # the sums are the published ones
-    _file(
-        "train-images-idx3-ubyte",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "6bbc9ace898e44ae57da46a324031adb",
-        9_912_422,
-    ),
-    _file("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624", 28_881),
-    _file("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea", 1_648_877),
-    _file("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637", 4_542),
-)
 
 
 def read_mnist(split: str, *, pair: str) -> Arrays:
@@ -234,7 +206,6 @@ def photographs_in(folder: Path, *, at_least: int = 28) -> list[AnyArray]:
 # DIGIT: MNIST to MNIST-M, embedded in the package, built from MNIST and BSDS500, or as released.
 
 
-_FORMS = ("auto", "embedded", "built", "released")
 _EMBEDDED = Path(__file__).parents[1] / "embedded" / "mnist.npz"
 _BSDS500 = ("bsds500_train", "BSR/BSDS500/data/images/train")
 _RELEASED = ("mnist_m/mnist_m_28.npz", "mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m.tar.gz", "mnist_m.tar.gz")
@@ -339,45 +310,10 @@ def _three_channels(digits: AnyArray) -> AnyArray:
 
 declare(
     "digit",
-    about=About(
-        summary="handwritten digits, MNIST to MNIST-M (digits over photographs)",
-        licence="MNIST: CC BY-SA 3.0; photographs of BSDS500 and MNIST-M: for research",
-        citation=(
-            "LeCun et al., Gradient-based learning applied to document recognition, 1998; "
-            "Ganin et al., Domain-adversarial training of neural networks, 2016; "
-            "Arbelaez et al., Contour detection and hierarchical image segmentation, 2011"
-        ),
-    ),
     read=_read_digit,
     tiny=lambda **_: _parts("embedded", *_embedded(300)),
-    class_names=tuple(str(number) for number in range(10)),
-    choices={"form": _FORMS},
     resolve=_resolve_form,
-    without=["source_test", "units"],
-    resources=[
-        *(replace(resource, optional=True) for resource in MNIST_FILES),  # the embedded form does without
-        Resource(
-            what="MNIST-M as released",
-            places=("mnist_m/mnist_m_train_labels.txt", "mnist_m/mnist_m_28.npz", "mnist_m/mnist_m.tar.gz"),
-            licence="for research",
-            url="https://cornell.box.com/shared/static/jado7quprg6hzzdubvwzh9umr75damwi",
-            md5="859df31c91afe82e80e5012ba928f279",
-            archive="mnist_m.tar.gz",
-            unpack_into=".",
-            optional=True,
-        ),
-        Resource(
-            what="BSDS500's training photographs",
-            places=("BSR/BSDS500/data/images/train", "bsds500_train"),
-            licence="non-commercial research and education",
-            url="https://www.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/BSR/BSR_bsds500.tgz",
-            md5="0b17383ff0b21fe43d2f28e624203169",  # the one that public loaders of it check
-            size=70_763_455,
-            archive="BSR_bsds500.tgz",
-            unpack_into=".",
-            optional=True,
-        ),
-    ],
+    **facts("digit"),
 )
 
 
@@ -385,16 +321,6 @@ declare(
 
 
 _HANDWRITTEN_SIDE = 28
-_DOMAINS = ("mnist", "usps", "semeion")
-_USPS, _SEMEION = "usps_semeion/usps_28.npz", "usps_semeion/semeion_16.npz"
-_USPS_HOW = (
-    "get the USPS zip codes' digits (https://hastie.su.domains/ElemStatLearn/data.html), resize to 28x28, and save "
-    "them as an npz of uint8 with x_train y_train x_test y_test, ink bright"
-)
-_SEMEION_HOW = (
-    "get semeion.data from https://archive.ics.uci.edu/dataset/178/semeion+handwritten+digit and save it as an npz of "
-    "uint8 with x (n, 16, 16), ink 255, and y"
-)
 
 
 def _read_handwritten(*, source: str = "mnist", target: str = "usps") -> Parts:
@@ -420,10 +346,9 @@ def _collection(domain: str) -> tuple[Arrays, Arrays | None]:
         train, test = (read_mnist(split, pair="handwritten") for split in ("train", "t10k"))
         return (train[0][:, None], train[1]), (test[0][:, None], test[1])
     if domain == "semeion":
-        path = need([_SEMEION], pair="handwritten")
-        images, labels = load_labelled(path, ("x", "y"), shape=(16, 16), n_classes=10)
+        images, labels = load_labelled(file_of("handwritten", domain), ("x", "y"), shape=(16, 16), n_classes=10)
         return (_interpolate(images)[:, None], labels), None
-    path = need([_USPS], pair="handwritten")
+    path = file_of("handwritten", domain)
     shape = (_HANDWRITTEN_SIDE, _HANDWRITTEN_SIDE)
     train, test = (
         load_labelled(path, (f"x_{split}", f"y_{split}"), shape=shape, n_classes=10) for split in ("train", "test")
@@ -454,24 +379,7 @@ def _interpolate(images: AnyArray) -> AnyArray:
 
 declare(
     "handwritten",
-    about=About(
-        summary="handwritten digits; 6 ordered pairs of mnist, usps, semeion",
-        licence="MNIST: CC BY-SA 3.0; USPS: for research; Semeion: CC BY 4.0",
-        citation=(
-            "LeCun et al., Gradient-based learning applied to document recognition, 1998; "
-            "Hull, A database for handwritten text recognition research, 1994; "
-            "Buscema, Terzi and Tastle, Semeion handwritten digit, UCI Machine Learning Repository, 1998"
-        ),
-    ),
     read=_read_handwritten,
     tiny=lambda **_: made_up_images(n_arms=10, per_class=20, side=_HANDWRITTEN_SIDE, seed=3, channels=1, n_test=100),
-    class_names=tuple(str(number) for number in range(10)),
-    summary="handwritten digits, {source} to {target}",
-    domains=_DOMAINS,
-    resources=[
-        *(replace(resource, of="mnist") for resource in MNIST_FILES),
-        by_hand("USPS digits", _USPS, "for research", _USPS_HOW, of="usps"),
-        by_hand("Semeion digits", _SEMEION, "CC BY 4.0", _SEMEION_HOW, of="semeion"),
-    ],
-    without=["units"],
+    **facts("handwritten"),
 )

@@ -5,24 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
-from daband.domains.contract import About
 from daband.domains.datasets.builder import (
     Parts,
-    by_hand,
+    catalogue,
     declare,
+    facts,
+    file_of,
     halved,
     load_labelled,
     load_matlab,
     made_up_vectors,
 )
-from daband.domains.registry import need
 
 # Amazon reviews: is a review positive? Learned on one kind of product, applied to another.
 
-_AMAZON_DOMAINS = ("books", "dvd", "elec", "kitchen")
-_AMAZON_CLASSES = ("negative", "positive")
-_AMAZON_FILE = "amazon_reviews_400/{}_400.mat"
-_AMAZON_HOW = "get the 400-feature .mat files (variables fts, labels) that skada-bench and transferlearning.xyz hand on"
+_AMAZON_CLASSES = catalogue()["amazon"]["class_names"]
 
 
 def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
@@ -32,50 +29,25 @@ def _read_amazon(*, source: str = "books", target: str = "dvd") -> Parts:
         source: books, dvd, elec or kitchen; its reviews, about 2,000, pay.
         target: another of them; half of its reviews are seen in training, the other half is kept for the evaluator.
     """
-    paths = (need([_AMAZON_FILE.format(domain)], pair="amazon") for domain in (source, target))
     of_source, of_target = (
-        load_matlab(path, n_features=400, class_names=_AMAZON_CLASSES, first_label=0) for path in paths
+        load_matlab(file_of("amazon", domain), n_features=400, class_names=_AMAZON_CLASSES, first_label=0)
+        for domain in (source, target)
     )
     return Parts({"source": of_source, **halved(*of_target, name=f"amazon/{source}-{target}")})
 
 
 declare(
     "amazon",
-    about=About(
-        summary="sentiment of product reviews; 12 ordered pairs of books, dvd, elec, kitchen",
-        licence="for research; the features were published without a licence",
-        citation=(
-            "Blitzer, Dredze and Pereira, Biographies, Bollywood, boom-boxes and blenders, ACL 2007; features: Chen, "
-            "Xu, Weinberger and Sha, Marginalized denoising autoencoders for domain adaptation, ICML 2012"
-        ),
-    ),
     read=_read_amazon,
     tiny=lambda **_: made_up_vectors(n_arms=2, dimension=400, n=120, shift=0.5, seed=1, n_test=60),
-    class_names=_AMAZON_CLASSES,
-    summary="sentiment of product reviews, {source} to {target}",
-    domains=_AMAZON_DOMAINS,
-    resources=[
-        by_hand(f"reviews of {domain}", _AMAZON_FILE.format(domain), "for research", _AMAZON_HOW, of=domain)
-        for domain in _AMAZON_DOMAINS
-    ],
+    **facts("amazon"),
 )
 
 
 # Office-31 as pretrained features: 31 kinds of office things, photographed for a shop, by a camera, by a webcam.
 
 
-_OFFICE31_DOMAINS = ("amazon", "dslr", "webcam")
-_NAMES = (
-    "back pack, bike, bike helmet, bookcase, bottle, calculator, desk chair, desk lamp, desktop computer, "
-    "file cabinet, headphones, keyboard, laptop computer, letter tray, mobile phone, monitor, mouse, mug, "
-    "paper notebook, pen, phone, printer, projector, punchers, ring binder, ruler, scissors, speaker, stapler, "
-    "tape dispenser, trash can"
-)
 _WIDTH = 1280
-_OFFICE31_HOW = (
-    "compute the 1,280 features of EfficientNet-Lite0 (ImageNet weights, resize 256, centre 224) of Office-31's "
-    "photographs, and save an npz with x_train y_train x_test y_test, half of each class each"
-)
 
 
 def _read_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
@@ -99,7 +71,7 @@ def _tiny_office31(*, source: str = "amazon", target: str = "webcam") -> Parts:
 
 
 def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
-    path = need([f"office31_features/{domain}.npz"], pair="office31_features")
+    path = file_of("office31_features", domain)
     halves = (
         load_labelled(path, (f"x_{half}", f"y_{half}"), shape=(_WIDTH,), n_classes=31, dtype=None)
         for half in ("train", "test")
@@ -107,42 +79,13 @@ def _halves(domain: str) -> list[tuple[AnyArray, IntArray]]:
     return [(contexts.astype(np.float32), labels) for contexts, labels in halves]
 
 
-declare(
-    "office31_features",
-    about=About(
-        summary="office things by pretrained features; 6 ordered pairs of amazon, dslr, webcam",
-        licence="for research; the photographs were published without a licence",
-        citation="Saenko, Kulis, Fritz and Darrell, Adapting visual category models to new domains, ECCV 2010",
-    ),
-    read=_read_office31,
-    tiny=_tiny_office31,
-    class_names=_NAMES.split(", "),
-    summary="office things by pretrained features, {source} to {target}",
-    domains=_OFFICE31_DOMAINS,
-    resources=[
-        by_hand(
-            f"photographs of {domain}",
-            f"office31_features/{domain}.npz",
-            "for research",
-            _OFFICE31_HOW,
-            of=domain,
-        )
-        for domain in _OFFICE31_DOMAINS
-    ],
-)
+declare("office31_features", read=_read_office31, tiny=_tiny_office31, **facts("office31_features"))
 
 
 # Office-Caltech: ten kinds of objects in four collections of pictures, as counts of visual words.
 
 
-_OFFICE_CALTECH_DOMAINS = ("amazon", "caltech10", "dslr", "webcam")
-_OFFICE_CALTECH_NAMES = (
-    "backpack, touring bike, calculator, headphones, computer keyboard, laptop, computer monitor, computer mouse, "
-    "coffee mug, video projector"
-)
-_OFFICE_CALTECH_CLASSES = tuple(_OFFICE_CALTECH_NAMES.split(", "))
-_OFFICE_CALTECH_FILE = "office_caltech10_surf/{}.mat"
-_OFFICE_CALTECH_HOW = "get the SURF .mat files (variables fts, labels) of the geodesic flow kernel's authors"
+_OFFICE_CALTECH_CLASSES = catalogue()["office_caltech"]["class_names"]
 
 
 def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> Parts:
@@ -155,10 +98,10 @@ def _read_office_caltech(*, source: str = "amazon", target: str = "webcam") -> P
         source: amazon, caltech10 (1,123 pictures), dslr (157) or webcam; its pictures pay.
         target: another of them; half of its pictures are seen in training, the other half is kept for the evaluator.
     """
-    paths = (need([_OFFICE_CALTECH_FILE.format(domain)], pair="office_caltech") for domain in (source, target))
+    files = (file_of("office_caltech", domain) for domain in (source, target))
     of_source, of_target = (
         _root_shares(*load_matlab(path, n_features=800, class_names=_OFFICE_CALTECH_CLASSES, first_label=1))
-        for path in paths
+        for path in files
     )
     return Parts({"source": of_source, **halved(*of_target, name=f"office_caltech/{source}-{target}")})
 
@@ -174,26 +117,4 @@ def _root_shares(counts: FloatArray, labels: IntArray) -> tuple[FloatArray, IntA
     return np.sqrt(counts / np.where(total > 0, total, 1.0)), labels
 
 
-declare(
-    "office_caltech",
-    about=About(
-        summary="objects by SURF words; 12 ordered pairs of amazon, caltech10, dslr, webcam",
-        licence="for research; the features were published without a licence",
-        citation=(
-            "Gong, Shi, Sha and Grauman, Geodesic flow kernel for unsupervised domain adaptation, CVPR 2012; "
-            "pictures: Saenko et al., Adapting visual category models to new domains, ECCV 2010, and Griffin et al., "
-            "Caltech-256 object category dataset, 2007"
-        ),
-    ),
-    read=_read_office_caltech,
-    tiny=_tiny_office_caltech,
-    class_names=_OFFICE_CALTECH_CLASSES,
-    summary="objects by SURF words, {source} to {target}",
-    domains=_OFFICE_CALTECH_DOMAINS,
-    resources=[
-        by_hand(
-            f"pictures of {domain}", _OFFICE_CALTECH_FILE.format(domain), "for research", _OFFICE_CALTECH_HOW, of=domain
-        )
-        for domain in _OFFICE_CALTECH_DOMAINS
-    ],
-)
+declare("office_caltech", read=_read_office_caltech, tiny=_tiny_office_caltech, **facts("office_caltech"))

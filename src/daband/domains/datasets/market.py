@@ -22,8 +22,7 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import FloatArray, IntArray
-from daband.domains.contract import About
-from daband.domains.datasets.builder import Parts, declare
+from daband.domains.datasets.builder import Parts, declare, facts
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.tables import from_table
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 AMOUNTS = ("basket", "spent_last_year", "last_order")
 """The columns of amounts: in another currency where the market is of the kind ``units``."""
-_KINDS = ("covariate", "units", "inverted", "moved", "labels")
 _OFFERS = ("none", "discount", "delivery", "bundle", "premium")
 _CHANNELS = ("app", "shop", "web")
 _CURRENCY = 4.3
@@ -74,13 +72,9 @@ def _read(*, kind: str = "covariate", n_source: int = 4000, n_target: int = 3000
     if kind == "inverted":
         new = new.with_columns(11.0 - new["satisfaction"], 11.0 - new["price_score"])
     columns = Columns(
-        context=tuple(new.columns),
-        categorical=("channel",),
-        rewards=_OFFERS,
-        arm="offer",
-        reward="euros",
+        context=tuple(new.columns), categorical=("channel",), rewards=_OFFERS, arm="offer", reward="euros",
         propensity="propensity",
-    )
+    )  # fmt: skip
     new = new.with_columns(**dict(zip(_OFFERS, expected.T, strict=True)))
     return Parts({"source": old, "target": new, "columns": columns}, reader=from_table)
 
@@ -133,13 +127,9 @@ def _table(
     columns = {
         "basket": currency * (40.0 + 12.0 * order + draw.normal(0.0, 2.0, n)),
         "spent_last_year": currency * (500.0 + 160.0 * spending + draw.normal(0.0, 30.0, n)),
-        "last_order": currency * last,
-        "satisfaction": 5.5 + 1.2 * content,
-        "price_score": 5.5 + 1.2 * price,
-        "age": 44.0 + 9.0 * age,
-        "visits": 8.0 + 2.0 * visits,
-        "channel": draw.choice(_CHANNELS, size=n, p=channels),
-    }
+        "last_order": currency * last, "satisfaction": 5.5 + 1.2 * content, "price_score": 5.5 + 1.2 * price,
+        "age": 44.0 + 9.0 * age, "visits": 8.0 + 2.0 * visits, "channel": draw.choice(_CHANNELS, size=n, p=channels),
+    }  # fmt: skip
     return pl.DataFrame(columns).with_columns(pl.col("last_order").fill_nan(None))
 
 
@@ -155,16 +145,4 @@ def _log(draw: np.random.Generator, table: pl.DataFrame, habits: FloatArray, exp
     return table.with_columns(offer=np.array(_OFFERS)[arms], euros=earned.round(2), propensity=propensities[rows, arms])
 
 
-declare(
-    "market",
-    about=About(
-        summary="a made market: a log of offers in euros, and a new market that differs in one known way",
-        citation="made for this library",
-    ),
-    read=_read,
-    tiny=_tiny,
-    name="market/{kind}",
-    summary="a made market's log of offers in euros; the new market: {kind}",
-    choices={"kind": _KINDS},
-    variants={kind: {"kind": kind} for kind in _KINDS},
-)
+declare("market", read=_read, tiny=_tiny, **facts("market"))

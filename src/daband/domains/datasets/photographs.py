@@ -7,21 +7,18 @@ from pathlib import Path
 import numpy as np
 
 from daband.arrays import AnyArray, IntArray
-from daband.domains.contract import About
-from daband.domains.datasets.builder import Parts, by_hand, declare, halved, made_up_images
+from daband.domains.datasets.builder import Parts, catalogue, declare, facts, halved, made_up_images
 from daband.domains.readers.image_folder import ImageList, Reading, pair_of_images, scan_classes
 from daband.domains.readers.images import Framing, ImageStore
-from daband.domains.registry import Resource, find, need
+from daband.domains.registry import find, need
 from daband.domains.splits import split_half
 from daband.errors import DataError
 
 # VisDA-2017, classification: rendered objects to photographs, 12 kinds.
 
 
-_VISDA17_NAMES = "aeroplane bicycle bus car horse knife motorcycle person plant skateboard train truck"
-_VISDA17_CLASSES = tuple(_VISDA17_NAMES.split())
+_VISDA17_CLASSES = tuple(catalogue()["visda17"]["class_names"])
 _VISDA17_ROOTS = ("visda17", "VisDA2017", "visda-2017")
-_TERMS = "non-commercial research and education, no redistribution"
 
 
 def _read_visda17(*, workers: int | None = None, normalise: bool = False) -> Parts:
@@ -45,13 +42,9 @@ def image_parts(
 ) -> Parts:
     """Lists of photographs, read when they are first needed, at 224 pixels a side."""
     arguments = {
-        "source": source,
-        "target": target.paths,
-        "target_labelled": target,
-        "target_test": target_test,
-        "framing": Framing(256, 224),
-        "reading": Reading(workers=workers, normalise=normalise),
-    }
+        "source": source, "target": target.paths, "target_labelled": target, "target_test": target_test,
+        "framing": Framing(256, 224), "reading": Reading(workers=workers, normalise=normalise),
+    }  # fmt: skip
     return Parts(arguments, reader=pair_of_images)
 
 
@@ -94,26 +87,9 @@ def _require_images(path: Path, paths: list[Path], labels: list[int]) -> ImageLi
 
 declare(
     "visda17",
-    about=About(
-        summary="objects, rendered to photographed, 12 kinds (VisDA-2017 classification)",
-        licence=f"the challenge's terms: {_TERMS}",
-        citation="Peng et al., VisDA: the visual domain adaptation challenge, arXiv:1710.06924, 2017",
-    ),
     read=_read_visda17,
     tiny=lambda **_: made_up_images(n_arms=12, per_class=10, side=32, seed=5),
-    class_names=_VISDA17_CLASSES,
-    resources=[
-        Resource(
-            what=f"VisDA-2017 classification, {split} set",
-            places=tuple(f"{root}/{split}" for root in _VISDA17_ROOTS),
-            licence=_TERMS,
-            url=f"http://csr.bu.edu/ftp/visda17/clf/{split}.tar",
-            archive=f"{split}.tar",
-            unpack_into="visda17",
-        )
-        for split in ("train", "validation")
-    ],
-    without=["units"],
+    **facts("visda17"),
 )
 
 
@@ -121,10 +97,6 @@ declare(
 
 _S2RDA49_FOLDERS = ("airplane", "bicycle", "bus", "car", "knife", "motorcycle", "plant", "skateboard", "train", "truck")
 _S2RDA49_ROOTS = ("s2rda49", "S2RDA-49", "S2RDA-49/S2RDA-49")
-_S2RDA49_HOW = (
-    "get S2RDA-49 from the address in https://github.com/huitangtang/On_the_Utility_of_Synthetic_Data, unpack it so "
-    "that s2rda49/synthetic and s2rda49/real exist, and put its real_val.txt and real_test.txt into s2rda49/splits"
-)
 
 
 def _read_s2rda49(*, workers: int | None = None, normalise: bool = False) -> Parts:
@@ -177,27 +149,9 @@ def _read_split_list(path: Path, root: Path) -> ImageList:
 
 declare(
     "s2rda49",
-    about=About(
-        summary="objects, rendered to photographed, 10 of the 49 kinds (S2RDA-49)",
-        licence="given out for research by its authors; the photographs keep their own licences",
-        citation=(
-            "Tang and Jia, A new benchmark: on the utility of synthetic data with Blender for bare supervised learning "
-            "and downstream domain adaptation, CVPR 2023"
-        ),
-    ),
     read=_read_s2rda49,
     tiny=lambda **_: made_up_images(n_arms=10, per_class=10, side=32, seed=6),
-    class_names=("aeroplane", *_S2RDA49_FOLDERS[1:]),  # as VisDA-2017 calls them
-    resources=[
-        Resource(
-            what=f"S2RDA-49, {domain} domain",
-            places=tuple(f"{root}/{domain}" for root in _S2RDA49_ROOTS),
-            licence="for research",
-            by_hand=_S2RDA49_HOW,
-        )
-        for domain in ("synthetic", "real")
-    ],
-    without=["units"],
+    **facts("s2rda49"),
 )
 
 
@@ -205,19 +159,6 @@ declare(
 
 
 _SIGNS_FOLDERS = tuple(f"{number:02d}" for number in range(43))
-_SIGNS_NAMES = (
-    "limit 20, limit 30, limit 50, limit 60, limit 70, limit 80, end of limit 80, limit 100, limit 120, no "
-    "passing, no passing for trucks, right of way, priority road, yield, stop, no vehicles, no trucks, no entry, "
-    "danger, curve left, curve right, double curve, bumpy road, slippery road, road narrows, road works, traffic "
-    "lights, pedestrians, children, bicycles, ice or snow, animals, end of all limits, turn right, turn left, "
-    "straight on, straight or right, straight or left, keep right, keep left, roundabout, end of no passing, end "
-    "of no passing for trucks"
-)
-_SIGNS_CLASSES = tuple(_SIGNS_NAMES.split(", "))
-_SIGNS_HOW = (
-    "put one folder a class, 00 to 42 in GTSRB's order, below it: SynSigns' rendered signs in signs/synthetic, "
-    "GTSRB's (https://benchmark.ini.rub.de, as PNG, names TRACK_FRAME.png) in signs/real"
-)
 
 
 def _read_signs(*, side: int = 32, workers: int | None = None) -> Parts:
@@ -246,21 +187,7 @@ def _decode(images: ImageList, framing: Framing, workers: int | None) -> tuple[A
 
 declare(
     "signs",
-    about=About(
-        summary="traffic signs, rendered to photographed, 43 kinds",
-        licence="GTSRB: free for research, with citation; SynSigns: for research",
-        citation=(
-            "Stallkamp et al., Man vs. computer: benchmarking machine learning algorithms for traffic sign "
-            "recognition, 2012; Moiseev et al., Evaluation of traffic sign recognition methods trained on "
-            "synthetically generated data, 2013"
-        ),
-    ),
     read=_read_signs,
     tiny=lambda **_: made_up_images(n_arms=43, per_class=8, side=16, seed=4),
-    class_names=_SIGNS_CLASSES,
-    resources=[
-        by_hand("SynSigns, rendered signs", "signs/synthetic", "for research", _SIGNS_HOW),
-        by_hand("GTSRB, photographed signs", "signs/real", "free for research, with citation", _SIGNS_HOW),
-    ],
-    without=["units"],
+    **facts("signs"),
 )

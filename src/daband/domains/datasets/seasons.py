@@ -9,12 +9,10 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import FloatArray, IntArray
-from daband.domains.contract import About
-from daband.domains.datasets.builder import Parts, declare, halved
+from daband.domains.datasets.builder import Parts, catalogue, declare, facts, halved
 
-_FIRST, _LAST = 2018, 2026
-_YEARS = tuple(str(year) for year in range(_FIRST + 1, _LAST + 1))
-_OFFERS = ("none", "discount", "delivery", "bundle")
+_FIRST, _LAST = 2018, "2026"
+_OFFERS = tuple(catalogue()["seasons"]["class_names"])
 _TURN = 0.35
 """By how much taste turns in a year, in radians."""
 _NUMBERS = 6
@@ -30,7 +28,7 @@ def _customers(year: int, n: int, data_seed: int) -> tuple[FloatArray, IntArray]
     return contexts, liking.argmax(axis=1)
 
 
-def _read(*, year: str = _YEARS[-1], n: int = 600, data_seed: int = 0) -> Parts:
+def _read(*, year: str = _LAST, n: int = 600, data_seed: int = 0) -> Parts:
     """The years before one as sources, in their order, and that year as target: contexts (6,), 4 offers.
 
     Args:
@@ -47,15 +45,7 @@ def _read(*, year: str = _YEARS[-1], n: int = 600, data_seed: int = 0) -> Parts:
 
 declare(
     "seasons",
-    about=About(
-        summary="a market whose taste turns every year; all years before one, in their order, to that year",
-        citation="made by daband; no data set",
-    ),
     read=_read,
-    tiny=lambda *, year=_YEARS[-1], n=80, data_seed=0: _read(year=year, n=min(n, 80), data_seed=data_seed),
-    class_names=_OFFERS,
-    name="seasons/{year}",
-    summary="a market whose taste turns every year: all years before {year} to {year}",
-    choices={"year": _YEARS},
-    variants={year: {"year": year} for year in _YEARS},
+    tiny=lambda *, year=_LAST, n=80, data_seed=0: _read(year=year, n=min(n, 80), data_seed=data_seed),
+    **facts("seasons"),
 )

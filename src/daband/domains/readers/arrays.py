@@ -11,7 +11,7 @@ import numpy as np
 from daband.arguments import RewardRange, checked_class_names, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
-from daband.domains.mixtures import read_several
+from daband.domains.mixtures import takes_several
 from daband.domains.splits import EvaluatedRewards, hold_out_rewards
 from daband.errors import InvalidInput
 from daband.shift import ShiftLike, as_shift
@@ -92,6 +92,17 @@ class ArrayEvaluation(EvaluatedRewards):
         self.array_shape = rounds.array_shape
 
 
+def _with_arms_of_all(arguments: dict[str, Any]) -> dict[str, Any]:
+    """With the number of arms over several sources: labels of one may lack the last arms."""
+    sources = arguments["sources"]
+    if arguments["n_arms"] is not None or not isinstance(sources, Mapping) or not sources:
+        return arguments
+    rest = {name: arguments[name] for name in ("class_names", "arms", "reward_range", "passes", "target_passes")}
+    widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
+    return {**arguments, "n_arms": max(widths)}
+
+
+@takes_several(by_target=("target_test", "target_labelled"), prepare=_with_arms_of_all)
 def from_arrays(
     *,
     source: tuple[ArrayLike, ArrayLike] | None = None,
@@ -150,26 +161,6 @@ def from_arrays(
     >>> pair.n_arms, len(pair.source), len(pair.source_test), len(pair.target), pair.target_test
     (2, 36, 4, 30, None)
     """
-    if sources is not None or targets is not None:
-        rest: dict[str, Any] = {
-            "class_names": class_names,
-            "arms": arms,
-            "reward_range": reward_range,
-            "passes": passes,
-        }
-        rest |= {"target_passes": target_passes, "shift": shift, "units": units}
-        if n_arms is None and isinstance(sources, Mapping) and sources:
-            n_arms = _arms_of_all(sources, rest)
-        return read_several(
-            from_arrays,
-            {"source": source, "target": target, "sources": sources, "targets": targets},
-            by_source={"source_test": source_test},
-            by_target={"target_test": target_test, "target_labelled": target_labelled},
-            name=name,
-            chronological=chronological,
-            n_arms=n_arms,
-            **rest,
-        )
     if source is None or target is None:
         raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
     if arms not in ("disjoint", "shared"):
@@ -206,27 +197,13 @@ def from_arrays(
     resolved = resolve_reward_range(reward_range, everything.reward_table, labelled_rewards)
     labels_alone = answers.ndim == 1 and (labelled is None or labelled.reward_table is None)
     return Pair(
-        name=name,
-        context_shape=everything.context_shape,
-        n_arms=n_arms,
-        class_names=checked_class_names(class_names, n_arms),
-        source=train,
-        source_test=held_out,
-        target=of_target.contexts,
-        target_test=of_target.test,
-        target_labelled=labelled,
-        arms=arms,
-        feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit",
-        reward_range=resolved,
+        name=name, context_shape=everything.context_shape, n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms), source=train, source_test=held_out,
+        target=of_target.contexts, target_test=of_target.test, target_labelled=labelled, arms=arms,
+        feedback="one_hot" if labels_alone and resolved in ((0.0, 1.0), "auto") else "bandit", reward_range=resolved,
         about=About(summary="arrays given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=everything.context_shape, units=units),
-    )
-
-
-def _arms_of_all(sources: Any, rest: Mapping[str, Any]) -> int:
-    """The number of arms over several sources: labels of one may lack the last arms."""
-    widths = [from_arrays(source=one, target=one[0], **rest).n_arms for one in sources.values()]
-    return max(widths)
+    )  # fmt: skip
 
 
 def payable(table: FloatArray | None) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
-from daband.domains.mixtures import read_several
+from daband.domains.mixtures import takes_several
 from daband.domains.readers.arrays import ArrayEvaluation, checked_n_arms, resolve_reward_range
 from daband.domains.splits import EvaluatedRewards
 from daband.errors import InvalidInput
@@ -91,6 +91,17 @@ class CallableSource(CallableContexts, RewardDomain):
         return rewards
 
 
+def _with_seeds(arguments: dict[str, Any]) -> dict[str, Any]:
+    """With a seed for every domain; each uses the two that follow as well."""
+    seeds = {
+        name: arguments["data_seed"] + 3 * place
+        for role in ("source", "target")
+        for place, name in enumerate(arguments[f"{role}s"] or [role])
+    }
+    return {**arguments, "data_seed": seeds}
+
+
+@takes_several(by_source=("source_test", "data_seed"), by_target=("target_test", "data_seed"), prepare=_with_seeds)
 def from_callable(
     *,
     source: tuple[Draw, Pay] | None = None,
@@ -140,20 +151,6 @@ def from_callable(
     >>> pair.source.read([0]).shape
     (1, 3)
     """
-    if sources is not None or targets is not None:
-        return read_several(
-            from_callable,
-            {"source": source, "target": target, "sources": sources, "targets": targets},
-            by_source={"source_test": source_test, "data_seed": _seeds(sources or ["source"], data_seed)},
-            by_target={"target_test": target_test, "data_seed": _seeds(targets or ["target"], data_seed)},
-            name=name,
-            n_arms=n_arms,
-            length=length,
-            class_names=class_names,
-            reward_range=reward_range,
-            shift=shift,
-            units=units,
-        )
     if not (isinstance(source, tuple) and len(source) == 2 and all(callable(part) for part in source)):
         raise InvalidInput("source must be a tuple of two functions (draw, pay)")
     if not callable(target):
@@ -173,23 +170,12 @@ def from_callable(
         if domain is not None and domain.context_shape != paying.context_shape:
             raise InvalidInput(f"{what} contexts have shape {domain.context_shape}, source's {paying.context_shape}")
     return Pair(
-        name=name,
-        context_shape=paying.context_shape,
-        n_arms=n_arms,
-        class_names=checked_class_names(class_names, n_arms),
-        source=paying,
-        source_test=held,
-        target=stream,
-        target_test=test,
-        reward_range=resolve_reward_range(reward_range, None),
+        name=name, context_shape=paying.context_shape, n_arms=n_arms,
+        class_names=checked_class_names(class_names, n_arms), source=paying, source_test=held, target=stream,
+        target_test=test, reward_range=resolve_reward_range(reward_range, None),
         about=About(summary="functions given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=paying.context_shape, units=units),
-    )
-
-
-def _seeds(names: Iterable[str], data_seed: int) -> dict[str, int]:
-    """A seed for every domain; each uses the two that follow as well."""
-    return {name: data_seed + 3 * place for place, name in enumerate(names)}
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=8)

@@ -12,7 +12,7 @@ import numpy as np
 from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
-from daband.domains.mixtures import read_several
+from daband.domains.mixtures import takes_several
 from daband.domains.readers.images import Framing, ImageStore
 from daband.domains.splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
 from daband.errors import DataError, InvalidInput
@@ -48,6 +48,7 @@ class Reading:
     normalise: bool = False
 
 
+@takes_several()
 def from_image_folder(
     *,
     source: str | Path | None = None,
@@ -97,19 +98,6 @@ def from_image_folder(
     >>> pair.context_shape, pair.class_names, pair.target_test
     ((3, 8, 8), ('day', 'night'), None)
     """
-    if sources is not None or targets is not None:
-        return read_several(
-            from_image_folder,
-            {"source": source, "target": target, "sources": sources, "targets": targets},
-            by_source={"source_test": source_test},
-            by_target={"target_test": target_test},
-            name=name,
-            framing=framing,
-            reading=reading,
-            passes=passes,
-            target_passes=target_passes,
-            shift=shift,
-        )
     if source is None or target is None:
         raise InvalidInput("from_image_folder needs a source and a target folder")
     source, target = checked_path(source, "source"), checked_path(target, "target")
@@ -132,17 +120,10 @@ def from_image_folder(
     return pair_of_images(
         source=source_images,
         source_test=scan_classes(Path(source_test), classes) if isinstance(source_test, str | Path) else source_test,
-        target=contexts,
-        target_test=test,
-        target_labelled=labelled,
-        class_names=classes,
-        framing=framing if isinstance(framing, Framing) else Framing(framing, framing),
-        reading=reading or Reading(),
-        passes=passes,
-        target_passes=target_passes,
-        shift=shift,
-        name=name,
-    )
+        target=contexts, target_test=test, target_labelled=labelled, class_names=classes,
+        framing=framing if isinstance(framing, Framing) else Framing(framing, framing), reading=reading or Reading(),
+        passes=passes, target_passes=target_passes, shift=shift, name=name,
+    )  # fmt: skip
 
 
 def pair_of_images(
@@ -188,19 +169,12 @@ def pair_of_images(
     else:
         train, held = hold_out_rewards(train, share=source_test, name=name)
     return Pair(
-        name=name,
-        context_shape=framing.shape,
-        n_arms=n_arms,
-        class_names=tuple(class_names),
-        source=train,
-        source_test=held,
-        target=ImageContexts(seen, passes=target_passes, normalise=normalise),
-        target_test=None if target_test is None else EvaluatedRewards(rewarded(target_test)),
-        target_labelled=later,
-        feedback="one_hot",
-        about=About(summary="folders of images given by the user", licence="the user's own"),
+        name=name, context_shape=framing.shape, n_arms=n_arms, class_names=tuple(class_names), source=train,
+        source_test=held, target=ImageContexts(seen, passes=target_passes, normalise=normalise),
+        target_test=None if target_test is None else EvaluatedRewards(rewarded(target_test)), target_labelled=later,
+        feedback="one_hot", about=About(summary="folders of images given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=framing.shape),
-    )
+    )  # fmt: skip
 
 
 class ImageContexts(Contexts):

@@ -13,7 +13,7 @@ import numpy as np
 from daband.arguments import RewardRange, checked_class_names, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
 from daband.domains.contract import About, LoggedDomain, Pair
-from daband.domains.mixtures import read_several
+from daband.domains.mixtures import takes_several
 from daband.domains.readers.arrays import (
     ArrayContexts,
     TargetParts,
@@ -69,6 +69,7 @@ class ArrayLog(ArrayContexts, LoggedDomain):
         return self._arms[indices], self._rewards[indices], self._propensities[indices]
 
 
+@takes_several(by_target=("target_test", "target_labelled"))
 def from_log(
     *,
     source: tuple[ArrayLike, ...] | str | Path | ParquetLog | None = None,
@@ -120,22 +121,6 @@ def from_log(
     >>> pair.n_arms
     2
     """
-    if sources is not None or targets is not None:
-        return read_several(
-            from_log,
-            {"source": source, "target": target, "sources": sources, "targets": targets},
-            by_source={"source_test": source_test},
-            by_target={"target_test": target_test, "target_labelled": target_labelled},
-            name=name,
-            n_arms=n_arms,
-            class_names=class_names,
-            feedback=feedback,
-            reward_range=reward_range,
-            passes=passes,
-            target_passes=target_passes,
-            shift=shift,
-            units=units,
-        )
     if source is None or target is None:
         raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
     if feedback not in ("bandit", "one_hot"):
@@ -161,21 +146,13 @@ def from_log(
     logged = log.reward_bounds() if isinstance(log, ParquetLog) else log.read_log(np.arange(len(log)))[1]
     labelled_rewards = None if of_target.labelled is None else payable(of_target.labelled.reward_table)
     return Pair(
-        name=name,
-        context_shape=log.context_shape,
-        n_arms=n_arms,
-        class_names=checked_class_names(class_names, n_arms),
-        source=train,
-        source_test=held,
-        target=of_target.contexts,
-        target_test=of_target.test,
-        target_labelled=of_target.labelled,
-        arms="shared" if per_arm else "disjoint",
-        feedback=feedback,
+        name=name, context_shape=log.context_shape, n_arms=n_arms, class_names=checked_class_names(class_names, n_arms),
+        source=train, source_test=held, target=of_target.contexts, target_test=of_target.test,
+        target_labelled=of_target.labelled, arms="shared" if per_arm else "disjoint", feedback=feedback,
         reward_range=log_reward_range(reward_range, logged, labelled_rewards),
         about=About(summary="a log given by the user", licence="the user's own"),
         shift=as_shift(shift, context_shape=log.context_shape, units=units),
-    )
+    )  # fmt: skip
 
 
 def _open_log(

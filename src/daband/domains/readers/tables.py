@@ -153,16 +153,10 @@ def from_table(
         else:
             reward_range = resolve_reward_range(reward_range, source_rewards, target_rewards, labelled_name="target")
     rest: dict[str, Any] = {
-        "target": contexts,
-        "target_test": test,
-        "target_labelled": labelled_rounds,
-        "n_arms": len(classes),
-        "class_names": classes,
-        "reward_range": reward_range,
-        "passes": passes,
-        "target_passes": target_passes,
+        "target": contexts, "target_test": test, "target_labelled": labelled_rounds, "n_arms": len(classes),
+        "class_names": classes, "reward_range": reward_range, "passes": passes, "target_passes": target_passes,
         "name": name,
-    }
+    }  # fmt: skip
     rounds = _rounds if columns.arm is None else _log
     parts: dict[str, Any] = {
         what: None if frame is None else rounds(frame, of_source, columns, classes, what)
@@ -199,21 +193,10 @@ def _from_domains(
     pooled = from_table(source=every[0], target=every[1], columns=columns, name=name, **rest)
     if columns.rewards == ():
         rest["class_names"] = pooled.class_names
-    source_test = rest.pop("source_test")
-    pair = read_several(
-        from_table,
-        {
-            "source": None,
-            "target": None,
-            "sources": {one: frame.filter(values == one) for one in sources},
-            "targets": {one: frame.filter(values == one) for one in wanted},
-        },
-        by_source={"source_test": source_test},
-        by_target={},
-        name=name,
-        columns=columns,
-        **{**rest, "transform": pooled.table},
-    )
+    several = {f"{role}s": {one: frame.filter(values == one) for one in names}
+               for role, names in (("source", sources), ("target", wanted))}  # fmt: skip
+    arguments = {"source": None, "target": None, **several, "name": name, "columns": columns, **rest}
+    pair = read_several(from_table, {**arguments, "transform": pooled.table}, by_source=("source_test",), by_target=())
     return replace(pair, reward_range=pooled.reward_range)
 
 
