@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband.arguments import RewardRange
+from daband.arguments import RewardRange, one_of
 from daband.arrays import (
     AnyArray,
     BoolArray,
@@ -66,12 +66,13 @@ from daband.linear import (
     calibrated_scale,
     check_head_memory,
     fit_pseudo_labels,
+    join_decisions,
     label_shift,
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
 from daband.policies.pair_defaults import standardised_alpha, standardised_ridge
-from daband.policies.policy import Policy, exploration_setting, join_decisions, policies
+from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.recipes import UNALIGNED_STEPS, changes_setting, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
@@ -306,8 +307,7 @@ class NeuralLinUCB(Policy):
             half_life=half_life,
             domains=domains,
         )
-        if feedback not in FEEDBACKS:
-            raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
+        one_of("feedback", feedback, FEEDBACKS)
         self.feedback = feedback
         self.device_setting = device
         # Units are the business of a transform, where there is one: behind it there are other numbers.

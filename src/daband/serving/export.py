@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from daband.arguments import finite, whole
+from daband.arguments import checked_class_names, finite, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 from daband.image_layout import image_layout
@@ -205,14 +205,8 @@ def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
 
 
 def _names(names: Sequence[str] | None, n_arms: int) -> list[str]:
-    if names is None:
-        return [str(arm) for arm in range(n_arms)]
-    if isinstance(names, str):
-        raise InvalidInput(f"arm_names must be a list of names, got the text {names!r}")
-    listed = [str(name) for name in names]
-    if len(listed) != n_arms or len(set(listed)) != n_arms:
-        raise InvalidInput(f"arm_names must be {n_arms} different names, one an arm, got {listed}")
-    return listed
+    given = names if names is None or isinstance(names, str) else [str(name) for name in names]
+    return list(checked_class_names(given, n_arms, "arm_names"))
 
 
 def _checked_table(table: Any, frozen: FrozenPolicy) -> TableTransform:
