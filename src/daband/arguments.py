@@ -16,6 +16,13 @@ RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
 """The smallest and the largest reward, or "auto": estimated from the first rewards."""
 
 
+def one_of(name: str, value: Any, options: Sequence[Any]) -> None:
+    """Refuse a value that is none of the options."""
+    if value not in options:
+        *most, last = map(repr, options)
+        raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+
+
 def whole(name: str, value: Any, *, least: int) -> int:
     """The value as an int, if it is a whole number of at least ``least``; True, 2.0 and "2" are none."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

@@ -19,7 +19,6 @@ from daband.policies.policy import (
     Policy,
     RewardedDecision,
     build,
-    join_decisions,
     load_policy,
     policies,
     read_checkpoint,
@@ -37,8 +36,8 @@ __all__ = [
     "Constant", "DABand", "LinUCB", "NeuralLinUCB",
     "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
     "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
-    "check_rewards", "default_transform", "device_named", "encode_expected", "join_decisions", "load_policy",
-    "policies", "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
+    "check_rewards", "default_transform", "device_named", "encode_expected", "load_policy", "policies",
+    "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
     "setting_defaults",
 ]  # fmt: skip
 

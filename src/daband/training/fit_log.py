@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import whole
+from daband.arguments import one_of, whole
 from daband.arrays import AnyArray
 from daband.domains import (
     Columns,
@@ -247,8 +247,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     engine, target, columns, table = settings.engine, settings.target, settings.columns, settings.table
-    if engine not in ("local", "ray"):
-        raise InvalidInput(f"engine must be 'local' or 'ray', got {engine!r}")
+    one_of("engine", engine, ("local", "ray"))
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
         raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
     whole("adapt_every", settings.adapt_every, least=1)

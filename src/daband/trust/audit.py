@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import finite, whole
+from daband.arguments import finite, one_of, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains import Contexts, EvaluationDomain
 from daband.errors import DataError, InvalidInput
@@ -599,8 +599,7 @@ def _check(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) ->
         raise InvalidInput("audit needs somebody to answer: ask=, or a directory= for questions.csv")
     if not 0.0 < finite("confidence", confidence) < 1.0:
         raise InvalidInput(f"confidence must lie between 0 and 1, got {confidence!r}")
-    if rule not in ("ucb", "greedy"):
-        raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
+    one_of("rule", rule, ("ucb", "greedy"))
     if not policy.knows_reward_range:
         raise InvalidInput("the policy has not seen enough rewards to know their range; train it before an audit")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from daband.arguments import whole
+from daband.arguments import one_of, whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import LoggedDomain, LoggedRounds
 from daband.domains.readers.columns import Columns
@@ -82,8 +82,7 @@ class ParquetLog(LoggedDomain):
         on_damaged: str = "refuse",
         passes: int = 1,
     ) -> None:
-        if on_damaged not in ("refuse", "skip"):
-            raise InvalidInput(f"on_damaged must be 'refuse' or 'skip', got {on_damaged!r}")
+        one_of("on_damaged", on_damaged, ("refuse", "skip"))
         self.n_arms = whole("n_arms", n_arms, least=1)
         self.passes = whole("passes", passes, least=1)
         self.shared = shared
