@@ -128,7 +128,7 @@ class Encoder(nn.Module):
         wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
         kind = wide.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-            return self._encoded(wide, domain_rows, runs)
+            return self._encoded(wide.to(self.first.weight.dtype), domain_rows, runs)
 
     def _encoded(self, wide: torch.Tensor, domain_rows: Sequence[int], runs: int) -> Encoded:
         """The dense layers, which are too small to gain from another type of numbers."""
@@ -182,7 +182,7 @@ encoders: Registry[BuildFeatures] = Registry("encoder", "daband.encoders")
 # The encoder that acts: a copy that training does not touch, so that threads may encode while another one trains.
 
 
-_ROWS = 2048
+_ROWS, _ROWS_ON_DEVICE = 2048, 4096
 _NUMBERS = 1 << 18
 """How many numbers of contexts are encoded at a time on the CPU: the output of a layer then stays in the cache."""
 
@@ -225,7 +225,7 @@ class InferenceEncoder:
 
     def encode_on_device(self, flat: torch.Tensor, domain: int) -> torch.Tensor:
         """Latents (B, d) of contexts (B, *context_shape), bytes or float32, where the network is."""
-        rows = _ROWS
+        rows = _ROWS if self.device.type == "cpu" else _ROWS_ON_DEVICE
         if self.device.type == "cpu":
             rows = min(rows, max(64, _NUMBERS // math.prod(flat.shape[1:])))
         pieces = []

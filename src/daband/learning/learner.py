@@ -218,11 +218,12 @@ class Learner:
     def schedule(self, steps: int) -> AnyArray:
         """For each of the coming steps every term's weight, and the decay of the EMA encoder: (steps, terms + 1)."""
         coming = range(self.step_number, self.step_number + steps)
+        weights = self.objective.weights_over(coming, run_steps=self.run_steps, gate=self.gate)
         # The EMA encoder follows faster while training is young.
-        kept = [min((2 + step) / (11 + step), self.recipe.learning.ema_decay) for step in coming]
-        columns = [*self.objective.weights_over(coming, run_steps=self.run_steps, gate=self.gate), kept]
+        numbers = np.arange(self.step_number, self.step_number + steps)
+        kept = np.minimum((2 + numbers) / (11 + numbers), self.recipe.learning.ema_decay)
         self.step_number += steps
-        return np.array(columns, np.float32).T
+        return np.array([*weights, kept], np.float32).T
 
     def acting_copy(self) -> InferenceEncoder:
         """A copy of the encoder whose features the head is built on: the EMA encoder where there is one."""
@@ -232,10 +233,9 @@ class Learner:
         if self.encodes_ahead and self.ema_statistics is not None and self.ema_vector is not None and self.stackable:
             # Most contexts are encoded ahead, and nobody asks for the copy: its numbers are enough, in two pieces.
             statistics, vector, run = self.ema_statistics
-            numbers = partial(
-                _values_by_name, self.layout.only("encoder"), self.ema_vector.clone(), statistics, vector.clone(), run
-            )
-            return InferenceEncoder(partial(_with_values, network, numbers), shared=self.shared, device=self.device)
+            copies = self.ema_vector.clone(), statistics, vector.clone(), run
+            make = partial(_with_values, network, self.layout, *copies)
+            return InferenceEncoder(make, shared=self.shared, device=self.device)
         # Copying everything that a module of somebody else may hold takes ten times as long.
         copied = _with_own_tensors(network) if self.stackable else copy.deepcopy(network, shared)
         return InferenceEncoder(copied, shared=self.shared, device=self.device)
@@ -420,16 +420,18 @@ def _with_own_tensors(module: _Module, values: Mapping[str, torch.Tensor] | None
     return twin
 
 
-def _with_values(network: Encoder, numbers: Callable[[], dict[str, torch.Tensor]]) -> Encoder:
-    return _with_own_tensors(network, numbers())
-
-
-def _values_by_name(
-    layout: FlatParameters, vector: torch.Tensor, statistics: FlatStatistics, buffers: torch.Tensor, run: int
-) -> dict[str, torch.Tensor]:
-    """Parameters and norms' buffers of a run's encoder as parts of these vectors."""
-    parameters = layout.parameters(vector[None])["encoder"]
-    return {**{name: own[0] for name, own in parameters.items()}, **statistics.of_run(buffers, run)}
+def _with_values(
+    network: Encoder,
+    layout: FlatParameters,
+    vector: torch.Tensor,
+    statistics: FlatStatistics,
+    buffers: torch.Tensor,
+    run: int,
+) -> Encoder:
+    """A copy of a run's encoder whose parameters and norms' buffers are parts of these vectors."""
+    parameters = layout.only("encoder").parameters(vector[None])["encoder"]
+    values = {**{name: own[0] for name, own in parameters.items()}, **statistics.of_run(buffers, run)}
+    return _with_own_tensors(network, values)
 
 
 def _initialise_gaussian(network: nn.Module) -> None:

@@ -139,7 +139,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-_MEASURE_EVERY = 8
+_MEASURE_EVERY = 16
 
 
 def take_steps(learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
@@ -189,6 +189,7 @@ class Stepper:
         )
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
+        self._recorder = CudaRecorder()
         self.runner = self._runner_of(self.step)
         self._ahead: dict[object, tuple[torch.Tensor, torch.Tensor, torch.Tensor, GraphRunner | EagerRunner]] = {}
         self._places: tuple[object, ...] = ()
@@ -197,7 +198,7 @@ class Stepper:
 
     def _runner_of(self, step: Step) -> GraphRunner | EagerRunner:
         records = self.stack.device.type == "cuda" and self._cuda_graph
-        return GraphRunner(step, CudaRecorder()) if records else EagerRunner(step)
+        return GraphRunner(step, self._recorder) if records else EagerRunner(step)
 
     def serves(self, learners: Sequence[Learner]) -> bool:
         """Whether these learners' numbers are still the rows of this stack."""
@@ -208,7 +209,7 @@ class Stepper:
     def start(self, steps: int, buffers: Sequence[ReplayBuffers]) -> Callable[[], list[dict[str, float]]]:
         """Start ``steps`` steps; the returned call gives, for each learner, means of what was measured.
 
-        Every eighth step measures, the last among them: measuring takes about a sixth of the operations of a small
+        Every sixteenth step measures, the last among them: measuring takes about a sixth of the operations of a small
         network's step. Steps that were skipped count in no mean. The device is read once, at the end.
         """
         self._refresh_batches(buffers)
