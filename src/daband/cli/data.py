@@ -80,9 +80,7 @@ def check_command(
 
 
 @data_app.command("get", epilog="Example: daband data get amazon/books-dvd")
-def get_command(
-    names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")],
-) -> None:
+def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")]) -> None:
     """Download what a pair needs and is not there. Run again, it goes on where it stopped."""
     by_hand = False
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

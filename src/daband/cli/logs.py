@@ -25,8 +25,7 @@ from daband.policies import Policy
 
 def fit_log_command(
     log: Annotated[
-        str,
-        typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table."),
+        str, typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table.")
     ],
     out: Annotated[Path, typer.Option(help="Where the fitted policy goes, e.g. policy.safetensors.")],
     arm: Annotated[str | None, typer.Option(help="Of a CSV or Parquet file, the column that names the arm.")] = None,

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import daband
+from daband import experiments
 from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
@@ -24,18 +25,6 @@ from daband.cli.serving import decide_command, export_command, export_events_com
 from daband.cli.studies import ablate, sweep
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
 from daband.errors import DabandError
-from daband.experiments import (
-    AssessedRun,
-    Experiment,
-    Records,
-    RunSpec,
-    assess_runs,
-    load_experiment,
-    method_names,
-    preset_names,
-    start_from_shorter,
-    with_committees,
-)
 from daband.registry import name_plugins
 from daband.report import summarise
 
@@ -57,8 +46,7 @@ Committee = Annotated[
     ),
 ]
 Methods = Annotated[
-    str | None,
-    typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.", autocompletion=complete_methods),
+    str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.", autocompletion=complete_methods)
 ]
 
 
@@ -96,7 +84,7 @@ def demo(
     )
     console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
     records = _compare(
-        load_experiment("demo"), out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",)
+        experiments.load_experiment("demo"), out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",)
     )
     if records:
         console.print(records[0], highlight=False)
@@ -119,10 +107,10 @@ def run(
 
     With more episodes than an earlier run of the same settings it starts from that run.
     """
-    experiment = load_experiment(name, overrides or ())
+    experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-single"
     for spec in experiment.runs([method], [seed]):
-        shorter = start_from_shorter(spec, folder) if folder.is_dir() else None
+        shorter = experiments.start_from_shorter(spec, folder) if folder.is_dir() else None
         if shorter is not None:
             say(f"Extending {shorter}")
     if profile:
@@ -143,7 +131,7 @@ def bench_command(
     overrides: Overrides = None,
 ) -> None:
     """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
-    experiment = load_experiment(name, overrides or ())
+    experiment = experiments.load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     _compare(
         experiment, out or Path("runs") / stem(name), chosen, seed_numbers(seeds), jobs, name, ray=ray,
@@ -184,10 +172,10 @@ def report(
 def presets() -> None:
     """List the presets: what `run` and `bench` take as NAME."""
     table = Table("preset", "what", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
-    for name in preset_names():
+    for name in experiments.preset_names():
         if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
             continue
-        experiment = load_experiment(name)
+        experiment = experiments.load_experiment(name)
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
         table.add_row(name, experiment.describe(), rounds, spans(experiment.seeds))
     console.print(table)
@@ -197,12 +185,12 @@ def presets() -> None:
 @app.command()
 def methods() -> None:
     """List the methods that can be compared."""
-    for name in method_names():
+    for name in experiments.method_names():
         console.print(name)
 
 
 def _compare(
-    experiment: Experiment,
+    experiment: experiments.Experiment,
     out: Path,
     chosen: list[str] | None,
     seeds: list[int] | None,
@@ -218,10 +206,10 @@ def _compare(
     specs = experiment.runs(chosen, seeds)
     asked = {spec.folder_name for spec in specs}
     if committee is not None:
-        specs = with_committees(specs, committee, methods=of)
+        specs = experiments.with_committees(specs, committee, methods=of)
     title += _describe_resolved(experiment, specs)
 
-    def show(records: Records) -> None:
+    def show(records: experiments.Records) -> None:
         console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
     records = run_all(specs, out, jobs=jobs, ray=ray, on_failure=show)
@@ -243,17 +231,17 @@ def _compare(
     return lines
 
 
-def _assess_finished(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
+def _assess_finished(out: Path, methods: Sequence[str]) -> list[experiments.AssessedRun]:
     """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
     with warnings_on(), console.status("Assessing without labels ..."):
         try:
-            return assess_runs(out, methods=methods)
+            return experiments.assess_runs(out, methods=methods)
         except DabandError as error:
             say(f"warning   nothing could be assessed: {error}", style="yellow")
             return []
 
 
-def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
+def _describe_resolved(experiment: experiments.Experiment, specs: Sequence[experiments.RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}

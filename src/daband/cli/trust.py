@@ -15,22 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import daband
+from daband import experiments
 from daband.cli.options import Name, Overrides, stem
 from daband.cli.output import console, say, warnings_on
 from daband.cli.running import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
-from daband.experiments import (
-    AUDIT_FOLDER,
-    AssessedRun,
-    RunSpec,
-    assess_runs,
-    begin_audit,
-    decimals,
-    finish_choice,
-    load_experiment,
-    policy_folder,
-)
 from daband.files import make_folder, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit
@@ -56,7 +46,7 @@ def assess_command(
         _assess_saved(folder, name, required)
         return
     with warnings_on(), console.status("Scoring contexts of both domains ..."):
-        runs = assess_runs(folder, required=required)
+        runs = experiments.assess_runs(folder, required=required)
     if len(runs) > 1:
         console.print(_table_assess(runs))
     for run in _one_per_method(runs):
@@ -73,7 +63,7 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
         raise InvalidInput(f"{path} is a saved policy: name its data, --source old.csv --target new.csv ..., or --on")
     if not path.is_file():
         raise InvalidInput(f"{path} is no saved policy; the data of a folder are known: leave --on and files out")
-    experiment = load_experiment(name)
+    experiment = experiments.load_experiment(name)
     policy = daband.load(path, device="cpu")
     options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as it learned to
@@ -88,20 +78,20 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
     say(str(assessment))
 
 
-def assessed_line(run: AssessedRun) -> str:
+def assessed_line(run: experiments.AssessedRun) -> str:
     """The estimate beside what is true, where that is known."""
     estimated = f"estimated without a label: {_short(run.assessment.value)} (at least {_short(run.assessment.low)})"
     true = run.true_value
     return estimated if true is None else f"{estimated}; true: {_short(true)}"
 
 
-def _one_per_method(runs: list[AssessedRun]) -> list[AssessedRun]:
+def _one_per_method(runs: list[experiments.AssessedRun]) -> list[experiments.AssessedRun]:
     """The first run of every method and pair: pages of its other seeds would say the same."""
     firsts = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
     return [run for run in runs if firsts[run.spec.pair, run.spec.method, run.spec.variant] is run]
 
 
-def _table_assess(runs: list[AssessedRun]) -> Table:
+def _table_assess(runs: list[experiments.AssessedRun]) -> Table:
     table = Table(title="in the target, without a reward from there")
     table.add_column("run", overflow="fold")
     for heading in ("estimated", "at least", "required"):
@@ -146,7 +136,7 @@ def audit_command(
     First `daband audit DIR --budget 200 --out questions.csv`; with the column reward filled in, some time later,
     `daband audit DIR --answers questions.csv`. Without options, how far the audit has come.
     """
-    place = policy_folder(folder).path / AUDIT_FOLDER
+    place = experiments.policy_folder(folder).path / experiments.AUDIT_FOLDER
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
@@ -161,7 +151,7 @@ def audit_command(
             raise InvalidInput(f"{folder} has no audit yet; begin one with --budget N --out questions.csv")
         begun = read_audit(place)
     else:
-        begun = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
+        begun = experiments.begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
     if out is not None:
         _copy_questions(begun, out)
     _show(begun, folder, questions=out)
@@ -186,7 +176,7 @@ def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
         command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
         say(f"Fill in the column reward, then: {command}")
     if audit.finished and audit.answered:
-        digits = decimals(audit.value, audit.low, audit.high)
+        digits = experiments.decimals(audit.value, audit.low, audit.high)
         console.print(
             f"value in the target: [bold]{audit.value:.{digits}f}[/bold], {100 * audit.confidence:g}% interval "
             f"{audit.low:.{digits}f} to {audit.high:.{digits}f}, from {audit.answered} rewards of "
@@ -219,7 +209,7 @@ def choose_command(
 
     Stopped by Ctrl-C, the same command goes on where it was.
     """
-    experiment = load_experiment(name, overrides or ())
+    experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
     names = experiment.pairs()
     for pair_name in names:
@@ -239,12 +229,12 @@ def choose_command(
                 )  # fmt: skip
         except KeyboardInterrupt as stopped:
             raise interrupted_exit(place, stopped) from None
-        spec = RunSpec(
+        spec = experiments.RunSpec(
             pair=pair_name, pair_options=options, method="constant", variant="default", policy={},
             components=experiment.components, episodes=experiment.episodes, episode_length=experiment.episode_length,
             seed=seed, rule="ucb", selection="choose",
         )  # fmt: skip
-        finish_choice(choice, pair, spec, place)
+        experiments.finish_choice(choice, pair, spec, place)
         console.print(_table_choose(pair_name, choice))
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
         say(choice.assessment.sentence)
@@ -256,7 +246,7 @@ def choose_command(
         if choice.questions is not None:
             say(
                 f"Fill in the column reward of {choice.questions} (up to 25 rows at a time, {budget - choice.rewards} "
-                "to go), and call this again: the rewards decide.",
+                "to go), and call this again: the rewards decide."
             )
         elif not choice.rewards:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))

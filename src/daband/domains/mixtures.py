@@ -17,15 +17,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domain_names import DomainNames
-from daband.domains.contract import (
-    Contexts,
-    EvaluationDomain,
-    LoggedDomain,
-    LoggedRounds,
-    Pair,
-    RewardDomain,
-    Rounds,
-)
+from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, Pair, RewardDomain, Rounds
 from daband.errors import InvalidInput
 
 D = TypeVar("D", bound=Contexts)
