@@ -78,7 +78,10 @@ def demo(
     jobs: Jobs = min(3, os.cpu_count() or 1),
     seeds: Seeds = None,
 ) -> None:
-    """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes."""
+    """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes.
+
+    Example: daband demo --out runs/demo
+    """
     console.print(
         "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
@@ -106,6 +109,8 @@ def run(
     """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one resumes.
 
     With more episodes than an earlier run of the same settings it starts from that run.
+
+    Example: daband run market.toml --method daband --seed 1
     """
     experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-single"
@@ -130,7 +135,10 @@ def bench_command(
     committee: Committee = None,
     overrides: Overrides = None,
 ) -> None:
-    """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
+    """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated.
+
+    Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market
+    """
     experiment = experiments.load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     _compare(
@@ -161,7 +169,10 @@ def report(
         str | None, typer.Option(help="Of several pairs, the one to look at closely; by default the first.")
     ] = None,
 ) -> None:
-    """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
+    """Write report.html, report.md, and figures and tables for a paper, into a folder of runs.
+
+    Example: daband report runs/market
+    """
     page = _write_page(folder, pair)
     say(f"Report:  {page}")
     say(f"Figures: {page.parent / 'report' / 'figures'}")
@@ -170,7 +181,10 @@ def report(
 
 @app.command()
 def presets() -> None:
-    """List the presets: what `run` and `bench` take as NAME."""
+    """List the presets: what `run` and `bench` take as NAME.
+
+    Example: daband presets
+    """
     table = Table("preset", "what", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
     for name in experiments.preset_names():
         if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
@@ -184,7 +198,10 @@ def presets() -> None:
 
 @app.command()
 def methods() -> None:
-    """List the methods that can be compared."""
+    """List the methods that can be compared.
+
+    Example: daband methods
+    """
     for name in experiments.method_names():
         console.print(name)
 
@@ -254,29 +271,6 @@ def _write_page(folder: Path, pair: str | None = None) -> Path:
 
     with console.status("Drawing the report ..."):
         return write_report(folder, pair=pair)
-
-
-_EXAMPLES = {
-    "demo": "daband demo --out runs/demo", "run": "daband run market.toml --method daband --seed 1",
-    "bench": "daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market",
-    "ablate": "daband ablate market.toml --seeds 0-4",
-    "sweep": "daband sweep market.toml --grid alpha=0.1,0.5 --method linucb",
-    "continue": "daband continue runs/market --rounds 500", "audit": "daband audit market/ --answers questions.csv",
-    "choose": "daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market",
-    "assess": "daband assess market/ --required 3.5; of a saved policy: daband assess p.safetensors --on market.toml",
-    "fit-log": "daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors",
-    "evaluate-log": "daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips",
-    "export": "daband export market market.daband --epsilon 0.1",
-    "decide": "daband decide market.daband week1.csv --out log1.csv",
-    "learn": "daband learn market log1.csv --id customer", "serve": "daband serve market.daband",
-    "export-events": "daband export-events sqlite:///events.db week1.parquet", "report": "daband report runs/market",
-    "presets": "daband presets", "methods": "daband methods",
-}  # fmt: skip
-"""What ends the help of a command."""
-for _command in app.registered_commands:
-    _name = _command.name or (_command.callback.__name__ if _command.callback else "")
-    if _name in _EXAMPLES:
-        _command.epilog = f"Example: {_EXAMPLES[_name]}"
 
 
 def _leave(message: str) -> NoReturn:

@@ -131,7 +131,10 @@ def continue_command(
     prior_trust: TrustInPrior = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Go on in the target, now with its rewards: how much is the head start worth?"""
+    """Go on in the target, now with its rewards: how much is the head start worth?
+
+    Example: daband continue runs/market --rounds 500
+    """
     specs = [experiments.read_spec(path) for path in experiments.finished_runs(folder)]
     try:
         with warnings_on(), watch(specs, CONTINUING) as drawing, interruptible(drawing) as listener:

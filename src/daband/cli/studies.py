@@ -30,7 +30,10 @@ def ablate(
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Leave out R, P and D in all eight combinations, with paired tests against the full method."""
+    """Leave out R, P and D in all eight combinations, with paired tests against the full method.
+
+    Example: daband ablate market.toml --seeds 0-4
+    """
     experiment = experiments.load_experiment(name, overrides or ())
     specs = experiments.ablation_runs(
         experiment, bases=tuple(dict.fromkeys(base or experiments.BASES)), seeds=seed_numbers(seeds)
@@ -102,7 +105,10 @@ def sweep(
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Run a method with a grid of settings, and choose between them by a named rule."""
+    """Run a method with a grid of settings, and choose between them by a named rule.
+
+    Example: daband sweep market.toml --grid alpha=0.1,0.5 --method linucb
+    """
     if select not in experiments.SELECTION_RULES:
         raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(experiments.SELECTION_RULES)})")
     experiment = experiments.load_experiment(name, overrides or ())

@@ -41,6 +41,8 @@ def assess_command(
     """Estimate how good finished runs are in the target, without a reward from there, and whether to hand them over.
 
     A tenth of the source's rows stands for rounds that a saved policy never learned from: see to it that it did not.
+
+    Example: daband assess market/ --required 3.5; of a saved policy: daband assess p.safetensors --on market.toml
     """
     if folder.is_file() or name is not None:
         _assess_saved(folder, name, required)
@@ -135,6 +137,8 @@ def audit_command(
 
     First `daband audit DIR --budget 200 --out questions.csv`; with the column reward filled in, some time later,
     `daband audit DIR --answers questions.csv`. Without options, how far the audit has come.
+
+    Example: daband audit market/ --answers questions.csv
     """
     place = experiments.policy_folder(folder).path / experiments.AUDIT_FOLDER
     if answers is not None:
@@ -208,6 +212,8 @@ def choose_command(
     """Train candidates across assumptions, and choose one: without a reward from the target, or by a few (--budget).
 
     Stopped by Ctrl-C, the same command goes on where it was.
+
+    Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market
     """
     experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
@@ -279,12 +285,9 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
         yield line
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", style="dim"),
-    )
+        TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(), TextColumn("{task.fields[left]}", style="dim"),
+    )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as drawing:
         task = drawing.add_task("candidates", total=1.0, count="", left="")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from daband.arguments import one_of
 from daband.arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear import kernels_numpy
@@ -109,8 +110,7 @@ class Exploration:
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.rule not in ("ucb", "greedy", "thompson"):
-            raise InvalidInput(f"explore must be 'ucb', 'greedy' or 'thompson', got {self.rule!r}")
+        one_of("explore", self.rule, ("ucb", "greedy", "thompson"))
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
         if self.alpha > _LARGEST_ALPHA:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from daband.arguments import one_of
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, check_memory, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.dual_ridge import DualRidge
@@ -70,10 +71,8 @@ class RidgeHead:
     ) -> None:
         if not (np.isfinite(ridge) and ridge > 0):
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
-        if form not in ("auto", "primal", "dual"):
-            raise InvalidInput(f"form must be 'auto', 'primal' or 'dual', got {form!r}")
-        if arms not in ("disjoint", "shared"):
-            raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+        one_of("form", form, ("auto", "primal", "dual"))
+        one_of("arms", arms, ("disjoint", "shared"))
         if exploration.rule == "thompson" and arms == "shared":
             raise InvalidInput(
                 "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband.arguments import whole
+from daband.arguments import one_of, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
 from daband.linear.pca import PCA
@@ -142,8 +142,7 @@ class Standardise:
     def __init__(
         self, *, components: int | None = None, by_domain: bool | Sequence[int] = False, align: str | None = None
     ) -> None:
-        if align not in (None, "coral", "subspace"):
-            raise InvalidInput(f"align must be 'coral', 'subspace' or None, got {align!r}")
+        one_of("align", align, ("coral", "subspace", None))
         if align == "coral" and components is not None:
             raise InvalidInput("align='coral' keeps all numbers: leave components out")
         self.align = align

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from daband.arguments import RewardRange
+from daband.arguments import RewardRange, one_of
 from daband.arrays import (
     AnyArray,
     BoolArray,
@@ -285,8 +285,7 @@ class NeuralLinUCB(Policy):
             half_life=half_life,
             domains=domains,
         )
-        if feedback not in FEEDBACKS:
-            raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {feedback!r}")
+        one_of("feedback", feedback, FEEDBACKS)
         self.feedback = feedback
         self.device_setting = device
         # Units are the business of a transform, where there is one: behind it there are other numbers.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from daband.arguments import finite, whole
+from daband.arguments import finite, one_of, whole
 from daband.arrays import AnyArray, ArrayLike
 from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
@@ -109,8 +109,7 @@ def assess_each(
     members = _checked_policies(policies)
     unlabelled = _checked_target(target, members[0])
     _check_source(source, members[0])
-    if rule not in ("ucb", "greedy"):
-        raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
+    one_of("rule", rule, ("ucb", "greedy"))
     whole("contexts", contexts, least=20)
     names = _checked_names(arm_names, members[0].n_arms)
     if required is not None:
@@ -169,21 +168,15 @@ def _write(
     needed = estimate.constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     verdict = verdict_of(
-        value=estimate.value,
-        low=estimate.low,
-        required=needed,
-        disagreement=estimate.disagreement,
+        value=estimate.value, low=estimate.low, required=needed, disagreement=estimate.disagreement,
         doubts=doubts_of(signs, outside, gap),
-    )
+    )  # fmt: skip
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
-        verdict.sentence,
-        *_reasons_of_estimate(scores, estimate, lowest, span),
-        requirement(needed * span + lowest, stated=required is not None),
-        *_reasons_of_shift(gap, outside),
-        *_reasons_of_arms(per_arm, names),
-        *(f"Sign of collapse: {sign}." for sign in signs),
-    ]
+        verdict.sentence, *_reasons_of_estimate(scores, estimate, lowest, span),
+        requirement(needed * span + lowest, stated=required is not None), *_reasons_of_shift(gap, outside),
+        *_reasons_of_arms(per_arm, names), *(f"Sign of collapse: {sign}." for sign in signs),
+    ]  # fmt: skip
     alone = len(explanations) == 1
     return Assessment(
         accuracy=estimate.accuracy, value=estimate.value * span + lowest, low=estimate.low * span + lowest,
