@@ -182,7 +182,7 @@ def bare_linear(policy: Any, row: Any) -> Callable[[], int]:
 def bare_dense(deployed: Deployed, row: Any) -> Callable[[], int]:
     """The dense layers, the head on their latent, and that of the LinUCB beside them, in numpy."""
     network, beside = deployed.frozen.members
-    layers = network.network._dense._layers  # type: ignore[union-attr]
+    layers = network.network.layers  # type: ignore[union-attr]
     mean, deviation = np.full(DIMENSIONS, 0.1), np.full(DIMENSIONS, 1.1)
 
     def scores(member: Member, z: Any) -> Any:

@@ -48,7 +48,7 @@ def between_0_and_1(name: str, value: Any) -> float:
 def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
     """The value, if it is one of the options."""
     if value not in options:
-        *most, last = (repr(option) if option is not None else "None" for option in options)
+        *most, last = map(repr, options)
         raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
     return value
 

@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
+from struct import Struct
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +34,8 @@ FAR = 8.0
 _KINDS_OF_MISSING = ("NAType", "NaTType")  # pandas' own
 _KINDS_OF_CATEGORY = (str, bool, int, float, np.bool_, np.integer, np.floating, np.str_)
 _KINDS_OF_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating, Decimal)
+_LARGE = 1e100
+_PLAIN_NUMBERS = frozenset((float, int))
 _TRUTHS = ("true", "false", "yes", "no")
 _MOST_NAMED = 8
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
@@ -317,7 +321,11 @@ class TableRows:
         self._places = np.array([place for _, _, place in self._numeric], np.int64)
         self._mean = np.array([column.mean for _, column, _ in self._numeric])
         self._deviation = np.array([column.deviation for _, column, _ in self._numeric])
-        self._contiguous = np.array_equal(self._places, np.arange(len(self._places)))
+        names = [name for name, _, _ in self._numeric]
+        self._values_of = itemgetter(*names) if len(names) > 1 and self._deviation.min() > 1.0 / _LARGE else None
+        self._pack = Struct(f"{len(names)}d").pack
+        self._others = self._dimension > len(self._places)
+        """Whether a context has more than the numeric columns."""
 
     @property
     def ranges(self) -> tuple[FloatArray, FloatArray]:
@@ -328,26 +336,14 @@ class TableRows:
 
     def read(self, row: Mapping[str, Any]) -> tuple[FloatArray, tuple[RowWarning, ...]]:
         """The context (d,) of a row, and its warnings. A column that is missing or mistyped is an error."""
+        numbers = self._plain_numbers(row)
+        if numbers is not None and not self._others and len(row) == len(self.names):
+            return numbers, ()
         odd: list[RowWarning] = []
         context = np.zeros(self._dimension)
-        values: list[float] = []
-        for name, column, place in self._numeric:
-            try:
-                value = row[name]
-            except KeyError:
-                raise self._lacks(row, name) from None
-            kind = type(value)
-            if (kind is float and value == value) or kind is int:  # noqa: PLR0124 - NaN is not equal to itself
-                values.append(value)
-                continue
-            number = _number(value, name)
-            if number is None:
-                if column.flags_missing:
-                    context[place + 1] = 1.0
-                else:
-                    odd.append(_missing(name, f"the median of training, {column.median:g}, stands in"))
-                number = column.median
-            values.append(number)
+        if numbers is None:
+            numbers = self._odd_numbers(row, context, odd)
+        context[self._places] = numbers
         for name, place_of, known in self._categorical:
             try:
                 value = row[name]
@@ -368,35 +364,52 @@ class TableRows:
             if moment is None and not dates.flags_missing:
                 odd.append(_missing(name, f"the year {dates.mean:.0f} and no month stand in"))
             context[places] = dates.one(moment)
-        if values:
-            try:
-                with np.errstate(over="ignore"):  # what overflows is far outside
-                    scaled = (np.array(values, np.float64) - self._mean) / self._deviation
-            except OverflowError:
-                raise InvalidInput("a number of the row is too large for double precision") from None
-            if self._contiguous:
-                context[: len(values)] = scaled
-            else:
-                context[self._places] = scaled
-            if not (scaled.max() <= FAR and scaled.min() >= -FAR):
-                self._check_numbers(values, scaled, odd)
         if len(row) != len(self.names):
             odd.extend(self._extra(row))
         return context, tuple(odd)
 
-    def _check_numbers(self, values: list[float], scaled: FloatArray, odd: list[RowWarning]) -> None:
-        for at, (name, column, _) in enumerate(self._numeric):
-            if not math.isfinite(values[at]):
-                raise InvalidInput(f"{name!r} must be a finite number or None, got {values[at]!r}")
-            if abs(scaled[at]) > FAR:
-                odd.append(
-                    RowWarning(
-                        "far_outside",
-                        name,
-                        f"{name!r} is {values[at]:g}, {abs(scaled[at]):.3g} deviations from the mean of training, "
-                        f"{column.mean:g}",
-                    )
-                )
+    def _plain_numbers(self, row: Mapping[str, Any]) -> FloatArray | None:
+        """The numeric columns (n,), scaled, where nothing about them is odd; else None."""
+        if self._values_of is None:
+            return None
+        try:
+            values = self._values_of(row)
+            # With larger numbers a warning of numpy might follow.
+            plain = _PLAIN_NUMBERS.issuperset(map(type, values)) and max(values) < _LARGE and min(values) > -_LARGE
+            numbers = np.frombuffer(self._pack(*values)) if plain else None
+        except KeyError:
+            return None
+        if numbers is None:
+            return None
+        scaled = (numbers - self._mean) / self._deviation
+        # In nearly every case all of them together are not as far out as one number may be.
+        near = scaled.dot(scaled) <= FAR * FAR or (scaled.max() <= FAR and scaled.min() >= -FAR)
+        return scaled if near else None
+
+    def _odd_numbers(self, row: Mapping[str, Any], context: FloatArray, odd: list[RowWarning]) -> FloatArray:
+        """The numeric columns (n,), scaled, one by one, with flags of missing values in ``context`` and warnings."""
+        values: list[float] = []
+        for name, column, place in self._numeric:
+            try:
+                number = _number(row[name], name)
+            except KeyError:
+                raise self._lacks(row, name) from None
+            if number is None:
+                if column.flags_missing:
+                    context[place + 1] = 1.0
+                else:
+                    odd.append(_missing(name, f"the median of training, {column.median:g}, stands in"))
+                number = column.median
+            values.append(number)
+        with np.errstate(over="ignore"):  # what overflows is far outside
+            scaled: FloatArray = (np.array(values) - self._mean) / self._deviation
+        for (name, column, _), value, number in zip(self._numeric, values, scaled, strict=True):
+            if not math.isfinite(value):
+                raise InvalidInput(f"{name!r} must be a finite number or None, got {value!r}")
+            if abs(number) > FAR:
+                text = f"{name!r} is {value:g}, {abs(number):.3g} deviations from the mean of training, {column.mean:g}"
+                odd.append(RowWarning("far_outside", name, text))
+        return scaled
 
     def _lacks(self, row: Mapping[str, Any], name: str) -> InvalidInput:
         others = [str(other) for other in row if other not in self._known]
@@ -425,7 +438,10 @@ def _number(value: Any, name: str) -> float | None:
         wanted = "a number, True or False, or None" if truth else "a number or None"
         text = "; rows that polars or pandas read from a file have numbers" if isinstance(value, str) else ""
         raise InvalidInput(f"{name!r} must be {wanted}, got {value!r} ({type(value).__name__}){text}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidInput(f"{name!r} is too large for double precision") from None
     return None if math.isnan(number) else number
 
 

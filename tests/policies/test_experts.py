@@ -244,3 +244,60 @@ def test_coefficients_in_the_dual_form_are_those_in_the_primal_form():
     for statistics in (dual, primal):
         statistics.update(contexts, arms, rewards)
     np.testing.assert_allclose(dual.theta, primal.theta, atol=1e-8)
+
+
+def _self_trained(kind=daband.DABand, *, dim=80, feedback="one_hot", shift="covariate"):
+    """A policy after one pass over a source whose arms are clusters, and the target."""
+    draw = np.random.default_rng(0)
+    centres, best = 0.5 * draw.standard_normal((3, dim)), draw.integers(3, size=(2, 300))
+    source, target = (centres[own] + draw.standard_normal((300, dim)) for own in best)
+    recipe = {"base": "small", "learning": {"steps": 2}}
+    policy = kind(context_shape=(dim,), n_arms=3, recipe=recipe, feedback=feedback, shift=shift, device="cpu", seed=0)
+    policy.prepare(source, target)
+    policy.observe_target(target)
+    policy.play(source, np.eye(3)[best[0]])
+    policy.adapt()
+    return policy, target, best[1]
+
+
+def test_on_many_features_half_of_a_prediction_in_the_target_is_a_regression_on_the_policys_own_choices(tmp_path):
+    policy, target, best = _self_trained()
+    shares, means = policy.expert_shares, policy.expert_means(target, "target")
+    mixed = sum(share * means[name] for name, share in shares.items())
+    rows = daband.Standardise().fit(policy.buffers.rounds[0].contexts[:300].numpy(), target)(target)
+    labels = np.eye(3)[mixed.argmax(axis=1)]
+    ridge = next(expert.head.ridge for expert in policy._experts if expert.name == "shrunk")
+    fitted = rows @ np.linalg.solve(rows.T @ rows + ridge * np.eye(81), rows.T @ labels)
+    decision = policy.decide(target, "target", rule="greedy")
+    np.testing.assert_allclose(decision.mean, (mixed + fitted) / 2, atol=1e-5)
+    assert not np.allclose(policy.decide(target, "source", rule="greedy").mean, decision.mean)
+    assert "its own choices" in policy.alignment
+    policy.save(tmp_path / "p.safetensors")
+    loaded = daband.load(tmp_path / "p.safetensors", device="cpu")
+    np.testing.assert_array_equal(loaded.decide(target, "target", rule="greedy").mean, decision.mean)
+    policy.deploy("target")
+    daband.export(policy, tmp_path / "p.daband")
+    exported = daband.load_deployed(tmp_path / "p.daband")
+    assert [exported.decide(row).arm for row in target[:40]] == policy.select(target[:40]).arm.tolist()
+    assert (decision.arm == best).mean() >= (mixed.argmax(axis=1) == best).mean()
+
+
+def test_rewards_of_the_target_take_the_place_of_its_pseudo_labels():
+    policy, target, _ = _self_trained()
+    policy.update(target[:1], [0], [1.0], domain="target")
+    shares, means = policy.expert_shares, policy.expert_means(target, "target")
+    mixed = sum(share * means[name] for name, share in shares.items())
+    np.testing.assert_allclose(policy.decide(target, "target", rule="greedy").mean, mixed, atol=1e-6)
+    policy.adapt()
+    assert policy._pseudo is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(daband.NeuralLinUCB, {}), (daband.DABand, {"feedback": "bandit"}), (daband.DABand, {"dim": 64})],
+)
+def test_pseudo_labels_need_one_best_arm_many_features_and_a_policy_that_looks_at_the_target(kind, settings):
+    policy, target, _ = _self_trained(kind, **settings)
+    shares, means = policy.expert_shares, policy.expert_means(target, "target")
+    mixed = sum(share * means[name] for name, share in shares.items())
+    np.testing.assert_allclose(policy.decide(target, "target", rule="greedy").mean, mixed, atol=1e-6)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import between_0_and_1, whole
+from daband.arguments import between_0_and_1, one_of, whole
 from daband.arrays import ArrayLike, FloatArray, one_blas_thread
 from daband.domains import Columns, Contexts, ParquetLog, TableTransform, open_log
 from daband.errors import InvalidInput
@@ -152,8 +152,7 @@ def compare_estimators(
 ) -> dict[str, LogEstimate]:
     """The estimates of several estimators, which share their models; arguments as in ``evaluate_log``."""
     for name in estimators:
-        if name not in ESTIMATORS:
-            raise InvalidInput(f"estimator must be one of {', '.join(map(repr, ESTIMATORS))}, got {name!r}")
+        one_of("estimator", name, ESTIMATORS)
     between_0_and_1("confidence", confidence)
     whole("seed", seed, least=0)
     if not (isinstance(policy, Policy) or callable(policy)):

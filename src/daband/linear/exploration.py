@@ -7,8 +7,8 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -230,3 +230,14 @@ class Decision:
     propensity: FloatArray
     mean: FloatArray
     width: FloatArray
+
+
+AnyDecision = TypeVar("AnyDecision", bound=Decision)
+
+
+def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
+    """The rounds of all parts in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    kind = type(parts[0])
+    return kind(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)])

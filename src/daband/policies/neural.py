@@ -15,7 +15,8 @@ Of more than 64 numbers there are three ridge regressions, since predicting and 
 ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
 again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
 variance of a prediction is that of a reward, whatever the number of features. It has the largest prior share; the two
-small ones, on all numbers and on their 64 leading principal components, have the widths.
+small ones, on all numbers and on their 64 leading principal components, have the widths. There DABand also learns from
+its own choices in the target, until that has rewards (``linear/pseudo_labels.py``).
 """
 
 from __future__ import annotations
@@ -64,13 +65,15 @@ from daband.linear import (
     arm_probabilities,
     calibrated_scale,
     check_head_memory,
+    fit_pseudo_labels,
+    join_decisions,
     label_shift,
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
 from daband.policies.pair_defaults import standardised_alpha, standardised_ridge
-from daband.policies.policy import Policy, exploration_setting, join_decisions, policies
-from daband.policies.recipes import UNALIGNED_STEPS, resolve_recipe, with_encoder
+from daband.policies.policy import Policy, exploration_setting, policies
+from daband.policies.recipes import UNALIGNED_STEPS, changes_setting, resolve_recipe, with_encoder
 from daband.serving import MOST_CONTEXTS, FrozenParts, Member
 from daband.shift import Shift, ShiftLike
 
@@ -90,6 +93,8 @@ _MOST_CONTEXTS = 2048
 _RAREST = 1e-3
 """The smallest frequency of an arm that counts."""
 _MOST_DISTINCT = 1 << 16
+_SELF_TRAINED = "shrunk"
+"""The expert on whose features a policy's own choices in the target are regressed."""
 _COMPONENTS, _MOST_ROWS = 64, 4096
 """Principal components of the expert of that name, and the contexts of a domain that they are fitted to."""
 
@@ -202,11 +207,28 @@ class Acting:
 
     offset: FloatArray | None = None
     """What is added to every arm's predicted reward in a target, (K,), where arms are differently frequent there."""
+    pseudo: FloatArray | None = None
+    """Coefficients (K, d) of a regression on the target's contexts, labelled by the experts: half of a prediction."""
 
-    def mixture(self, *, in_target: bool = False) -> HeadMixture:
+    def mixture(self) -> HeadMixture:
         """The heads, mixed by the shares."""
-        heads = tuple(expert.head for expert in self.experts)
-        return HeadMixture(heads, self.shares, self.exploring, self.offset if in_target else None)
+        return HeadMixture(tuple(expert.head for expert in self.experts), self.shares, self.exploring)
+
+    def mixture_for(self, features: Sequence[FloatArray], *, in_target: bool) -> HeadMixture:
+        """The heads for contexts with these features, of each expert its own, with what is added in a target."""
+        mixture = self.mixture()
+        if not in_target:
+            return mixture
+        if self.pseudo is None:
+            return replace(mixture, offset=self.offset)
+        half = tuple(share / 2 for share in self.shares)
+        added = features[self.labelled] @ self.pseudo.T
+        return replace(mixture, shares=half, offset=(added if self.offset is None else added + self.offset) / 2)
+
+    @property
+    def labelled(self) -> int:
+        """The place of the expert whose features the pseudo-labels are regressed on; -1 where there is none."""
+        return next((place for place, expert in enumerate(self.experts) if expert.name == _SELF_TRAINED), -1)
 
 
 @policies.register("nlinucb")
@@ -324,9 +346,11 @@ class NeuralLinUCB(Policy):
         self._experts = self._make_experts(arms, ridge, exploration)
         self._steps = self.recipe.learning.steps
         """Gradient steps of one ``adapt``; ``plan`` takes more where a run has few episodes."""
+        self._steps_given = changes_setting(recipe, "learning", "steps")
         self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._distinct = DistinctContexts()
         self._offset: FloatArray | None = None
+        self._pseudo: FloatArray | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
         self._target_alone: ReplayBuffers | None = None
@@ -456,13 +480,22 @@ class NeuralLinUCB(Policy):
     def alignment(self) -> str:
         behind_transform = self.transform is not None and not self._learner.uses_target
         line = super().alignment if behind_transform else self._learner.alignment
-        return line if self._offset is None else f"{line}; predictions follow the arms' frequencies estimated there"
+        line += "; predictions follow the arms' frequencies estimated there" if self._offset is not None else ""
+        return line + ("; in the target it also learns from its own choices" if self._pseudo is not None else "")
+
+    @property
+    def self_trains(self) -> bool:
+        """Whether it learns from its own choices in the target too (``linear/pseudo_labels.py``)."""
+        one_best = self.feedback == "one_hot" and self.arms == "disjoint"
+        many = any(expert.name == _SELF_TRAINED for expert in self._experts)
+        return one_best and many and not self.source_terms_only
 
     def plan(self, episodes: int) -> None:
         if self._learner.step_number > 0:  # a run that goes on keeps its plan
             return
         few = len(self._experts) > 1 and math.prod(self._encoded_shape) <= _COMPONENTS
-        if few and self.recipe.learning.steps == UNALIGNED_STEPS:  # any other number was asked for, and holds
+        # Another number was asked for, and holds; the same one may have been.
+        if few and self.recipe.learning.steps == UNALIGNED_STEPS and not self._steps_given:
             self._steps = max(self._steps, min(_MOST_AN_EPISODE, math.ceil(_LEAST_STEPS / episodes)))
         self._learner.plan(episodes * self._steps)
 
@@ -498,7 +531,7 @@ class NeuralLinUCB(Policy):
         exploring = np.where(ready, [expert.exploring for expert in self._experts], 0.0)
         predicting, widening = (tuple((part / part.sum())[ready].tolist()) for part in (shares, exploring))
         experts = tuple(expert for expert in self._experts if expert.ready)
-        self._acting = Acting(experts, predicting, widening, self._offset)
+        self._acting = Acting(experts, predicting, widening, self._offset, self._pseudo)
 
     def _transform_contexts(self, contexts: AnyArray, domain: int) -> AnyArray:
         transformed = contexts if self.transform is None else super()._transform_contexts(contexts, domain)
@@ -513,7 +546,7 @@ class NeuralLinUCB(Policy):
     def _decide(self, contexts: AnyArray, domain: int, available: Mask, first_round: int, rule: str | None) -> Decision:
         acting = self._acting  # once: its parts belong together
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
-        mixture = acting.mixture(in_target=self.domains.is_target(domain))
+        mixture = acting.mixture_for(features, in_target=self.domains.is_target(domain))
         return self._decide_by_heads(mixture, features, available, first_round, rule)
 
     def _decide_by_heads(
@@ -535,10 +568,17 @@ class NeuralLinUCB(Policy):
 
     def _freeze(self, domain: int) -> FrozenParts:
         acting, settings, members = self._acting, self.recipe.encoder, []
-        for expert, share, width in zip(acting.experts, acting.shares, acting.mixture().width_shares, strict=True):
-            if share == 0.0 and width == 0.0:
+        in_target = self.domains.is_target(domain)
+        self_trained = in_target and acting.pseudo is not None
+        for place, (expert, width) in enumerate(zip(acting.experts, acting.mixture().width_shares, strict=True)):
+            share = acting.shares[place] / 2 if self_trained else acting.shares[place]
+            labelled = self_trained and place == acting.labelled
+            if share == 0.0 and width == 0.0 and not labelled:
                 continue
             theta, inverse = expert.head.frozen(widths=width > 0)
+            if labelled:  # two regressions on the same features are one
+                assert acting.pseudo is not None
+                theta, share = share * theta + acting.pseudo / 2, 1.0
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
@@ -548,9 +588,9 @@ class NeuralLinUCB(Policy):
                 members.append(replace(member, transform=copy.deepcopy(expert.features.transform.frozen(domain))))
             else:
                 members.append(replace(member, constant=expert.features.constant))
-        if acting.offset is not None and self.domains.is_target(domain):
-            nothing = np.zeros((self.n_arms, 0, 0))
-            members.append(Member(acting.offset[:, None].copy(), nothing, share=1.0, width_share=0.0, constant=True))
+        if acting.offset is not None and in_target:
+            nothing, share = np.zeros((self.n_arms, 0, 0)), 0.5 if self_trained else 1.0
+            members.append(Member(acting.offset[:, None].copy(), nothing, share=share, width_share=0.0, constant=True))
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
             buffer: ContextBuffer = self._buffers.rounds[domain]
@@ -569,7 +609,7 @@ class NeuralLinUCB(Policy):
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         acting = self._acting
         features = [self._encode(expert, contexts, domain) for expert in acting.experts]
-        mixture = acting.mixture(in_target=self.domains.is_target(domain))
+        mixture = acting.mixture_for(features, in_target=self.domains.is_target(domain))
         mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
             return mixture.probabilities(features, available=available, rule=rule)
@@ -706,7 +746,7 @@ class NeuralLinUCB(Policy):
 
     def _observe(self, contexts: AnyArray, domain: int) -> None:
         self._warn_of_large_pixels(contexts)
-        if self._learner.stores_target:
+        if self._learner.stores_target or self.self_trains:
             self._buffers.unlabelled[domain - self.domains.first_target].add(contexts)
 
     @property
@@ -738,7 +778,7 @@ class NeuralLinUCB(Policy):
         for expert in experts:
             expert.head.add_arm()
         self._learner.grow()
-        self._prior = self._offset = None
+        self._prior = self._offset = self._pseudo = None
         self._experts = tuple(experts)
         self._publish()
 
@@ -753,6 +793,9 @@ class NeuralLinUCB(Policy):
     ) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
+        if self._pseudo is not None and self.domains.is_target(domain):  # rewards are there, and say more
+            self._pseudo = None
+            self._publish()
         if domain < len(self._source_weights):
             if predicted is not None and self._learner.gated:
                 self._learner.skill_gate.add(predicted, arms, rewards)
@@ -824,6 +867,10 @@ class NeuralLinUCB(Policy):
                 self._experts = (network, *others)
                 self._publish()
                 self._estimate_frequencies()
+            if self.self_trains:
+                self._experts = (network, *others)
+                self._publish()
+                self._self_train()
         self._experts = (network, *others)
         self._publish()
         measured["recent_reward"] = self._rate
@@ -910,6 +957,20 @@ class NeuralLinUCB(Policy):
             ratio = np.maximum(self._prior, _RAREST) / np.maximum(before.mean(axis=0), _RAREST)
             self._offset = np.log(ratio) / scale
 
+    def _self_train(self) -> None:
+        """Fit the regression on pseudo-labels, unless a target has rewards."""
+        first = self.domains.first_target
+        seen = [(domain, buffer) for domain, buffer in enumerate(self._buffers.unlabelled, start=first) if len(buffer)]
+        if not seen or self._acting.labelled < 0 or any(map(len, self._buffers.rounds[first:])):
+            return
+        expert, features, predicted = self._acting.experts[self._acting.labelled], [], []
+        for domain, buffer in seen:
+            contexts = buffer.contexts[: min(len(buffer), _MOST_CONTEXTS)]
+            features.append(self._encode(expert, contexts.cpu().numpy(), domain))
+            predicted.append(self._predict(contexts, domain) + (0.0 if self._offset is None else self._offset))
+        together = np.concatenate(features), np.concatenate(predicted)
+        self._pseudo = fit_pseudo_labels(*together, ridge=expert.head.ridge)
+
     def _predict(self, contexts: torch.Tensor, domain: int) -> FloatArray:
         """The rewards that all experts predict together, (B, K), without an offset."""
         acting = self._acting
@@ -939,8 +1000,9 @@ class NeuralLinUCB(Policy):
             arrays["distinct"] = self._distinct.state(rounds=replay)
         if self._prior is not None:
             arrays["prior"] = self._prior
-        if self._offset is not None:
-            arrays["offset"] = self._offset
+        for name, array in (("offset", self._offset), ("pseudo", self._pseudo)):
+            if array is not None:
+                arrays[name] = array
         arrays["rate"] = np.array([self._rate])
         arrays["steps"] = np.array([self._steps], np.int64)
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
@@ -976,7 +1038,7 @@ class NeuralLinUCB(Policy):
         self._steps = int(state["steps"][0]) if "steps" in state else self.recipe.learning.steps
         if "learner.gate.sums" not in state:  # an older version wrote the file
             self._learner.skill_gate.restore({"rate": state["rate"]})
-        self._prior, self._offset = state.get("prior"), state.get("offset")
+        self._prior, self._offset, self._pseudo = (state.get(name) for name in ("prior", "offset", "pseudo"))
         self._publish()
         self._refitted_at = int(state["refitted_at"][0])
 

@@ -57,7 +57,7 @@ def resolve_recipe(
     """
     if isinstance(recipe, Recipe):
         full = recipe
-    elif isinstance(recipe, Mapping) and set(recipe) >= {group.name for group in fields(Recipe)}:
+    elif isinstance(recipe, Mapping) and _is_whole(recipe):
         full = recipe_from(recipe)
     elif recipe is None or isinstance(recipe, str | Mapping):
         changes = dict(recipe) if isinstance(recipe, Mapping) else {"base": "default" if recipe is None else recipe}
@@ -80,6 +80,18 @@ def resolve_recipe(
         raise InvalidInput(
             f"a recipe holds names and numbers only, as its file does ({error}); pass a network of your own as encoder="
         ) from None
+
+
+def changes_setting(recipe: str | Recipe | Mapping[str, Any] | None, group: str, name: str) -> bool:
+    """Whether ``recipe`` is a change of a named one that gives this setting."""
+    if not isinstance(recipe, Mapping) or _is_whole(recipe):
+        return False
+    changed = recipe.get(group)
+    return isinstance(changed, Mapping) and name in changed
+
+
+def _is_whole(recipe: Mapping[str, Any]) -> bool:
+    return set(recipe) >= {group.name for group in fields(Recipe)}
 
 
 def with_encoder(recipe: Recipe, encoder: str | EncoderSettings | nn.Module | None) -> Recipe:

@@ -5,7 +5,8 @@ numpy and safetensors are all that this room needs; torch, numba and polars stay
 
 from daband.serving.deployed_policy import Deployed, DeployedDecision, load_deployed
 from daband.serving.export import ExportWarning, export
-from daband.serving.frozen_policy import FrozenParts, FrozenPolicy, Member
+from daband.serving.frozen_policy import FrozenParts, FrozenPolicy
+from daband.serving.members import Member
 from daband.serving.monitor import MOST_CONTEXTS, Monitor, MonitorReport
 from daband.serving.numpy_networks import Network, TreeNetwork, empty_trees, network_from
 from daband.table_transform import RowWarning

@@ -153,30 +153,29 @@ class Deployed:
     def decide_with(
         self, row: Any, available: Any = None, among: Any = None, round_number: int | None = None, strict: bool = False
     ) -> tuple[DeployedDecision, ReadRows, FloatArray, FloatArray]:
-        """``decide``; besides, what was read, and means and widths (n, K) on the policy's own scale."""
+        """``decide``; besides, what was read, and means and widths (n, K), or (K,), on the policy's own scale."""
         read = self.reader.read(row)
         if strict:
             _refuse_odd(read)
         if round_number is not None:
             whole("round_number", round_number, least=0)
+        frozen = self.frozen
         mask = None
         if available is not None or among is not None:
             mask = self.arm_mask(available, among, len(read.contexts))
-        frozen = self.frozen
-        mean, width = frozen.score(read.contexts)
-        chosen = frozen.choose(mean, width, mask, round_number)
-        shown_mean, shown_width = frozen.in_units(mean, width)
-        if read.single:
-            ((arm, propensity),) = chosen
-            decision = DeployedDecision(
-                arm, self.arm_names[arm], propensity, shown_mean[0], shown_width[0], read.warnings[0]
-            )
+        if read.single and mask is None:
+            mean, width, (arm, propensity) = frozen.decide_row(read.contexts, round_number)
         else:
-            names = tuple(self.arm_names[arm] for arm, _ in chosen)
-            arms = np.array([arm for arm, _ in chosen], np.int64)
-            propensities = np.array([propensity for _, propensity in chosen])
-            decision = DeployedDecision(arms, names, propensities, shown_mean, shown_width, tuple(read.warnings))
-        return decision, read, mean, width
+            mean, width = frozen.score(read.contexts)
+            chosen = frozen.choose(mean, width, mask, round_number)
+            if not read.single:
+                names = tuple(self.arm_names[arm] for arm, _ in chosen)
+                arms, propensities = (np.array(part) for part in zip(*chosen, strict=True))
+                shown = frozen.in_units(mean, width)
+                return DeployedDecision(arms, names, propensities, *shown, tuple(read.warnings)), read, mean, width
+            mean, width, (arm, propensity) = mean[0], width[0], chosen[0]
+        shown = frozen.in_units(mean, width)
+        return DeployedDecision(arm, self.arm_names[arm], propensity, *shown, read.warnings[0]), read, mean, width
 
     def monitor(self, *, false_alarms: float = 0.01) -> Monitor:
         """A monitor that decides through this policy and tells when contexts or arms have left what training saw.

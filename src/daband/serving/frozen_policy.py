@@ -7,9 +7,10 @@ the weighted mean of these predictions, and ``Exploration``, choose. Training ca
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,86 +23,18 @@ from daband.linear import (
     UniformDraws,
     draw_key,
     fresh_draws,
-    kernels_numpy,
     mixed_scores,
-    ridge_scores,
     seeded_draws,
     step_from,
 )
-from daband.serving.numpy_networks import Network, network_from
+from daband.serving.members import Member, RowScorer
+from daband.serving.numpy_networks import network_from
 from daband.table_transform import TableTransform
 
+_CLOSE = 1e-5
+"""Arms whose scores differ by less are scored in double precision."""
 
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One predictor of a policy: features, ridge regressions on them, and its share in the policy's predictions.
-
-    theta is (heads, d), inverse (heads, d, d) that of A: a regression per arm, or one for all with a context per arm.
-    ``width_share`` is what its width counts, in units of the policy's alpha; at 0 inverse may be (heads, 0, 0).
-    Features are the latent of ``network``, flat contexts behind ``transform``, or a single 1 where ``constant``.
-    """
-
-    theta: FloatArray
-    inverse: FloatArray
-    share: float = 1.0
-    width_share: float = 1.0
-    transform: TransformStep | None = None
-    network: Network | None = None
-    constant: bool = False
-
-    def __post_init__(self) -> None:
-        shape = (*self.theta.shape, self.dimension) if self.has_widths else (len(self.theta), 0, 0)
-        if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != shape:
-            raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
-        if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
-            raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
-        if not (np.isfinite(self.theta).all() and np.isfinite(self.inverse).all()):
-            raise ValueError("theta or inverse has a NaN or infinite value")
-        if not all(0.0 <= share < math.inf for share in (self.share, self.width_share)):
-            raise ValueError(f"the shares of a member are {self.share} and {self.width_share}")
-        object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
-
-    @property
-    def dimension(self) -> int:
-        """How many features there are."""
-        return int(self.theta.shape[1])
-
-    @property
-    def has_widths(self) -> bool:
-        """Whether the inverse is there: without one the member predicts rewards alone."""
-        return self.inverse.size > 0 or self.width_share > 0.0
-
-    def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
-        """Raise where contexts of this shape do not fit, or where there are not so many regressions."""
-        if len(self.theta) != n_heads:
-            raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
-        features = math.prod(shape)
-        if self.network is not None:
-            self.network.check_inputs(shape)
-            features = self.network.dimension
-        elif self.transform is not None:
-            if self.transform.n_inputs != features:
-                raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {features}")
-            features = self.transform.n_features
-        if self.dimension != (1 if self.constant else features):
-            raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
-
-    def features(self, rows: AnyArray) -> FloatArray:
-        """Features (m, d) of contexts (m, *C)."""
-        if self.constant:
-            return np.ones((len(rows), 1))
-        if self.network is not None:
-            return self.network(rows)
-        flat = unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
-        return flat if self.transform is None else self.transform(flat)
-
-    def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
-        """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
-        if not self.has_widths:
-            mean = self.features(rows) @ self.theta.T
-            return mean, np.zeros_like(mean)
-        mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows), kernels_numpy)
-        return mean, np.sqrt(variance)
+__all__ = ["FrozenParts", "FrozenPolicy", "frozen_from"]
 
 
 class FrozenParts(NamedTuple):
@@ -113,6 +46,12 @@ class FrozenParts(NamedTuple):
     layout: ImageLayout | None = None
     reference: AnyArray | None = None
     seen_target: bool = False
+
+
+_NUMBERS_AND_TEXTS: dict[str, Any] = {
+    "policy": str, "domain": str, "arms": str, "n_arms": int, "largest_norm": float, "rounds_learned": int, "seed": int
+}  # fmt: skip
+"""Fields that a file's header holds as they are."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -148,11 +87,17 @@ class FrozenPolicy:
     """Whether ``reward_range`` was estimated from rewards: others may lie outside it, and are clipped when learned."""
     key: np.uint64 = field(init=False)
     _shares: tuple[list[float], list[float]] = field(init=False, repr=False)
+    _optimism: AnyArray = field(init=False, repr=False)
+    _is_certain: bool = field(init=False, repr=False)
+    """Whether the best arm is always chosen where it is the only one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", draw_key(self.seed))
         shares = [member.share for member in self.members], [member.width_share for member in self.members]
         object.__setattr__(self, "_shares", shares)
+        rule = self.exploration
+        object.__setattr__(self, "_optimism", np.array(rule.optimism))  # numpy converts numbers anew in every call
+        object.__setattr__(self, "_is_certain", rule.rule != "thompson" and rule.epsilon == 0.0)
         if not self.context_shape or any(size < 1 for size in self.context_shape) or self.n_arms < 1:
             raise ValueError(f"contexts of shape {self.context_shape} and {self.n_arms} arms")
         if self.arms not in ("disjoint", "shared"):
@@ -200,6 +145,32 @@ class FrozenPolicy:
             scores.append((mean, width))
         return mixed_scores(scores, *self._shares)
 
+    def decide_row(
+        self, contexts: AnyArray, round_number: int | None
+    ) -> tuple[FloatArray, FloatArray, tuple[int, float]]:
+        """Means and widths (K,), arm and propensity for one context (1, *row_shape).
+
+        They are in single precision where that settles the choice. Two arms that are closer to each other than its
+        rounding errors may be tied: they are scored in double precision.
+        """
+        scorer = self._row_scorer
+        if scorer is not None and contexts.dtype == np.float64:
+            mean, width = scorer(contexts.reshape(-1))
+            scores = (mean + width * self._optimism).tolist()
+            *_, second, best = sorted(scores)
+            if best - second > _CLOSE * (1.0 + abs(best)):
+                if self._is_certain:
+                    return mean, width, (scores.index(best), 1.0)
+                return mean, width, self.choose(mean[None], width[None], None, round_number)[0]
+        means, widths = self.score(contexts)
+        return means[0], widths[0], self.choose(means, widths, None, round_number)[0]
+
+    @functools.cached_property
+    def _row_scorer(self) -> RowScorer | None:
+        if self.arms != "disjoint" or self.n_arms < 2 or self.transform is not None or self.layout is not None:
+            return None
+        return RowScorer.of(self.members, math.prod(self.context_shape))
+
     def choose(
         self, mean: FloatArray, width: FloatArray, available: Mask, round_number: int | None
     ) -> list[tuple[int, float]]:
@@ -221,17 +192,11 @@ class FrozenPolicy:
     def header(self) -> dict[str, Any]:
         """What a file says of it, as JSON can hold it."""
         return {
-            "policy": self.policy,
-            "domain": self.domain,
+            **{name: getattr(self, name) for name in _NUMBERS_AND_TEXTS},
             "context_shape": list(self.context_shape),
-            "arms": self.arms,
-            "n_arms": self.n_arms,
             "reward_range": [float(bound) for bound in self.reward_range],
             "range_estimated": self.range_estimated,
-            "largest_norm": self.largest_norm,
-            "rounds_learned": self.rounds_learned,
-            "exploration": {name.name: getattr(self.exploration, name.name) for name in fields(self.exploration)},
-            "seed": self.seed,
+            "exploration": asdict(self.exploration),
             "layout": self.layout,
             "transform": None if self.transform is None else self.transform.settings(),
             "table": None if self.table is None else self.table.state(),
@@ -267,7 +232,6 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
 
     ``encoder`` is the ``torch.nn.Module`` of a policy with a custom one, of which a file holds the weights alone.
     """
-    shape = tuple(int(size) for size in header["context_shape"])
     exploration = header["exploration"]
     members = []
     for at, part in enumerate(header["members"]):
@@ -277,32 +241,17 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         if part["network"] is not None:
             network = network_from(part["network"], below("network/", parts), encoder=encoder)
             encoder = None
-        members.append(
-            Member(
-                parts["theta"],
-                parts["inverse"],
-                share=float(part["share"]),
-                width_share=float(part["width_share"]),
-                transform=step,
-                network=network,
-                constant=bool(part["constant"]),
-            )
-        )
+        shares = float(part["share"]), float(part["width_share"])
+        members.append(Member(parts["theta"], parts["inverse"], *shares, step, network, bool(part["constant"])))
     if encoder is not None:
         raise ValueError("encoder was given, but the policy has its own")
     low, high = header["reward_range"]
     return FrozenPolicy(
-        policy=str(header["policy"]),
-        domain=str(header["domain"]),
-        context_shape=shape,
-        arms=str(header["arms"]),
-        n_arms=int(header["n_arms"]),
+        **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
+        context_shape=tuple(int(size) for size in header["context_shape"]),
         reward_range=(float(low), float(high)),
         range_estimated=bool(header.get("range_estimated", False)),  # files before 0.3 do not say
-        largest_norm=float(header["largest_norm"]),
-        rounds_learned=int(header["rounds_learned"]),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
-        seed=int(header["seed"]),
         members=tuple(members),
         transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
         layout=header["layout"],

@@ -267,7 +267,7 @@ class Monitor:
     def decide(self, row: Any, available: Any = None, **options: Any) -> Any:
         """``Deployed.decide`` with its options, counted."""
         decision, read, mean, width = self.deployed.decide_with(row, available, **options)
-        scores, preferred = self.deployed.summary_of(read.contexts, mean, width)
+        scores, preferred = self.deployed.summary_of(read.contexts, np.atleast_2d(mean), np.atleast_2d(width))
         with self._lock:
             self._arm_counts += np.bincount(np.atleast_1d(decision.arm), minlength=len(self._arm_counts))
             for odd in read.warnings:

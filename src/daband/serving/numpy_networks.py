@@ -19,6 +19,10 @@ import numpy.typing as npt
 from daband.arrays import AnyArray, FloatArray
 from daband.errors import InvalidInput
 
+__all__ = [
+    "ConvNetwork", "DenseLayers", "Float32Array", "MlpNetwork", "Network", "TreeNetwork", "empty_trees", "network_from",
+]  # fmt: skip
+
 Float32Array = npt.NDArray[np.float32]
 
 _LOCAL = threading.local()
@@ -49,17 +53,17 @@ class DenseLayers:
 
     def __init__(self, weights: Sequence[AnyArray], biases: Sequence[AnyArray]) -> None:
         # Transposed once: a row times a matrix then reads memory in order.
-        self._layers = []
+        self.layers: list[tuple[Float32Array, Float32Array]] = []
         for weight, bias in zip(weights, biases, strict=True):
             _check_float32("a layer", weight, bias)
             if weight.ndim != 2 or bias.shape != (len(weight),) or 0 in weight.shape:
                 raise ValueError(f"a layer has weights {weight.shape} and biases {bias.shape}")
-            self._layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
-        for (before, _), (after, _) in zip(self._layers, self._layers[1:], strict=False):
+            self.layers.append((np.ascontiguousarray(weight.T), np.ascontiguousarray(bias)))
+        for (before, _), (after, _) in zip(self.layers, self.layers[1:], strict=False):
             if before.shape[1] != after.shape[0]:
                 raise ValueError(f"a layer of {before.shape[1]} outputs stands before one of {after.shape[0]} inputs")
-        self.inputs = self._layers[0][0].shape[0]
-        self.dimension = self._layers[-1][0].shape[1]
+        self.inputs = self.layers[0][0].shape[0]
+        self.dimension = self.layers[-1][0].shape[1]
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray], layers: int) -> DenseLayers:
@@ -71,11 +75,11 @@ class DenseLayers:
 
     def __call__(self, rows: Float32Array) -> FloatArray:
         hidden = rows
-        for weight, bias in self._layers[:-1]:
+        for weight, bias in self.layers[:-1]:
             hidden = hidden.dot(weight)
             hidden += bias
             np.maximum(hidden, _ZERO, out=hidden)
-        weight, bias = self._layers[-1]
+        weight, bias = self.layers[-1]
         hidden = hidden.dot(weight)
         hidden += bias
         latent: FloatArray = hidden.astype(np.float64)
@@ -101,6 +105,18 @@ class MlpNetwork:
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         if math.prod(shape) != self._dense.inputs:
             raise ValueError(f"the network takes {self._dense.inputs} numbers, contexts have shape {shape}")
+
+    @property
+    def layers(self) -> list[tuple[Float32Array, Float32Array]]:
+        """Weights (inputs, outputs) and biases."""
+        return self._dense.layers
+
+    def first_layer(self) -> tuple[FloatArray, FloatArray, float]:
+        """Weights and biases of the first layer on contexts as they come, and their largest offset in deviations."""
+        weight, bias = (array.astype(np.float64) for array in self.layers[0])
+        if self._scale is None or self._shift is None:
+            return weight, bias, 0.0
+        return self._scale[:, None] * weight, bias + self._shift @ weight, float(np.abs(self._shift).max())
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
         rows = contexts.reshape(len(contexts), -1)

@@ -95,7 +95,7 @@ class RowReader:
         """One row or several, by what they are."""
         if type(row) is np.ndarray:
             return self._array(row)
-        if isinstance(row, Mapping):
+        if type(row) is dict or isinstance(row, Mapping):
             context, odd = self._mapping(row)
             return ReadRows(context[None], [odd], True)
         if isinstance(row, (*_BYTES, os.PathLike)) or (isinstance(row, str) and self.images is not None):
@@ -123,7 +123,7 @@ class RowReader:
                 f"a row of columns was given, but the policy was exported without a table; give an array of shape "
                 f"{self.shape}, or export it again with table=pair.table"
             )
-        if not isinstance(row, Mapping):
+        if not (type(row) is dict or isinstance(row, Mapping)):  # the test of the class alone takes longer
             raise InvalidInput(f"a row of a batch of mappings is {type(row).__name__}")
         context, odd = self.table.read(row)
         if odd:

@@ -31,8 +31,8 @@ from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, m
 from daband.errors import CheckpointError, InvalidInput
 from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
 from daband.files import read_bytes, read_npz, write_bytes, write_text
-from daband.linear import Decision
-from daband.policies import Policy, RewardedDecision, join_decisions, read_checkpoint, resolve_weighting
+from daband.linear import Decision, join_decisions
+from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
 from daband.training.folder import Folder, as_json
 from daband.training.source_weights import measured_source_weights
 

@@ -127,7 +127,7 @@ def assess_each(
     for index in range(len(members)) if wanted is None else wanted:
         _check_rewarded(scores.of([index]))
         gap, outside = _shift_and_support(members[index], source_contexts, target_contexts, scores.origin)
-        estimate = estimate_target(scores, explanations, member=index, outside=outside)
+        estimate = estimate_target(scores, explanations, member=index, outside=outside, stated=stated.stated)
         assessments.append(
             _write(
                 members[0].reward_range,
@@ -173,7 +173,7 @@ def _write(
     )  # fmt: skip
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
-        verdict.sentence, *_reasons_of_estimate(scores, estimate, lowest, span),
+        verdict.sentence, *_reasons_of_estimate(scores, estimate, lowest, span, stated),
         requirement(needed * span + lowest, stated=required is not None), *_reasons_of_shift(gap, outside),
         *_reasons_of_arms(per_arm, names), *(f"Sign of collapse: {sign}." for sign in signs),
     ]  # fmt: skip
@@ -243,7 +243,7 @@ def _shift_and_support(
     return DomainShift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
 
 
-def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[str]:
+def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span: float, stated: Shift) -> list[str]:
     value = float(scores.source_value()[0]) * span + lowest
     values = [one * span + lowest for one in estimate.by_explanation.values()]
     reasons = [
@@ -252,6 +252,11 @@ def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span
         f"{estimate.source_agreement:.1%} of held-out source contexts, where its mean reward is {value:.3g} "
         f"({scores.source_arm.shape[1]:,} rounds)."
     ]
+    if len(values) == 1 and not stated.stated:
+        reasons.append(
+            "A single explanation has nothing to disagree with, so nothing bounds the value from below: give a policy "
+            "of another kind beside this one, or state what may differ between the domains (shift=...)."
+        )
     if estimate.disagreement > 0:
         one, other = estimate.apart
         reasons.append(

@@ -1,0 +1,34 @@
+"""Self-training in closed form: a ridge regression of the target's contexts on what a policy would choose there.
+
+A policy that learned in the source is wrong on contexts that lie between two arms, and right on most others. Contexts
+of the target that resemble each other mostly have the same best arm. A linear regression on them, labelled by the
+policy's own choices (pseudo-labels: Lee 2013; Kumar, Ma and Liang 2020), follows the majority of its neighbourhood, and
+corrects single errors. It needs many features, so that a line separates what is close from what is not: on 64 or fewer
+it forgets what is not linear. And it needs one best arm per context (``feedback="one_hot"``), so that a choice is a
+label. It cannot mend a policy that is wrong on most contexts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daband.arrays import FloatArray
+
+
+def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: float) -> FloatArray:
+    """The coefficients (K, d) of a regression for every arm: 1 where it is predicted best, else 0.
+
+    Features are (n, d), predicted rewards (n, K). The smaller of two systems is solved, of d or of n equations.
+
+    >>> features = np.array([[1.0, 0.0], [0.9, 0.0], [0.0, 1.0]])
+    >>> predicted = np.array([[0.8, 0.1], [0.7, 0.2], [0.3, 0.4]])
+    >>> (features @ fit_pseudo_labels(features, predicted, ridge=0.1).T).round(2).tolist()
+    [[0.99, 0.0], [0.9, 0.0], [0.0, 0.91]]
+    """
+    n, d = features.shape
+    labels = np.eye(predicted.shape[1])[predicted.argmax(axis=1)]
+    if d <= n:
+        solved: FloatArray = np.linalg.solve(features.T @ features + ridge * np.eye(d), features.T @ labels)
+        return solved.T
+    dual: FloatArray = np.linalg.solve(features @ features.T + ridge * np.eye(n), labels)
+    return dual.T @ features

@@ -1,0 +1,241 @@
+"""The predictors of a frozen policy, and all of them on one row: constants folded, few products.
+
+With one row at a time the calls of numpy take longer than its arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from daband.arrays import AnyArray, FloatArray, unit_scale
+from daband.linear import TransformStep, kernels_numpy, ridge_scores
+from daband.serving.numpy_networks import Float32Array, MlpNetwork, Network
+
+__all__ = ["Member", "RowScorer"]
+
+_LARGEST_OFFSET = 16.0
+"""Deviations between zero and the mean of a column up to which single precision is enough to standardise it."""
+_MOST_NUMBERS = 1 << 20
+"""Numbers up to which folding pays: with more of them memory is what takes time."""
+_ALIGNED = 8
+"""Rows of weights begin at a multiple of so many numbers: those that do not take a fifth longer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One predictor of a policy: features, ridge regressions on them, and its share in the policy's predictions.
+
+    theta is (heads, d), inverse (heads, d, d) that of A: a regression per arm, or one for all with a context per arm.
+    ``width_share`` is what its width counts, in units of the policy's alpha; at 0 inverse may be (heads, 0, 0).
+    Features are the latent of ``network``, flat contexts behind ``transform``, or a single 1 where ``constant``.
+    """
+
+    theta: FloatArray
+    inverse: FloatArray
+    share: float = 1.0
+    width_share: float = 1.0
+    transform: TransformStep | None = None
+    network: Network | None = None
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        shape = (*self.theta.shape, self.dimension) if self.has_widths else (len(self.theta), 0, 0)
+        if self.theta.ndim != 2 or 0 in self.theta.shape or self.inverse.shape != shape:
+            raise ValueError(f"theta has shape {self.theta.shape}, inverse {self.inverse.shape}")
+        if self.theta.dtype != np.float64 or self.inverse.dtype != np.float64:
+            raise ValueError(f"theta is {self.theta.dtype}, inverse {self.inverse.dtype}; both must be float64")
+        if not (np.isfinite(self.theta).all() and np.isfinite(self.inverse).all()):
+            raise ValueError("theta or inverse has a NaN or infinite value")
+        if not all(0.0 <= share < math.inf for share in (self.share, self.width_share)):
+            raise ValueError(f"the shares of a member are {self.share} and {self.width_share}")
+        object.__setattr__(self, "inverse", np.ascontiguousarray(self.inverse))
+
+    @property
+    def dimension(self) -> int:
+        """How many features there are."""
+        return int(self.theta.shape[1])
+
+    @property
+    def has_widths(self) -> bool:
+        """Whether the inverse is there: without one the member predicts rewards alone."""
+        return self.inverse.size > 0 or self.width_share > 0.0
+
+    def check_inputs(self, shape: tuple[int, ...], n_heads: int) -> None:
+        """Raise where contexts of this shape do not fit, or where there are not so many regressions."""
+        if len(self.theta) != n_heads:
+            raise ValueError(f"a member has {len(self.theta)} regressions, expected {n_heads}")
+        features = math.prod(shape)
+        if self.network is not None:
+            self.network.check_inputs(shape)
+            features = self.network.dimension
+        elif self.transform is not None:
+            if self.transform.n_inputs != features:
+                raise ValueError(f"a transform takes {self.transform.n_inputs} numbers, contexts have {features}")
+            features = self.transform.n_features
+        if self.dimension != (1 if self.constant else features):
+            raise ValueError(f"a member has regressions on {self.dimension} features, and {features} features")
+
+    def features(self, rows: AnyArray) -> FloatArray:
+        """Features (m, d) of contexts (m, *C)."""
+        if self.constant:
+            return np.ones((len(rows), 1))
+        if self.network is not None:
+            return self.network(rows)
+        flat = unit_scale(rows if rows.ndim == 2 else rows.reshape(len(rows), -1))
+        return flat if self.transform is None else self.transform(flat)
+
+    def score(self, rows: AnyArray) -> tuple[FloatArray, FloatArray]:
+        """Predicted rewards and widths of contexts (m, *C) under every regression, (m, heads) each."""
+        if not self.has_widths:
+            mean = self.features(rows) @ self.theta.T
+            return mean, np.zeros_like(mean)
+        mean, variance = ridge_scores(self.theta, self.inverse, self.features(rows), kernels_numpy)
+        return mean, np.sqrt(variance)
+
+
+class RowScorer:
+    """Means and widths (K,) of one flat context (d,), in single precision, as the latent of a network is.
+
+    All members read the context by one product, which has the first layer of networks and the standardisation of every
+    member in it. Further layers have their bias as a row of their weights. A width is the norm of R'z with A^-1 = R R':
+    its rounding error is in proportion to the largest width, where that of z'A^-1 z is not.
+    """
+
+    def __init__(self, members: Sequence[Member], n_inputs: int) -> None:
+        firsts = [_first(member, n_inputs) for member in members]
+        kind = np.float32 if max(first.offset for first in firsts) <= _LARGEST_OFFSET else np.float64
+        self._is_double = kind is np.float64
+        self._row = np.ones(n_inputs + 1, kind)
+        self._weight = np.concatenate([first.weight for first in firsts], axis=1).astype(kind)
+        self._low = np.concatenate([first.low for first in firsts]).astype(kind)
+        self._high = np.concatenate([first.high for first in firsts]).astype(kind)
+        self._parts: list[tuple[slice, list[_Layer], Float32Array, slice, slice]] = []
+        self._widths: list[slice] = []
+        starts: list[int] = []
+        heads, at, end = len(members[0].theta), 0, 0
+        for member, first in zip(members, firsts, strict=True):
+            head, length = _head(member)
+            place, products = slice(at, at + len(first.low)), slice(end, end + head.shape[1])
+            means = slice(end + length * heads, end + (length + 1) * heads)
+            self._parts.append((place, first.layers, head, products, means))
+            self._widths.append(slice(len(starts), len(starts) + heads))
+            starts.extend(range(end, means.start + 1, length))
+            at, end = place.stop, products.stop
+        self._starts, self._n_products = np.array(starts), end
+
+    @classmethod
+    def of(cls, members: Sequence[Member], n_inputs: int) -> RowScorer | None:
+        """One for members that it can fold: perceptrons, with or without linear members beside them; else None."""
+        if sum(n_inputs * member.dimension + member.inverse.size for member in members) > _MOST_NUMBERS:
+            return None
+        for member in members:
+            if member.network is None:
+                folds = not member.constant and getattr(member.transform, "axes", None) is None
+            else:
+                folds = isinstance(member.network, MlpNetwork) and len(member.network.layers) > 1
+            if not folds:
+                return None
+        try:
+            return cls(members, n_inputs) if any(member.network is not None for member in members) else None
+        except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
+            return None
+
+    def __call__(self, context: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Means and widths, (K,) each."""
+        row = self._row.copy()
+        row[:-1] = context
+        first = row.dot(self._weight)
+        np.maximum(first, self._low, out=first)
+        np.minimum(first, self._high, out=first)
+        if self._is_double:
+            first = first.astype(np.float32)
+        products = np.empty(self._n_products, np.float32)
+        mean = width = None
+        for place, layers, head, where, theta in self._parts:
+            z = first[place]
+            if layers:
+                for weight, low in layers:
+                    z = z.dot(weight)
+                    if low is not None:
+                        np.maximum(z, low, out=z)
+                z /= max(math.sqrt(z.dot(z)), 1e-12)
+            z.dot(head, products[where])
+            mean = products[theta] if mean is None else mean + products[theta]
+        assert mean is not None
+        means = mean.astype(np.float64)
+        products *= products
+        norms = np.add.reduceat(products, self._starts)
+        np.sqrt(norms, out=norms)
+        for place in self._widths:
+            width = norms[place] if width is None else width + norms[place]
+        assert width is not None
+        return means, width.astype(np.float64)
+
+
+_Layer = tuple[Float32Array, Float32Array | None]
+"""Weights (inputs + 1, outputs), the bias last, and the least that outputs may be: None for the last layer."""
+
+
+class _First(NamedTuple):
+    """What a member makes of a context x (d,) at first: (x, 1) @ weight, clipped to low and high."""
+
+    weight: FloatArray
+    low: FloatArray
+    high: FloatArray
+    offset: float
+    layers: list[_Layer]
+    """What follows in a network."""
+
+
+def _first(member: Member, n_inputs: int) -> _First:
+    if isinstance(member.network, MlpNetwork):
+        return _folded(member.network)
+    step: Any = member.transform
+    if step is None:
+        high = np.full(n_inputs, np.inf)
+        return _First(np.eye(n_inputs + 1, n_inputs), -high, high, 0.0, [])
+    weight = np.eye(n_inputs + 1) * np.append(step.scale / step.deviation, 1.0)
+    weight[-1, :-1] = -step.scale * step.mean / step.deviation
+    high = np.append(np.full(n_inputs, step.clip * step.scale), 1.0)
+    return _First(weight, -high, high, float(np.abs(step.mean / step.deviation).max()), [])
+
+
+def _folded(network: MlpNetwork) -> _First:
+    """Every layer but the last has a further unit that is always 1, whose weights in the next layer are its bias."""
+    first, first_bias, offset = network.first_layer()
+    every: list[tuple[AnyArray, AnyArray]] = [(first, first_bias), *network.layers[1:]]
+    layers: list[AnyArray] = []
+    rows = len(first) + 1
+    for weight, bias in every:
+        inputs, outputs = weight.shape
+        is_last = len(layers) == len(every) - 1
+        layer = np.zeros((rows, outputs if is_last else _aligned(outputs + 1)), weight.dtype)
+        layer[:inputs, :outputs], layer[inputs, :outputs] = weight, bias
+        if not is_last:
+            layer[inputs, outputs] = 1.0
+        rows = layer.shape[1]
+        layers.append(layer)
+    lows = [np.zeros(layer.shape[1], np.float32) for layer in layers[1:-1]]
+    behind = list(zip(layers[1:], [*lows, None], strict=True))
+    columns = layers[0].shape[1]
+    return _First(layers[0], np.zeros(columns), np.full(columns, np.inf), offset, behind)
+
+
+def _head(member: Member) -> tuple[Float32Array, int]:
+    """R of all regressions beside each other, theta, both with their shares, and zeros: (d, K r + K + ...); and r."""
+    heads, d = member.theta.shape
+    root: FloatArray = np.zeros((heads, d, 1))
+    if member.width_share:
+        root = np.linalg.cholesky(member.inverse) * np.float64(member.width_share)
+    head = np.concatenate([root.transpose(1, 0, 2).reshape(d, -1), member.share * member.theta.T], axis=1)
+    columns = head.shape[1]
+    return np.pad(head, ((0, 0), (0, _aligned(columns) - columns))).astype(np.float32), root.shape[2]
+
+
+def _aligned(columns: int) -> int:
+    return -(-columns // _ALIGNED) * _ALIGNED

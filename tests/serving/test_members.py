@@ -1,0 +1,66 @@
+"""One row in single precision beside the scores in double precision that batches have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import daband
+from daband.serving import load_deployed
+
+
+@pytest.fixture(params=["tables", "large offsets", "paper"])
+def deployed(request, tmp_path):
+    rng = np.random.default_rng(3)
+    recipe = {"recipe": "paper"} if request.param == "paper" else {}
+    contexts = rng.normal(size=(300, 7)) + (1e5 if request.param == "large offsets" else 0.0)
+    policy = daband.DABand(context_shape=(7,), n_arms=4, seed=0, **recipe)
+    policy.prepare(contexts)
+    policy.update(contexts, rng.integers(0, 3, 300), rng.random(300))
+    policy.deploy("target")
+    daband.export(policy, tmp_path / "p.daband")
+    return load_deployed(tmp_path / "p.daband"), contexts
+
+
+def test_a_row_has_the_scores_of_its_batch(deployed):
+    policy, contexts = deployed
+    assert policy.frozen._row_scorer is not None
+    mean, width = policy.frozen.score(contexts[:50])
+    rows = [policy.frozen._row_scorer(row) for row in contexts[:50]]
+    np.testing.assert_allclose([row[0] for row in rows], mean, atol=2e-6)
+    np.testing.assert_allclose([row[1] for row in rows], width, atol=2e-6)
+    batch = policy.decide(contexts[:50], round_number=0)
+    assert [policy.decide(row, round_number=at).arm for at, row in enumerate(contexts[:50])] == batch.arm.tolist()
+
+
+def test_small_widths_keep_their_accuracy():
+    """Far more rounds in some directions than in others: z'A^-1 z in single precision would be off by a tenth."""
+    from daband.serving.members import Member, RowScorer
+    from daband.serving.numpy_networks import network_from
+
+    rng = np.random.default_rng(0)
+    d = 16
+    basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    inverse = (basis * np.append(np.full(d - 1, 1e-7), 1.0)) @ basis.T
+    weights = {f"dense.{at}.weight": rng.normal(size=(d, d)).astype(np.float32) for at in range(2)}
+    biases = {f"dense.{at}.bias": np.zeros(d, np.float32) for at in range(2)}
+    network = network_from({"kind": "mlp", "layers": 2}, weights | biases)
+    member = Member(np.zeros((2, d)), np.stack([inverse, inverse]), network=network)
+    scorer = RowScorer.of([member], d)
+    assert scorer is not None
+    for _ in range(20):
+        x = rng.normal(size=d)
+        z = network(x[None])[0]
+        np.testing.assert_allclose(scorer(x)[1], np.sqrt(z @ inverse @ z), atol=1e-6)
+
+
+def test_ties_are_scored_in_double_precision(tmp_path):
+    """Arms without a round are equal: rounding in single precision must not decide between them."""
+    rng = np.random.default_rng(1)
+    policy = daband.DABand(context_shape=(33,), n_arms=7, alpha=1.0, seed=0)
+    policy.prepare(rng.normal(size=(50, 33)))
+    policy.deploy("target")
+    daband.export(policy, tmp_path / "p.daband")
+    deployed = load_deployed(tmp_path / "p.daband")
+    assert deployed.frozen._row_scorer is not None
+    assert all(deployed.decide(rng.normal(size=33)).propensity == pytest.approx(1 / 7) for _ in range(20))
