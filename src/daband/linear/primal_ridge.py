@@ -48,7 +48,7 @@ def ridge_scores(theta: FloatArray, inverse: FloatArray, z: FloatArray, loops: A
 
 
 def _single_variances(inverse: FloatArray, z: FloatArray) -> FloatArray | None:
-    """Variances (B, heads) as |R'z|^2 with A^-1 = R R', R lower triangular, in single precision; None where that is off.
+    """Variances (B, heads) in single precision: |R'z|^2, A^-1 = R R', R lower triangular. None where they may be off.
 
     A row of R has the norm of the root of A^-1's diagonal: rounding the products of |R'| |z| moves their norm, the
     width, by at most the unit of rounding times |z| times these norms.
