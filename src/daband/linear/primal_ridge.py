@@ -205,7 +205,11 @@ class PrimalRidge:
         self.dim = dim
         self.ridge = ridge
         self.refresh_after = max(1024, 16 * dim)
-        self.__dict__.update(self._heads_without_rounds(n_heads))
+        self._set_heads(n_heads)
+
+    def _set_heads(self, n: int) -> None:
+        for name, array in self._heads_without_rounds(n).items():
+            setattr(self, name, array)
 
     def _heads_without_rounds(self, n: int) -> dict[str, AnyArray]:
         """The arrays of ``n`` heads, by the names of attributes."""
@@ -275,7 +279,7 @@ class PrimalRidge:
     def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Drop everything learned and fit these rounds, each counted once."""
         z = unit_scale(contexts)
-        self.__dict__.update(self._heads_without_rounds(self.n_heads))
+        self._set_heads(self.n_heads)
         for head in range(self.n_heads):
             self._sum_and_invert(head, z[heads == head], rewards[heads == head])
 
