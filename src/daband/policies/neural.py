@@ -15,7 +15,8 @@ Of more than 64 numbers there are three ridge regressions, since predicting and 
 ridge explores well: its width falls at once for a context that was seen, so that arms which failed there are not tried
 again. A large one predicts well in another domain: one in units of the squared norm of a context, so that the prior
 variance of a prediction is that of a reward, whatever the number of features. It has the largest prior share; the two
-small ones, on all numbers and on their 64 leading principal components, have the widths.
+small ones, on all numbers and on their 64 leading principal components, have the widths. There DABand also learns from
+its own choices in the target, until that has rewards (``linear/pseudo_labels.py``).
 """
 
 from __future__ import annotations

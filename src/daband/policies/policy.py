@@ -731,9 +731,11 @@ class Policy(ABC, metaclass=_PolicyType):
     @property
     def alignment(self) -> str:
         """In one line, what the policy does about differences between the domains."""
+        line = "nothing is aligned: a number means the same in every domain"
         if self.shift.stated and any(self.shift.own_statistics(self._dimensions)):
-            return f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
-        return "nothing is aligned: a number means the same in every domain"
+            line = f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
+        ignored = self.shift.moves_labels and not self.learns_by_gradients
+        return f"{line}; {self.name} ignores that arms are differently frequent (shift: labels)" if ignored else line
 
     @property
     def largest_norm(self) -> float:

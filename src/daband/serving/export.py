@@ -27,6 +27,8 @@ from daband.table_transform import TableTransform
 _SMALLEST_DEVIATION = 1e-9
 _LARGE_INVERSE = 8 << 20
 """Bytes of a member's matrices above which a file that needs no width to decide leaves them out."""
+_LARGE_FILE = 128 << 20
+"""Bytes of such matrices above which a file that keeps them is worth a warning."""
 
 
 class ExportWarning(UserWarning):
@@ -148,7 +150,17 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
-    members = _without_large_widths(frozen.members) if exploration.rule == "greedy" else frozen.members
+    members = _without_large_widths(frozen.members)
+    if exploration.rule != "greedy":
+        saved = sum(member.inverse.nbytes for member in frozen.members) - sum(one.inverse.nbytes for one in members)
+        if saved > _LARGE_FILE:
+            warnings.warn(
+                f"matrices of widths take {saved / 1e6:,.0f} MB of the file, for explore={exploration.rule!r} alone; "
+                "explore='greedy' leaves them out",
+                ExportWarning,
+                stacklevel=3,
+            )
+        members = frozen.members
     return dataclasses.replace(frozen, exploration=exploration, members=members)
 
 
