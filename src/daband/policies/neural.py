@@ -68,6 +68,7 @@ from daband.linear import (
     fit_pseudo_labels,
     join_decisions,
     label_shift,
+    revealed_predictions,
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
@@ -349,6 +350,9 @@ class NeuralLinUCB(Policy):
         self._steps_given = changes_setting(recipe, "learning", "steps")
         self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._distinct = DistinctContexts()
+        # On more numbers than that, shares by the chosen arm alone do better in the target (development half).
+        few = math.prod(self._encoded_shape) <= _COMPONENTS
+        self._counts_every_arm = few and feedback == "one_hot" and arms == "disjoint"
         self._offset: FloatArray | None = None
         self._pseudo: FloatArray | None = None
         self._publish()
@@ -638,10 +642,14 @@ class NeuralLinUCB(Policy):
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
         with self._locks.state:
             if new is not None and new.any():
-                predicted = [
-                    expert.head.predict(part[new], arms[new]) for expert, part in zip(experts, features, strict=True)
-                ]
-                if self._shares.add(np.stack(predicted, axis=1), rewards[new]):
+                both = zip(experts, features, strict=True)
+                if self._counts_every_arm:
+                    means = np.stack([expert.head.score(part[new])[0] for expert, part in both], axis=2)
+                    noted = revealed_predictions(means, arms[new], rewards[new])
+                else:
+                    predicted = [expert.head.predict(part[new], arms[new]) for expert, part in both]
+                    noted = np.stack(predicted, axis=1), rewards[new]
+                if self._shares.add(*noted):
                     self._publish()
             for expert, part in zip(experts, features, strict=True):
                 expert.head.learn(part, arms, rewards, weights)
@@ -705,8 +713,11 @@ class NeuralLinUCB(Policy):
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                predicted = np.array([[score.mean[row, arm] for score in scores]])
-                if self._shares.add(predicted, rewards[one, arm]):
+                means = np.stack([score.mean[one] for score in scores], axis=2)
+                noted = means[:, arm], rewards[one, arm]
+                if self._counts_every_arm:
+                    noted = revealed_predictions(means, decisions[-1].arm, rewards[one, arm])
+                if self._shares.add(*noted):
                     self._publish()
             for score in scores:
                 score.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
