@@ -38,6 +38,21 @@ def share(name: str, value: Any) -> float:
     return number
 
 
+def between_0_and_1(name: str, value: Any) -> float:
+    """The value as a float, if it lies between 0 and 1."""
+    if not 0.0 < finite(name, value) < 1.0:
+        raise InvalidInput(f"{name} must lie between 0 and 1, got {value!r}")
+    return float(value)
+
+
+def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
+    """The value, if it is one of the options."""
+    if value not in options:
+        *most, last = map(repr, options)
+        raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+    return value
+
+
 def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:
     """A name per arm: those given, or "0", "1", ..."""
     if class_names is None:

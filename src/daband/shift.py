@@ -10,7 +10,8 @@ other units (a price in another currency): the two need opposite treatment. So t
 * ``"style"``: the same things look different (rendered and photographed, dark on light and light on dark). Each
   domain's own statistics, and alignment as the recipe has it.
 * ``"labels"``: the arms that are best are differently frequent. Their frequencies in the target are estimated anew, and
-  a neural policy's predictions there follow them where exactly one arm pays.
+  a neural policy's predictions there follow them where exactly one arm pays. Other policies ignore it, and
+  ``policy.alignment`` says so.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_pixels_are_normalised_as_named():
 
 
 def test_pixels_that_make_no_sense_are_refused():
-    with pytest.raises(InvalidInput, match="pixels must be one of unit"):
+    with pytest.raises(InvalidInput, match="pixels must be 'unit'"):
         build_encoder("conv", context_shape=(3, 20, 20), pixels="bright")
     with pytest.raises(InvalidInput, match="three channels"):
         build_encoder("conv", context_shape=(1, 20, 20), pixels="imagenet")

@@ -437,7 +437,7 @@ class TestBadInput:
         self.refused("at least 10 rows", log=(self.x[:6], self.arm[:6], self.reward[:6], self.p[:6]))
 
     def test_settings(self):
-        self.refused("estimator must be one of", estimator="cips")
+        self.refused("estimator must be ", estimator="cips")
         for bad in (0.0, 1.0, "95%", np.nan):
             self.refused("confidence", confidence=bad)
         self.refused("reward_model must have fit and predict", reward_model=3)

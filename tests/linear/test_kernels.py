@@ -85,9 +85,12 @@ def test_episodes_agree(model, direct):
     for kernels in (kernels_numba, kernels_numpy):
         mean, var, arms, propensities = np.zeros((n, n_arms)), variance.copy(), np.empty(n, np.int64), np.empty(n)
         kernels.play_episode(
-            covariance if direct else products, z, direct, model == "shared", mean, var, np.full((n, n_arms), 0.5),
-            np.ones((n, n_arms), bool), 0.1, draws, rewards, arms, propensities,
-        )  # fmt: skip
+            (covariance if direct else products, z, direct, model == "shared"),
+            (mean, var),
+            (np.full((n, n_arms), 0.5), np.ones((n, n_arms), bool), 0.1, draws),
+            rewards,
+            (arms, propensities),
+        )
         out.append((mean, var, arms, propensities))
     np.testing.assert_array_equal(out[0][2], out[1][2])
     for i in (0, 1, 3):

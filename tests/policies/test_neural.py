@@ -202,7 +202,7 @@ def test_nonsense_is_refused():
     for wrong, message in (
         ({"recipe": "defualt"}, "unknown recipe"),
         ({"recipe": {"weight": {}}}, "no setting 'weight'"),
-        ({"feedback": "labels"}, "feedback must be one of"),
+        ({"feedback": "labels"}, "feedback must be "),
         ({"device": "tpu9"}, "device"),
         ({"recipe": small(encoder=EncoderSettings(name="conv"))}, "images"),
     ):

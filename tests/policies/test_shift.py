@@ -104,6 +104,8 @@ def test_where_arms_are_differently_frequent_predictions_in_the_target_follow(tm
     (policy, stated), (_, unstated) = (accuracy(daband.DABand, rarer(shift)) for shift in ("labels", "covariate"))
     assert stated > unstated + 0.05
     assert "arms' frequencies estimated there" in policy.alignment
+    assert "linucb ignores that arms are differently frequent" in daband.LinUCB.for_pair(rarer("labels")).alignment
+    assert "ignores" not in daband.LinUCB.for_pair(rarer("covariate")).alignment
     contexts = np.random.default_rng(1).normal(size=(40, 4))
     in_source, in_target = (policy.decide(contexts, domain, rule="greedy").mean for domain in ("source", "target"))
     offset = in_target - in_source

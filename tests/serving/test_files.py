@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import daband
+from daband.serving import ExportWarning
 from daband.serving.deployed_policy import EXPORT_VERSION, FORMAT
 from daband.tensor_files import FileFormat, read_tensor_file, write_tensor_file
 from tests.serving import make_files
@@ -275,3 +276,13 @@ def test_a_greedy_file_leaves_large_matrices_out(tmp_path):
             assert np.array_equal(deployed.monitor().decide(contexts).arm, decision.arm)  # it counts widths too
             sizes.append(path.stat().st_size)
         assert sizes[0] > 15e6 > 3 * sizes[1]
+
+
+def test_a_file_that_keeps_large_matrices_says_so(tmp_path, monkeypatch):
+    policy = daband.LinUCB(context_shape=(700,), n_arms=3, seed=0)
+    policy.update(np.eye(3, 700), [0, 1, 2], [1.0, 0.0, 1.0])
+    daband.export(policy, tmp_path / "p.daband")
+    monkeypatch.setattr(sys.modules["daband.serving.export"], "_LARGE_FILE", 10 << 20)
+    with pytest.warns(ExportWarning, match=r"take 12 MB of the file.*explore='greedy' leaves them out"):
+        daband.export(policy, tmp_path / "p.daband")
+    daband.export(policy, tmp_path / "p.daband", explore="greedy")

@@ -7,7 +7,7 @@ import pytest
 
 import daband
 from daband.shift import Shift, default_shift
-from daband.trust.estimate import ALONE, MISSED, estimate_target
+from daband.trust.estimate import ALONE, MISSED, SHARED, estimate_target
 from daband.trust.explanations import Explanation, explanations_of, in_source_units
 from tests.trust.conftest import made_up_scores
 
@@ -53,6 +53,27 @@ def test_readings_of_one_method_share_its_errors():
     one, both = estimate_target(scores, alone), estimate_target(scores, others)
     assert in_source - one.value == pytest.approx(ALONE * (in_source - both.value))
     assert both.value < in_source
+
+
+def test_seeds_of_one_method_may_fall_further_than_they_disagree():
+    """Linear policies on pixels agree in the target and are wrong together: another method would have shown it."""
+    scores = made_up_scores(members=2, right=0.9, seed=0)
+    alone = readings(scores)
+    moved = scores.target_mean[1].copy()
+    moved[::6] = np.roll(moved[::6], 1, axis=1)
+    alone[1] = replace(alone[1], target_mean=moved, target_arm=moved.argmax(axis=1))
+    one = estimate_target(scores, alone)
+    both = estimate_target(scores, [alone[0], replace(alone[1], method="another")])
+    in_source = float(scores.source_value()[0])
+    fall = in_source - both.value
+    assert one.low == pytest.approx(max(0.0, in_source - SHARED * fall - 1.645 * one.source_error))
+    assert one.low < both.low
+
+
+def test_a_single_explanation_bounds_nothing_unless_the_shift_is_stated():
+    scores = made_up_scores(members=1, right=0.9, seed=0)
+    assert estimate_target(scores, readings(scores)).low == 0.0
+    assert estimate_target(scores, readings(scores), stated=True).low > 0.5
 
 
 def test_contexts_outside_the_support_and_few_rounds_widen():

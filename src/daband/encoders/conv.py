@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.arguments import one_of
 from daband.domain_names import DomainNames
 from daband.encoders.domain_norm import DomainNorm, pool_relu, triton_kernels
 from daband.encoders.encoder import Features, encoders
@@ -64,8 +65,7 @@ class ConvFeatures(Features):
                 f"encoder 'conv' needs images (channels, height, width) of at least {_SMALLEST_SIDE} pixels a side, "
                 f"got contexts of shape {context_shape}; use encoder='mlp', which takes contexts of any shape"
             )
-        if pixels not in PIXELS:
-            raise InvalidInput(f"pixels must be one of {', '.join(PIXELS)}, got {pixels!r}")
+        one_of("pixels", pixels, PIXELS)
         if pixels == "imagenet" and context_shape[0] != len(_IMAGENET_MEAN):
             raise InvalidInput(
                 f"pixels='imagenet' needs images of three channels, got contexts of shape {context_shape}"

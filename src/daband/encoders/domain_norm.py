@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.arguments import one_of
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 
@@ -94,8 +95,7 @@ class DomainNorm(nn.Module):
             raise InvalidInput(f"channels must be at least 1, got {channels}")
         if not 0.0 < momentum <= 1.0:
             raise InvalidInput(f"momentum must lie in (0, 1], got {momentum}")
-        if statistics not in STATISTICS:
-            raise InvalidInput(f"statistics must be one of {', '.join(STATISTICS)}, got {statistics!r}")
+        one_of("statistics", statistics, STATISTICS)
         if own_channels and (statistics != "source" or not 0 <= min(own_channels) <= max(own_channels) < channels):
             raise InvalidInput(
                 f"own_channels must lie in 0..{channels - 1} and go with statistics='source', got {tuple(own_channels)}"

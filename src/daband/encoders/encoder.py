@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from daband.arguments import one_of
 from daband.arrays import AnyArray, FloatArray
 from daband.domain_names import DomainNames
 from daband.encoders.domain_norm import DomainNorm
@@ -78,8 +79,7 @@ class LatentSettings:
         for name in ("dimension", "hidden"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"latent {name} must be at least 1, got {getattr(self, name)}")
-        if self.alignment not in ("features", "latent"):
-            raise InvalidInput(f"latent alignment must be 'features' or 'latent', got {self.alignment!r}")
+        one_of("latent alignment", self.alignment, ("features", "latent"))
 
 
 class Encoder(nn.Module):

@@ -18,7 +18,7 @@ from torch import nn
 from daband.arrays import AnyArray, FloatArray
 from daband.encoders.conv import ConvFeatures, normalised_pixels
 from daband.encoders.domain_norm import DomainNorm
-from daband.encoders.encoder import Encoder, LatentSettings, build_encoder, domain_rows
+from daband.encoders.encoder import Encoder, InferenceEncoder, LatentSettings, build_encoder
 from daband.encoders.mlp import MlpFeatures
 from daband.errors import InvalidInput
 from daband.serving import Network, network_from
@@ -62,7 +62,7 @@ class TorchNetwork:
         self.arrays: Mapping[str, AnyArray] = {
             name: tensor.detach().numpy() for name, tensor in encoder.state_dict().items()
         }
-        self._encoder = encoder.requires_grad_(False).eval()
+        self._encoder = InferenceEncoder(encoder, shared=False, device=torch.device("cpu"))
         told = settings["domain"]
         self._domain = int(told != "source") if isinstance(told, str) else int(told)  # files up to version 2 have names
         self.dimension = encoder.dimension
@@ -101,18 +101,12 @@ class TorchNetwork:
         return cls(settings, encoder.to("cpu"))
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
-        if tuple(self._encoder.context_shape) != shape:
-            raise ValueError(f"the encoder takes {tuple(self._encoder.context_shape)}, contexts have shape {shape}")
+        taken = tuple(self._encoder.network.context_shape)
+        if taken != shape:
+            raise ValueError(f"the encoder takes {taken}, contexts have shape {shape}")
 
     def __call__(self, contexts: AnyArray) -> FloatArray:
-        tensor = torch.from_numpy(np.ascontiguousarray(contexts))
-        if tensor.dtype != torch.uint8:
-            tensor = tensor.to(torch.float32)
-        with torch.inference_mode():
-            latent = self._encoder(tensor, domain_rows=domain_rows(self._domain, len(tensor))).latent
-        latents: FloatArray = latent.numpy().astype(np.float64)
-        latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
-        return latents
+        return self._encoder.encode(contexts, self._domain)
 
 
 def _mlp(features: MlpFeatures, domain: int) -> tuple[dict[str, Any], dict[str, AnyArray]]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from daband.arguments import one_of
 from daband.encoders.encoder import CustomFeatures, Features, encoders
 from daband.errors import InvalidInput
 
@@ -38,8 +39,7 @@ class PretrainedFeatures(Features):
         weights: str = "trained",
     ) -> None:
         super().__init__()
-        if weights not in ("trained", "random"):
-            raise InvalidInput(f"weights must be 'trained' or 'random', got {weights!r}")
+        one_of("weights", weights, ("trained", "random"))
         if len(context_shape) != 3 or context_shape[0] not in (1, 3):
             raise InvalidInput(f"encoder 'pretrained' needs images (3, height, width), got contexts of {context_shape}")
         self.context_shape = tuple(context_shape)

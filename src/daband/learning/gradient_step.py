@@ -91,20 +91,8 @@ class GradientStep:
             alignment.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
             teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
-        constants = stack.constants
-        inputs = RunInputs(
-            latent,
-            alignment,
-            teacher,
-            drawn.arm,
-            drawn.reward,
-            constants["theta"],
-            constants["inverse"],
-            constants["alpha"],
-            constants["prior"],
-            weights,
-            batches.counts,
-        )
+        rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights, "counts": batches.counts}
+        inputs = RunInputs(latent, alignment, teacher, **rounds, **stack.constants)
 
         def run_loss(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
             return self._run_loss(own, run, batches, measure)

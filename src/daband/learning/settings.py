@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from daband.arguments import one_of
 from daband.encoders import Augmentation, LatentSettings
 from daband.errors import InvalidInput
 from daband.objectives import Weight
@@ -30,8 +31,7 @@ class EncoderSettings:
     """"framework": as PyTorch does; "gaussian": normal weights of variance 2 / inputs and no bias (Neural-LinUCB)."""
 
     def __post_init__(self) -> None:
-        if self.initialisation not in ("framework", "gaussian"):
-            raise InvalidInput(f"initialisation must be 'framework' or 'gaussian', got {self.initialisation!r}")
+        one_of("initialisation", self.initialisation, ("framework", "gaussian"))
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ class LearningSettings:
             )
         if not 0 <= self.ema_decay < 1:
             raise InvalidInput(f"ema_decay must lie in [0, 1), got {self.ema_decay}")
-        if self.prior not in ("uniform", "estimated"):
-            raise InvalidInput(f"prior must be 'uniform' or 'estimated', got {self.prior!r}")
+        one_of("prior", self.prior, ("uniform", "estimated"))
         if not 0 <= self.linear_weight < 1:
             raise InvalidInput(f"linear_weight must lie in [0, 1), got {self.linear_weight}")
         if not (self.scale > 0 and self.gate_exponent >= 0):
@@ -105,10 +104,8 @@ class ReplaySettings:
     """Whether losses see each head's coefficients at unit norm."""
 
     def __post_init__(self) -> None:
-        if self.sampling not in ("all", "last"):
-            raise InvalidInput(f"sampling must be 'all' or 'last', got {self.sampling!r}")
-        if self.place not in ("auto", "device", "host"):
-            raise InvalidInput(f"place must be 'auto', 'device' or 'host', got {self.place!r}")
+        one_of("sampling", self.sampling, ("all", "last"))
+        one_of("place", self.place, ("auto", "device", "host"))
         if self.capacity < 1 or self.refit_after < 1 or not self.refit_growth >= 0:
             raise InvalidInput("capacity and refit_after must be >= 1, refit_growth >= 0")
 

@@ -2,8 +2,8 @@
 
 from daband.linear.arm_frequencies import arm_probabilities, calibrated_scale, label_shift
 from daband.linear.dual_ridge import DualRidge
-from daband.linear.expert_shares import ExpertShares
-from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, seeded_draws
+from daband.linear.expert_shares import ExpertShares, revealed_predictions
+from daband.linear.exploration import Decision, Exploration, UniformDraws, fresh_draws, join_decisions, seeded_draws
 from daband.linear.kernels import draw_key, kernels, uniforms
 from daband.linear.pca import PCA
 from daband.linear.primal_ridge import DISCOUNTS, LARGEST_SQUARE, PrimalRidge, RidgeSums, mixed_scores, ridge_scores
@@ -23,10 +23,8 @@ from daband.linear.transforms import (
     Transform,
     TransformStep,
     UnsavedPartWarning,
-    apply_transform,
     as_transform,
     build_transform,
-    frozen_step,
     shift_transform,
     step_from,
     transform_settings,
@@ -36,8 +34,9 @@ __all__ = [
     "DISCOUNTS", "LARGEST_SQUARE", "PCA", "ArmModel", "Decision", "DualRidge", "EpisodeScores", "ExpertShares",
     "Exploration", "HeadMixture", "OutlierWarning", "PrimalRidge", "RewardModel", "RidgeHead", "RidgeSums",
     "Standardise", "StandardiseStep", "Transform", "TransformStep", "UniformDraws", "UnsavedPartWarning",
-    "apply_transform", "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
+    "arm_probabilities", "as_transform", "build_transform", "calibrated_scale", "check_head_memory",
     "cross_fitted_rewards", "draw_key", "feature_map", "feature_scale", "fit_pseudo_labels", "flat_features",
-    "fold_numbers", "fresh_draws", "frozen_step", "kernels", "label_shift", "mixed_scores", "needs_components",
-    "ridge_scores", "sampled_places", "seeded_draws", "shift_transform", "step_from", "transform_settings", "uniforms",
+    "fold_numbers", "fresh_draws", "join_decisions", "kernels", "label_shift", "mixed_scores", "needs_components",
+    "revealed_predictions", "ridge_scores", "sampled_places", "seeded_draws", "shift_transform", "step_from",
+    "transform_settings", "uniforms",
 ]  # fmt: skip

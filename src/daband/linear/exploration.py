@@ -7,11 +7,12 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
+from daband.arguments import one_of
 from daband.arrays import BoolArray, FloatArray, IntArray, Mask
 from daband.errors import InvalidInput
 from daband.linear import kernels_numpy
@@ -109,8 +110,7 @@ class Exploration:
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.rule not in ("ucb", "greedy", "thompson"):
-            raise InvalidInput(f"explore must be 'ucb', 'greedy' or 'thompson', got {self.rule!r}")
+        one_of("explore", self.rule, ("ucb", "greedy", "thompson"))
         if not (np.isfinite(self.alpha) and self.alpha >= 0):
             raise InvalidInput(f"alpha must be a finite number >= 0, got {self.alpha}")
         if self.alpha > _LARGEST_ALPHA:
@@ -230,3 +230,14 @@ class Decision:
     propensity: FloatArray
     mean: FloatArray
     width: FloatArray
+
+
+AnyDecision = TypeVar("AnyDecision", bound=Decision)
+
+
+def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
+    """The rounds of all parts in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    kind = type(parts[0])
+    return kind(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)])

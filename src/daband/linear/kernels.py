@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from daband.arguments import one_of
 from daband.arrays import FloatArray
-from daband.errors import InvalidInput
 
 
 @functools.cache
 def kernels_are_compiled() -> bool:
     """Whether numba's loops run here, by ``DABAND_KERNELS`` or because numba is installed."""
     asked = os.environ.get("DABAND_KERNELS", "auto")
-    if asked not in ("auto", "numba", "numpy"):
-        raise InvalidInput(f"DABAND_KERNELS must be 'auto', 'numba' or 'numpy', got {asked!r}")
+    one_of("DABAND_KERNELS", asked, ("auto", "numba", "numpy"))
     return asked == "numba" or (asked == "auto" and importlib.util.find_spec("numba") is not None)
 
 

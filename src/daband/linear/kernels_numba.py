@@ -5,6 +5,8 @@ Reassociation is allowed so that dot products use vector instructions; nothing h
 number of pending rows) is checked here before anything is written.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+
 from __future__ import annotations
 
 import functools
@@ -66,14 +68,14 @@ _ONE = np.uint64(1)
 
 
 @compiled()
-def _mix(x: Any) -> Any:
+def _mix(x):
     x = (x ^ (x >> np.uint64(30))) * MIX_1
     x = (x ^ (x >> np.uint64(27))) * MIX_2
     return x ^ (x >> np.uint64(31))
 
 
 @compiled()
-def uniform(key: Any, round_number: Any, slot: Any) -> Any:
+def uniform(key, round_number, slot):
     """The uniform number in [0, 1) of one round and slot."""
     bits = _mix(key + (np.uint64(round_number) + _ONE) * STEP_ROUND)
     bits = _mix(bits + (np.uint64(slot) + _ONE) * STEP_SLOT)
@@ -81,7 +83,7 @@ def uniform(key: Any, round_number: Any, slot: Any) -> Any:
 
 
 @compiled()
-def uniforms(key: Any, first_round: int, n_rounds: int, n_slots: int) -> Any:
+def uniforms(key, first_round, n_rounds, n_slots):
     """Uniform numbers in [0, 1), shape (n_rounds, n_slots), for the rounds from ``first_round`` on."""
     out = np.empty((n_rounds, n_slots))
     for i in range(n_rounds):
@@ -95,7 +97,7 @@ TIE = 1e-12
 
 
 @compiled(fastmath=FAST)
-def _dot(x: Any, y: Any) -> Any:
+def _dot(x, y):
     total = 0.0
     for i in range(x.shape[0]):
         total += x[i] * y[i]
@@ -103,7 +105,7 @@ def _dot(x: Any, y: Any) -> Any:
 
 
 @compiled(fastmath=FAST)
-def diagonal(left: Any, right: Any) -> Any:
+def diagonal(left, right):
     """Row-wise products: left (K, H, d) with right (H, d) gives (H, K)."""
     n_heads, n, _ = left.shape
     out = np.empty((n, n_heads))
@@ -114,7 +116,7 @@ def diagonal(left: Any, right: Any) -> Any:
 
 
 @compiled()
-def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> Any:
+def choose(scores, available, epsilon, coin, pick):
     """The arm of one round, and its probability under ties and epsilon.
 
     Scores within ``TIE`` of the best are tied: rounding alone must not decide. ``pick`` decides among equals.
@@ -149,14 +151,14 @@ def choose(scores: Any, available: Any, epsilon: Any, coin: Any, pick: Any) -> A
 
 
 @compiled()
-def choose_batch(scores: Any, available: Any, epsilon: Any, draws: Any, arms: Any, probability: Any) -> None:
+def choose_batch(scores, available, epsilon, draws, arms, probability):
     """``choose`` for every row."""
     for i in range(scores.shape[0]):
         arms[i], probability[i] = choose(scores[i], available[i], epsilon, draws[i, 0], draws[i, 1])
 
 
 @compiled(fastmath=FAST)
-def _rank_one(matrix: Any, theta: Any, z: Any, reward: Any, u: Any, variance: Any) -> None:
+def _rank_one(matrix, theta, z, reward, u, variance):
     """Sherman-Morrison for one head, with u = A^-1 z and variance = z'u; ``u`` is overwritten."""
     d = z.shape[0]
     root = 1.0 / math.sqrt(1.0 + variance)
@@ -172,7 +174,7 @@ def _rank_one(matrix: Any, theta: Any, z: Any, reward: Any, u: Any, variance: An
 
 
 @compiled(fastmath=FAST)
-def update_rounds(inverse: Any, theta: Any, heads: Any, contexts: Any, rewards: Any) -> Any:
+def update_rounds(inverse, theta, heads, contexts, rewards):
     """Sherman-Morrison, one round after the other, in place; returns the largest variance z'A^-1 z among them."""
     n_rounds, d = contexts.shape
     if theta.shape[1] != d or heads.shape[0] != n_rounds or rewards.shape[0] != n_rounds:
@@ -193,23 +195,11 @@ def update_rounds(inverse: Any, theta: Any, heads: Any, contexts: Any, rewards: 
 
 
 @compiled(fastmath=FAST)
-def update_one(
-    inverse: Any,
-    theta: Any,
-    moment: Any,
-    pending: Any,
-    n_pending: Any,
-    counts: Any,
-    since_refresh: Any,
-    context: Any,
-    head: int,
-    reward: Any,
-    largest_square: Any,
-) -> Any:
+def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, reward, largest):
     """One round of one head: Sherman-Morrison and the bookkeeping; returns the variance z'A^-1 z.
 
     The arrays are those of ``PrimalRidge``; context (d,). ``pending`` must have a free row. A context whose squared
-    norm exceeds ``largest_square`` changes nothing, and -1 is returned.
+    norm exceeds ``largest`` changes nothing, and -1 is returned.
     """
     d = context.shape[0]
     if head < 0 or head >= theta.shape[0]:
@@ -219,7 +209,7 @@ def update_one(
     filled = n_pending[head]
     if filled < 0 or filled >= pending.shape[1]:
         raise IndexError("no free pending row")
-    if not _dot(context, context) <= largest_square:
+    if not _dot(context, context) <= largest:
         return -1.0
     matrix, u = inverse[head], np.empty(d)
     for i in range(d):
@@ -237,7 +227,7 @@ def update_one(
 
 
 @compiled(fastmath=FAST)
-def _quadratic(matrix: Any, z: Any) -> Any:
+def _quadratic(matrix, z):
     """Z' M z of a symmetric matrix, from its lower half alone: many dimensions are limited by memory.
 
     Four rows at a time, up to the 4 x 4 block on the diagonal, so that each z_j is loaded once for four products.
@@ -261,20 +251,7 @@ def _quadratic(matrix: Any, z: Any) -> Any:
 
 
 @compiled(fastmath=FAST)
-def decide_one(
-    inverse: Any,
-    theta: Any,
-    context: Any,
-    available: Any,
-    alpha: Any,
-    epsilon: Any,
-    key: Any,
-    round_number: int,
-    mean: Any,
-    width: Any,
-    arm: Any,
-    propensity: Any,
-) -> None:
+def decide_one(inverse, theta, context, available, alpha, epsilon, key, round_number, mean, width, arm, propensity):
     """A whole decision for one context (1, d) and K heads, written to the last four: (1, K) twice, (1,) twice.
 
     ``alpha`` 0 is greedy.
@@ -295,31 +272,23 @@ def decide_one(
 
 
 @compiled(fastmath=FAST)
-def play_episode(
-    products: Any,
-    contexts: Any,
-    direct: bool,
-    shared: bool,
-    mean: Any,
-    variance: Any,
-    multiplier: Any,
-    available: Any,
-    epsilon: Any,
-    draws: Any,
-    rewards: Any,
-    arms: Any,
-    probability: Any,
-) -> None:
+def play_episode(covariances, predicted, rule, rewards, chosen):
     """Every round of an episode, exactly as if played one by one, without touching the inverses.
 
-    mean and variance (H, K) hold the values before the episode and are corrected for the rounds still to come; row i
-    ends as the values at which round i was decided. The covariance of the chosen context with later ones under its head
-    starts from ``products``: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
-    (heads, C, d), multiplied with ``contexts`` (C, d) for the chosen arm only. There are K heads and C = H contexts, or
+    ``predicted``, mean and variance (H, K), hold the values before the episode and are corrected for the rounds still
+    to come; row i ends as the values at which round i was decided. ``rule`` has the factors of widths (H, K), the
+    available arms (H, K), epsilon, and draws (H, 2); ``chosen`` gets the arms (H,) and their probabilities (H,).
+
+    ``covariances`` are (products, contexts, direct, shared). The covariance of the chosen context with later ones under
+    its head starts from products: with ``direct`` these are the covariances (heads, C, C) themselves, else A^-1 z
+    (heads, C, d), multiplied with contexts (C, d) for the chosen arm only. There are K heads and C = H contexts, or
     where arms are ``shared`` one head and C = H K contexts.
     """
-    n = mean.shape[0]
-    n_arms = mean.shape[1]
+    products, contexts, direct, shared = covariances
+    mean, variance = predicted
+    multiplier, available, epsilon, draws = rule
+    arms, probability = chosen
+    n, n_arms = mean.shape
     per_round = n_arms if shared else 1  # contexts of a round
     n_contexts = n * per_round
     flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)
@@ -361,7 +330,7 @@ def play_episode(
 
 
 @compiled()
-def normal_cdf(x: Any) -> Any:
+def normal_cdf(x):
     """The standard normal distribution function of every entry of a matrix."""
     out = np.empty_like(x)
     for i in range(x.shape[0]):
@@ -371,19 +340,19 @@ def normal_cdf(x: Any) -> Any:
 
 
 @compiled(fastmath=FAST)
-def sum_of_squares(x: Any) -> Any:
+def sum_of_squares(x):
     """The sum of squares of a flat float64 array; no warning where it overflows."""
     return _dot(x, x)
 
 
 @compiled(nogil=True)
-def _gather_columns(columns: Any, order: Any, factor: Any, out: Any) -> None:
+def _gather_columns(columns, order, factor, out):
     for row in range(columns.shape[0]):
         for i in range(order.shape[0]):
             out[row, i] = columns[row, order[i]] * factor[i]
 
 
-def gather_columns(columns: Any, order: Any, factor: Any, out: Any) -> None:
+def gather_columns(columns, order, factor, out):
     """Columns ``order`` (n,) of ``columns`` (d, N), each times its factor (n,), into ``out`` (d, n)."""
     n = len(order)
     if (

@@ -1,5 +1,7 @@
 """The inner loops in numpy: the functions of ``kernels_numba``, for serving and for machines without numba."""
 
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import math
@@ -63,26 +65,14 @@ def update_rounds(
     return largest
 
 
-def update_one(
-    inverse: FloatArray,
-    theta: FloatArray,
-    moment: FloatArray,
-    pending: FloatArray,
-    n_pending: IntArray,
-    counts: IntArray,
-    since_refresh: IntArray,
-    context: FloatArray,
-    head: int,
-    reward: float,
-    largest_square: float,
-) -> float:
+def update_one(inverse, theta, moment, pending, n_pending, counts, since_refresh, context, head, reward, largest):
     """One round of one head: Sherman-Morrison and the bookkeeping; see ``kernels_numba.update_one``."""
     if not 0 <= head < len(theta):
         raise IndexError("head out of range")
     filled = int(n_pending[head])
     if not 0 <= filled < pending.shape[1]:
         raise IndexError("no free pending row")
-    if not float(context @ context) <= largest_square:
+    if not float(context @ context) <= largest:
         return -1.0
     u = inverse[head] @ context
     variance = max(float(u @ context), 0.0)
@@ -95,22 +85,10 @@ def update_one(
     return variance
 
 
-def play_episode(
-    products: FloatArray,
-    contexts: FloatArray,
-    direct: bool,
-    shared: bool,
-    mean: FloatArray,
-    variance: FloatArray,
-    multiplier: FloatArray,
-    available: BoolArray,
-    epsilon: float,
-    draws: FloatArray,
-    rewards: FloatArray,
-    arms: IntArray,
-    probability: FloatArray,
-) -> None:
+def play_episode(covariances: Any, predicted: Any, rule: Any, rewards: FloatArray, chosen: Any) -> None:
     """Every round of an episode, exactly as if played one by one; see ``kernels_numba.play_episode``."""
+    (products, contexts, direct, shared), (mean, variance) = covariances, predicted
+    (multiplier, available, epsilon, draws), (arms, probability) = rule, chosen
     n, n_arms = mean.shape
     per_round = n_arms if shared else 1
     rows = np.zeros((n, n * per_round))

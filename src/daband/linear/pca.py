@@ -104,17 +104,11 @@ class PCA:
 
     def fit(self, *contexts: ArrayLike) -> PCA:
         """Fit on all batches of contexts (n_i, *C); with ``by_domain`` they are the domains in their order."""
-        batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
-        if any(batch.ndim < 2 for batch in batches):
-            raise InvalidInput("contexts must have shape (n, *C)")
-        if not batches or sum(len(batch) for batch in batches) < 2:
-            raise InvalidInput("PCA needs at least two contexts")
-        domains = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+        domains, dim = flat_batches(contexts)
         flat = [batch for batch in domains if len(batch)]
-        dims = {batch.shape[1] for batch in flat}
-        if len(dims) != 1:
-            raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
-        dim, n = dims.pop(), sum(len(batch) for batch in flat)
+        n = sum(len(batch) for batch in flat)
+        if n < 2:
+            raise InvalidInput("PCA needs at least two contexts")
         if self.n_components > min(dim, n):
             raise InvalidInput(f"n_components={self.n_components} exceeds the {n} contexts of {dim} dimensions")
         sums = [sum((part.sum(axis=0) for part in _parts([batch])), np.zeros(dim)) for batch in flat]
@@ -187,6 +181,18 @@ class PCA:
         _, vectors = np.linalg.eigh(0.5 * (small + small.T))
         axes: FloatArray = (basis @ vectors[:, ::-1][:, : self.n_components]).T
         return axes
+
+
+def flat_batches(contexts: Sequence[ArrayLike]) -> tuple[list[AnyArray], int]:
+    """Batches of contexts (n_i, *C) as (n_i, d), and d, which must be the same for those that have rows."""
+    batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
+    if any(batch.ndim < 2 for batch in batches):
+        raise InvalidInput("contexts must have shape (n, *C)")
+    flat = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+    dims = {batch.shape[1] for batch in flat if len(batch)}
+    if len(dims) > 1:
+        raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
+    return flat, dims.pop() if dims else 0
 
 
 def _scatter_times(flat: Sequence[AnyArray], centres: Sequence[FloatArray], basis: FloatArray) -> FloatArray:

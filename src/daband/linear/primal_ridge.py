@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, IntArray, Weights, restored_array, unit_scale
+from daband.arrays import AnyArray, FloatArray, IntArray, Weights, below, restored_array, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.kernels import kernels
 
@@ -175,9 +175,8 @@ class RidgeSums:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
-        self.gram = restored_array(state, "gram", self.gram)
-        self.moment = restored_array(state, "moment", self.moment)
-        self.counts = restored_array(state, "counts", self.counts)
+        for name, array in self.state().items():
+            setattr(self, name, restored_array(state, name, array))
 
     def __getstate__(self) -> dict[str, AnyArray]:
         return self.state()
@@ -229,19 +228,38 @@ class PrimalRidge:
     are still read are built with ``fit`` on a new object.
     """
 
+    counts: IntArray
+    theta: FloatArray
+    inverse: FloatArray
+    _gram: FloatArray
+    _moment: FloatArray
+    _pending: FloatArray
+    _n_pending: IntArray
+    _since_refresh: IntArray
+
     def __init__(self, n_heads: int, dim: int, ridge: float) -> None:
         self.dim = dim
         self.ridge = ridge
         self.refresh_after = max(1024, 16 * dim)
-        self.counts: IntArray = np.zeros(0, np.int64)
-        self.theta: FloatArray = np.zeros((0, dim))
-        self.inverse: FloatArray = np.zeros((0, dim, dim))
-        self._gram: FloatArray = np.zeros((0, dim, dim))
-        self._moment: FloatArray = np.zeros((0, dim))
-        self._pending: FloatArray = np.zeros((0, _PENDING, dim))
-        self._n_pending: IntArray = np.zeros(0, np.int64)
-        self._since_refresh: IntArray = np.zeros(0, np.int64)
-        self.add_heads(n_heads)
+        self._set_heads(n_heads)
+
+    def _set_heads(self, n: int) -> None:
+        for name, array in self._heads_without_rounds(n).items():
+            setattr(self, name, array)
+
+    def _heads_without_rounds(self, n: int) -> dict[str, AnyArray]:
+        """The arrays of ``n`` heads, by the names of attributes."""
+        dim, eye = self.dim, np.eye(self.dim)
+        return {
+            "counts": np.zeros(n, np.int64),
+            "theta": np.zeros((n, dim)),
+            "inverse": np.tile(eye / self.ridge, (n, 1, 1)),
+            "_gram": np.tile(eye * self.ridge, (n, 1, 1)),
+            "_moment": np.zeros((n, dim)),
+            "_pending": np.zeros((n, _PENDING, dim)),
+            "_n_pending": np.zeros(n, np.int64),
+            "_since_refresh": np.zeros(n, np.int64),
+        }
 
     @property
     def n_heads(self) -> int:
@@ -250,15 +268,8 @@ class PrimalRidge:
 
     def add_heads(self, n: int) -> None:
         """Append ``n`` heads without rounds."""
-        eye = np.eye(self.dim)
-        self.counts = np.concatenate([self.counts, np.zeros(n, np.int64)])
-        self.theta = np.concatenate([self.theta, np.zeros((n, self.dim))])
-        self.inverse = np.concatenate([self.inverse, np.broadcast_to(eye / self.ridge, (n, *eye.shape))])
-        self._gram = np.concatenate([self._gram, np.broadcast_to(eye * self.ridge, (n, *eye.shape))])
-        self._moment = np.concatenate([self._moment, np.zeros((n, self.dim))])
-        self._pending = np.concatenate([self._pending, np.zeros((n, _PENDING, self.dim))])
-        self._n_pending = np.concatenate([self._n_pending, np.zeros(n, np.int64)])
-        self._since_refresh = np.concatenate([self._since_refresh, np.zeros(n, np.int64)])
+        for name, more in self._heads_without_rounds(n).items():
+            setattr(self, name, np.concatenate([getattr(self, name), more]))
 
     def gram(self, head: int) -> FloatArray:
         """A = ridge I + the sum of z z' of this head, (d, d)."""
@@ -304,20 +315,13 @@ class PrimalRidge:
     def fit(self, contexts: AnyArray, heads: IntArray, rewards: FloatArray) -> None:
         """Drop everything learned and fit these rounds, each counted once."""
         z = unit_scale(contexts)
+        self._set_heads(self.n_heads)
         for head in range(self.n_heads):
-            rows = heads == head
-            self._gram[head] = self.ridge * np.eye(self.dim)
-            self._moment[head] = 0.0
-            self._n_pending[head] = 0
-            self.counts[head] = 0
-            self.inverse[head] = np.eye(self.dim) / self.ridge
-            self.theta[head] = 0.0
-            self._sum_and_invert(head, z[rows], rewards[rows])
+            self._sum_and_invert(head, z[heads == head], rewards[heads == head])
 
     def add_sums(self, sums: RidgeSums) -> None:
         """Learn rounds of which the sums are given; where A is too ill-conditioned to invert, nothing changes."""
-        before = self.state()
-        before = {name: array.copy() for name, array in before.items()}
+        before = {name: array.copy() for name, array in self.state().items()}
         for head in np.flatnonzero(sums.counts):
             self._gram[head] += sums.gram[head]
             self._moment[head] += sums.moment[head]
@@ -349,16 +353,7 @@ class PrimalRidge:
 
     def state(self, *, rounds: bool = True) -> dict[str, AnyArray]:
         """Everything needed to go on to the last bit; without ``rounds``, pending rows are summed into A."""
-        arrays: dict[str, AnyArray] = {
-            "counts": self.counts,
-            "theta": self.theta,
-            "inverse": self.inverse,
-            "gram": self._gram,
-            "moment": self._moment,
-            "pending": self._pending,
-            "n_pending": self._n_pending,
-            "since_refresh": self._since_refresh,
-        }
+        arrays = {name.lstrip("_"): getattr(self, name) for name in self._heads_without_rounds(0)}
         if not rounds:
             arrays["gram"] = np.stack([self.gram(head) for head in range(self.n_heads)])
             arrays["pending"], arrays["n_pending"] = np.zeros_like(self._pending), np.zeros_like(self._n_pending)
@@ -366,14 +361,8 @@ class PrimalRidge:
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""
-        self.counts = restored_array(state, "counts", self.counts)
-        self.theta = restored_array(state, "theta", self.theta)
-        self.inverse = restored_array(state, "inverse", self.inverse)
-        self._gram = restored_array(state, "gram", self._gram)
-        self._moment = restored_array(state, "moment", self._moment)
-        self._pending = restored_array(state, "pending", self._pending)
-        self._n_pending = restored_array(state, "n_pending", self._n_pending)
-        self._since_refresh = restored_array(state, "since_refresh", self._since_refresh)
+        for name in self._heads_without_rounds(0):
+            setattr(self, name, restored_array(state, name.lstrip("_"), getattr(self, name)))
         if not ((self._n_pending >= 0) & (self._n_pending <= _PENDING) & (self.counts >= 0)).all():
             raise ValueError(f"n_pending must lie in 0..{_PENDING} and counts must not be negative")
 
@@ -553,7 +542,5 @@ class PriorTrust:
         if not 0 <= trust.acting < len(discounts):
             raise ValueError(f"acting must lie in 0..{len(discounts) - 1}")
         for place, candidate in enumerate(trust.candidates):
-            prefix = f"{place}."
-            arrays = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-            candidate.restore(arrays)
+            candidate.restore(below(f"{place}.", state))
         return trust

@@ -13,10 +13,11 @@ from typing import Literal
 
 import numpy as np
 
+from daband.arguments import one_of
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray, Mask, Weights, check_memory, unit_scale
 from daband.errors import InvalidInput
 from daband.linear.dual_ridge import DualRidge
-from daband.linear.exploration import Decision, Exploration, UniformDraws
+from daband.linear.exploration import Decision, Exploration, UniformDraws, join_decisions
 from daband.linear.kernels import draw_key, kernels, kernels_are_compiled, uniforms
 from daband.linear.primal_ridge import DISCOUNTS, PrimalRidge, PriorTrust, check_norm, mixed_scores
 
@@ -70,10 +71,8 @@ class RidgeHead:
     ) -> None:
         if not (np.isfinite(ridge) and ridge > 0):
             raise InvalidInput(f"ridge must be a finite number > 0, got {ridge}")
-        if form not in ("auto", "primal", "dual"):
-            raise InvalidInput(f"form must be 'auto', 'primal' or 'dual', got {form!r}")
-        if arms not in ("disjoint", "shared"):
-            raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+        one_of("form", form, ("auto", "primal", "dual"))
+        one_of("arms", arms, ("disjoint", "shared"))
         if exploration.rule == "thompson" and arms == "shared":
             raise InvalidInput(
                 "explore='thompson' is not offered with arms='shared': the arms' draws are then correlated, and the "
@@ -202,14 +201,7 @@ class RidgeHead:
             part = slice(start, stop)
             parts.append(self._play_block(features[part], rewards[part], first_round + start, available[part]))
             start = stop
-        if len(parts) == 1:
-            return parts[0]
-        return Decision(
-            np.concatenate([part.arm for part in parts]),
-            np.concatenate([part.propensity for part in parts]),
-            np.concatenate([part.mean for part in parts]),
-            np.concatenate([part.width for part in parts]),
-        )
+        return join_decisions(parts)
 
     def _play_block(self, features: AnyArray, rewards: FloatArray, first_round: int, available: BoolArray) -> Decision:
         n = len(features)
@@ -221,19 +213,11 @@ class RidgeHead:
         arms, propensity = np.empty(n, np.int64), np.empty(n)
         mean, variance = mean.reshape(n, -1), variance.reshape(n, -1)
         kernels.play_episode(
-            products,
-            contexts,
-            direct,
-            self.arms == "shared",
-            mean,
-            variance,
-            multiplier,
-            available,
-            exploration.epsilon,
-            draws,
+            (products, contexts, direct, self.arms == "shared"),
+            (mean, variance),
+            (multiplier, available, exploration.epsilon, draws),
             rewards,
-            arms,
-            propensity,
+            (arms, propensity),
         )
         received = rewards[np.arange(n), arms]
         if self.arms == "disjoint":

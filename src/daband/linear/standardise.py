@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from daband.arguments import whole
-from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy, restored_array, unit_scale
+from daband.arguments import one_of, whole
+from daband.arrays import AnyArray, ArrayLike, FloatArray, restored_array, unit_scale
 from daband.errors import InvalidInput, NotFitted
-from daband.linear.pca import PCA
+from daband.linear.pca import PCA, flat_batches
 
 _SMALLEST_DEVIATION = 1e-200
 """No number that a policy accepts overflows when it is divided by a larger one."""
@@ -142,8 +142,7 @@ class Standardise:
     def __init__(
         self, *, components: int | None = None, by_domain: bool | Sequence[int] = False, align: str | None = None
     ) -> None:
-        if align not in (None, "coral", "subspace"):
-            raise InvalidInput(f"align must be 'coral', 'subspace' or None, got {align!r}")
+        one_of("align", align, ("coral", "subspace", None))
         if align == "coral" and components is not None:
             raise InvalidInput("align='coral' keeps all numbers: leave components out")
         self.align = align
@@ -173,17 +172,10 @@ class Standardise:
 
     def fit(self, *contexts: ArrayLike) -> Standardise:
         """Fit on batches of contexts (n_i, *C): of each domain in turn, or with ``by_domain=False`` all together."""
-        batches = [as_numpy(batch, f"contexts[{i}]") for i, batch in enumerate(contexts)]
-        if any(batch.ndim < 2 for batch in batches):
-            raise InvalidInput("contexts must have shape (n, *C)")
-        flat = [batch.reshape(len(batch), math.prod(batch.shape[1:])) for batch in batches]
+        flat, dim = flat_batches(contexts)
         filled = [batch for batch in flat if len(batch)]
         if not filled:
             raise InvalidInput("Standardise needs at least one context")
-        dims = {batch.shape[1] for batch in filled}
-        if len(dims) != 1:
-            raise InvalidInput(f"contexts of different dimensions cannot be fitted together: {sorted(dims)}")
-        dim = dims.pop()
         by_place = np.full(dim, self.by_domain is True)
         if not isinstance(self.by_domain, bool):
             if max(self.by_domain, default=0) >= dim:

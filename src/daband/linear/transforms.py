@@ -10,7 +10,7 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -37,46 +37,14 @@ class UnsavedPartWarning(UserWarning):
     """A saved policy lacks a part that does not offer its state; ``daband.load`` must be given that part again."""
 
 
-@runtime_checkable
-class Transform(Protocol):
-    """Contexts (n, *C) to features (n, d), the same for a batch as for each of its rows."""
-
-    @property
-    def fitted(self) -> bool:
-        """Whether it can be applied."""
-        ...
-
-    def fit(self, *contexts: ArrayLike) -> Any:
-        """Fit on batches of contexts (n_i, *C), all together."""
-        ...
-
-    def __call__(self, contexts: AnyArray) -> FloatArray:
-        """Features (n, d) of contexts (n, *C)."""
-        ...
-
-    def n_features(self, context_shape: tuple[int, ...]) -> int:
-        """How many features a context of this shape becomes; known before ``fit``."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make it anew, unfitted, as JSON can hold them."""
-        ...
-
-    def state(self) -> dict[str, AnyArray]:
-        """What was fitted, as arrays; empty before ``fit``."""
-        ...
-
-    def restore(self, state: dict[str, AnyArray]) -> None:
-        """Take what ``state`` returned."""
-        ...
-
-
 class CustomTransform:
     """An object of another library, with ``fit(X)`` and ``transform(X)`` for X of shape (n, d).
 
     How many features come out must be known when the policy is built. It is taken from a fitted object itself, else
-    from its ``n_components``, else it is the size of a context; ``fit`` checks it.
+    from its ``n_components``, else it is the size of a context; ``fit`` checks it. It treats all domains alike.
     """
+
+    by_domain = False
 
     def __init__(self, inner: Any) -> None:
         for method in ("fit", "transform"):
@@ -124,7 +92,7 @@ class CustomTransform:
         self._was_fitted = True
         return self
 
-    def __call__(self, contexts: AnyArray) -> FloatArray:
+    def __call__(self, contexts: AnyArray, domain: int = 0) -> FloatArray:  # noqa: ARG002
         """Features (n, d) of contexts (n, *C)."""
         if not self.fitted:
             raise NotFitted(
@@ -134,6 +102,13 @@ class CustomTransform:
         if not np.isfinite(out).all():
             raise InvalidInput(f"{self.name} made a NaN or infinite value of a context")
         return np.ascontiguousarray(out)
+
+    def frozen(self, domain: int = 0) -> NoReturn:  # noqa: ARG002
+        """An error: what it does is code."""
+        raise InvalidInput(
+            f"transform: {self!r} is an object of another library, which a file cannot hold; use daband.PCA or "
+            "daband.Standardise, or apply it to the data before daband sees them"
+        )
 
     def n_features(self, context_shape: tuple[int, ...]) -> int:
         """How many features a context of this shape becomes."""
@@ -170,6 +145,10 @@ class CustomTransform:
             self.inner.restore(dict(state))
 
 
+Transform: TypeAlias = PCA | Standardise | CustomTransform
+"""Contexts (n, *C) of a domain to features (n, d), the same for a batch as for each of its rows."""
+
+
 def as_transform(transform: Any) -> Transform | None:
     """A policy's own copy of what it was given as ``transform``; None stays None."""
     if transform is None:
@@ -198,13 +177,6 @@ def transform_settings(transform: Transform | None) -> dict[str, Any] | None:
     return {"kind": kind, "class": _class_name(transform), "settings": transform.settings()}  # a subclass of ours
 
 
-def apply_transform(transform: Transform, contexts: AnyArray, domain: int) -> FloatArray:
-    """Features (n, d) of contexts (n, *C) of a domain; objects of other libraries treat all domains alike."""
-    if isinstance(transform, PCA | Standardise) and transform.by_domain:
-        return transform(contexts, domain)
-    return transform(contexts)
-
-
 def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
     """A transform of ours, unfitted, as this shift asks for it: each domain by its own statistics where those differ.
 
@@ -217,16 +189,6 @@ def shift_transform(transform: Any, shift: Shift, n_features: int) -> Any:
         return PCA(transform.n_components, seed=transform.seed, by_domain=True)
     places = True if all(differs_at) else [place for place, differs in enumerate(differs_at) if differs]
     return Standardise(components=transform.components, by_domain=places)
-
-
-def frozen_step(transform: Transform, domain: int = 0) -> TransformStep:
-    """What a fitted transform of ours does to contexts of a domain, as arrays."""
-    if not isinstance(transform, PCA | Standardise):
-        raise InvalidInput(
-            f"transform: {transform!r} is an object of another library, which a file cannot hold; use daband.PCA or "
-            "daband.Standardise, or apply it to the data before daband sees them"
-        )
-    return transform.frozen(domain)
 
 
 def build_transform(settings: Mapping[str, Any] | None, custom: Any = None) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from daband.arguments import one_of
 from daband.errors import InvalidInput
 from daband.objectives.term import Batch, Term, TermShape, terms
 
@@ -35,8 +36,7 @@ class Weight:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and self.value >= 0):
             raise InvalidInput(f"a weight must be a finite number >= 0, got {self.value}")
-        if self.shape not in _SHAPES:
-            raise InvalidInput(f"the shape of a weight must be one of {', '.join(_SHAPES)}, got {self.shape!r}")
+        one_of("the shape of a weight", self.shape, _SHAPES)
         if self.start < 0 or self.steps < 0:
             raise InvalidInput(f"start and steps of a weight must be >= 0, got {self.start} and {self.steps}")
 

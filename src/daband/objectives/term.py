@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from daband.arguments import one_of
 from daband.errors import InvalidInput
 from daband.registry import Registry
 
@@ -84,8 +85,7 @@ class TermShape:
     """Predicted rewards lie in [0, 1], too flat for a softmax; they are multiplied by this first."""
 
     def __post_init__(self) -> None:
-        if self.feedback not in FEEDBACKS:
-            raise InvalidInput(f"feedback must be one of {', '.join(FEEDBACKS)}, got {self.feedback!r}")
+        one_of("feedback", self.feedback, FEEDBACKS)
         if not self.scale > 0:
             raise InvalidInput(f"scale must be positive, got {self.scale}")
 

@@ -19,7 +19,6 @@ from daband.policies.policy import (
     Policy,
     RewardedDecision,
     build,
-    join_decisions,
     load_policy,
     policies,
     read_checkpoint,
@@ -37,7 +36,7 @@ __all__ = [
     "Constant", "DABand", "LinUCB", "NeuralLinUCB",
     "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
     "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
-    "check_rewards", "default_transform", "device_named", "join_decisions", "load_policy", "policies",
+    "check_rewards", "default_transform", "device_named", "load_policy", "policies",
     "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
     "setting_defaults",
 ]  # fmt: skip

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Weights, as_numpy, unit_scale
 from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
@@ -118,16 +120,9 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(dim) for dim in dims)
 
 
-def check_whole(name: str, value: int, *, least: int) -> int:
-    """A whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InvalidInput(f"{name} must be a whole number >= {least}, got {value!r}")
-    return int(value)
-
-
 def check_seed(seed: int) -> int:
     """A seed: any whole number from 0 to 2**62, which every generator in use can take."""
-    if check_whole("seed", seed, least=0) > _LARGEST_SEED:
+    if whole("seed", seed, least=0) > _LARGEST_SEED:
         raise InvalidInput(f"seed must be a whole number from 0 to 2**62, got {seed}")
     return int(seed)
 
@@ -223,65 +218,63 @@ class RoundIds:
 # Rounds that wait until the range of their rewards is known: what ``reward_range="auto"`` keeps back at first.
 
 
-Batch = tuple[AnyArray, IntArray, FloatArray, int, FloatArray | None]
+class PlayedRounds(NamedTuple):
+    """A batch of rounds in one domain that were checked."""
+
+    contexts: AnyArray
+    arms: IntArray
+    rewards: FloatArray
+    """In the user's units."""
+    domain: int
+    weights: Weights = None
+    times: FloatArray | None = None
+    """When each was played."""
+
+    def only(self, which: BoolArray) -> PlayedRounds:
+        """Those of the rounds that are marked, as copies."""
+        kept: list[Any] = [part[which] if isinstance(part, np.ndarray) else part for part in self]
+        return PlayedRounds(*kept)
 
 
-class PendingRounds:
-    """Batches of rounds in the order they came: contexts, arms, rewards in the user's units, domain, weights."""
+class PendingRounds(list[PlayedRounds]):
+    """Batches of rounds in the order they came."""
 
-    def __init__(self) -> None:
-        self._batches: list[Batch] = []
-
-    def __len__(self) -> int:
-        return sum(len(batch[1]) for batch in self._batches)
-
-    def add(self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights) -> None:
-        """Keep a batch, as copies: the caller's arrays may change."""
-        weights = None if weights is None else weights.copy()
-        self._batches.append((contexts.copy(), arms.copy(), rewards.copy(), domain, weights))
-
-    def joined_with(
-        self, contexts: AnyArray, arms: IntArray, rewards: FloatArray, domain: int, weights: Weights
-    ) -> list[Batch]:
-        """The batches that are kept, and this one."""
-        return [*self._batches, (contexts, arms, rewards, domain, weights)]
-
-    def clear(self) -> None:
-        """Forget them: they are learned."""
-        self._batches = []
+    @property
+    def n_rounds(self) -> int:
+        """How many rounds there are."""
+        return sum(len(batch.arms) for batch in self)
 
     def state(self) -> dict[str, AnyArray]:
         """All rounds as arrays; nothing where there are none."""
-        if not self._batches:
+        if not self:
             return {}
-        contexts = [batch[0] for batch in self._batches]
+        contexts = [batch.contexts for batch in self]
         if len({part.dtype for part in contexts}) > 1:
             contexts = [unit_scale(part) for part in contexts]
         weights = {}
-        if any(batch[4] is not None for batch in self._batches):
-            parts = [np.ones(len(batch[1])) if batch[4] is None else batch[4] for batch in self._batches]
+        if any(batch.weights is not None for batch in self):
+            parts = [np.ones(len(batch.arms)) if batch.weights is None else batch.weights for batch in self]
             weights = {"weights": np.concatenate(parts)}
         return {
             **weights,
             "contexts": np.concatenate(contexts),
-            "arms": np.concatenate([batch[1] for batch in self._batches]),
-            "rewards": np.concatenate([batch[2] for batch in self._batches]),
-            "domain": np.concatenate([np.full(len(batch[1]), batch[3], np.int64) for batch in self._batches]),
+            "arms": np.concatenate([batch.arms for batch in self]),
+            "rewards": np.concatenate([batch.rewards for batch in self]),
+            "domain": np.concatenate([np.full(len(batch.arms), batch.domain, np.int64) for batch in self]),
         }
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned, a batch for each run of rounds in one domain."""
-        self._batches = []
+        self.clear()
         if not state:
             return
         # Files of older versions have one source and one target, and say whether a round is the target's.
         domains = state["domain"] if "domain" in state else state["in_target"].astype(np.int64)
         edges = [0, *(np.flatnonzero(np.diff(domains)) + 1).tolist(), len(domains)]
+        columns = [state["contexts"], state["arms"], state["rewards"], state.get("weights")]
         for start, stop in pairwise(edges):
-            part = slice(start, stop)
-            weights = state["weights"][part] if "weights" in state else None
-            domain = int(domains[start])
-            self.add(state["contexts"][part], state["arms"][part], state["rewards"][part], domain, weights)
+            contexts, arms, rewards, weights = (None if one is None else one[start:stop].copy() for one in columns)
+            self.append(PlayedRounds(contexts, arms, rewards, int(domains[start]), weights))  # type: ignore[arg-type]
 
 
 # How the propensities of a log enter learning: as weights of rounds, or in pseudo-rewards of every arm.

@@ -33,13 +33,13 @@ import math
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from daband.arguments import RewardRange, check_available, checked_class_names
+from daband.arguments import RewardRange, check_available, checked_class_names, one_of, whole
 from daband.arrays import (
     AnyArray,
     ArrayLike,
@@ -58,12 +58,11 @@ from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.linear import (
     Decision,
     Transform,
-    apply_transform,
     as_transform,
     build_transform,
     cross_fitted_rewards,
     flat_features,
-    frozen_step,
+    join_decisions,
     kernels,
     shift_transform,
     transform_settings,
@@ -73,6 +72,7 @@ from daband.policies.incoming_rounds import (
     LARGEST_RAW_NORM,
     LARGEST_WEIGHT,
     PendingRounds,
+    PlayedRounds,
     RoundIds,
     check_contexts,
     check_played,
@@ -81,7 +81,6 @@ from daband.policies.incoming_rounds import (
     check_rewards,
     check_seed,
     check_shape,
-    check_whole,
     pseudo_rewards,
     resolve_weighting,
     round_weights,
@@ -159,17 +158,6 @@ class RewardedDecision(Decision):
     reward: FloatArray
 
 
-AnyDecision = TypeVar("AnyDecision", bound=Decision)
-
-
-def join_decisions(parts: Sequence[AnyDecision]) -> AnyDecision:
-    """The rounds of all parts in their order."""
-    if len(parts) == 1:
-        return parts[0]
-    kind = type(parts[0])
-    return kind(*[np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)])
-
-
 def exploration_setting(field: str) -> property:
     """A setting of ``Exploration`` as an attribute of a policy, which may be changed at any time."""
 
@@ -240,11 +228,10 @@ class Policy(ABC, metaclass=_PolicyType):
     ) -> None:
         self._locks = Locks()
         self.context_shape = check_shape(context_shape)
-        self.n_arms = check_whole("n_arms", n_arms, least=1)
+        self.n_arms = whole("n_arms", n_arms, least=1)
         one_round = 8.0 * (8 * self.n_arms + math.prod(self.context_shape) * (self.n_arms if arms == "shared" else 1))
         check_memory(one_round, f"one round of n_arms={self.n_arms} and context_shape={self.context_shape}")
-        if arms not in ("disjoint", "shared"):
-            raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+        one_of("arms", arms, ("disjoint", "shared"))
         self.arms = arms
         self._dimensions = math.prod(self.context_shape)
         self.largest_norm = LARGEST_NORM
@@ -263,7 +250,7 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(f"half_life must be a number > 0, or None, got {half_life!r}")
         self._clock = 0.0
         self._domains = DomainNames() if domains is None else domains
-        self._source_weights: FloatArray = np.ones(self._domains.first_target)
+        self._source_weights = (1.0,) * self._domains.first_target
         self._domain = 0
         self.rounds_decided = 0
         self.rounds_learned = 0
@@ -475,8 +462,8 @@ class Policy(ABC, metaclass=_PolicyType):
         Returns:
             The ids that were skipped.
         """
-        if on_duplicate not in ("refuse", "skip"):
-            raise InvalidInput(f"on_duplicate must be 'refuse' or 'skip', got {on_duplicate!r}")
+        if on_duplicate != "refuse":
+            one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
         with self._locks.write:
             checked = self._check_contexts(contexts)
             n = len(checked)
@@ -491,8 +478,12 @@ class Policy(ABC, metaclass=_PolicyType):
                 elif weighting != "none":
                     raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
             times = None if time is None else self._check_times(time, n)
+            if ids is None and propensities is None and self._scale.known:  # single rounds would feel the way below
+                self._learn_scaled((checked, arms, rewards, where, None, times))
+                return []
+            rounds = PlayedRounds(checked, arms, rewards, where, None, times)
             if ids is None:
-                self._learn_checked(checked, arms, rewards, where, weighting, propensities, times)
+                self._learn_checked(rounds, weighting, propensities)
                 return []
             names = self._ids.check(ids, n)
             new = self._ids.unknown(names)
@@ -503,12 +494,10 @@ class Policy(ABC, metaclass=_PolicyType):
                     "on_duplicate='skip' learns the others"
                 )
             if skipped:
-                checked, arms, rewards = checked[new], arms[new], rewards[new]
-                propensities = None if propensities is None else propensities[new]
-                times = None if times is None else times[new]
+                rounds, propensities = rounds.only(new), None if propensities is None else propensities[new]
             with defer_signals():
-                if len(checked):
-                    self._learn_checked(checked, arms, rewards, where, weighting, propensities, times)
+                if len(rounds.arms):
+                    self._learn_checked(rounds, weighting, propensities)
                 self._ids.add(name for name, is_new in zip(names, new, strict=True) if is_new)
             return skipped
 
@@ -571,7 +560,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
         if steps is not None:
-            check_whole("steps", steps, least=0)
+            whole("steps", steps, least=0)
         with self._locks.write:
             return self._adapt(steps)
 
@@ -584,7 +573,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def domains(self, domains: DomainNames) -> None:
         if "domains" in setting_defaults(type(self)) or self.rounds_learned:
             raise AttributeError("domains are fixed once a policy learns, or where its constructor takes them")
-        self._domains, self._source_weights = domains, np.ones(domains.first_target)
+        self._domains, self._source_weights = domains, (1.0,) * domains.first_target
 
     @property
     def source_weights(self) -> dict[str, float]:
@@ -592,7 +581,7 @@ class Policy(ABC, metaclass=_PolicyType):
 
         It may be set by hand, ``policy.source_weights = {"de": 1, "fr": 0.2}``, for the rounds to come.
         """
-        return dict(zip(self.domains.sources, self._source_weights.tolist(), strict=True))
+        return dict(zip(self.domains.sources, self._source_weights, strict=True))
 
     @source_weights.setter
     def source_weights(self, weights: Mapping[str, float]) -> None:
@@ -601,8 +590,8 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(
                 f"source_weights has {strangers[0]!r}, which is no source ({', '.join(self.domains.sources)})"
             )
-        given = np.array([checked_number("source_weights", weights.get(name, 1.0)) for name in self.domains.sources])
-        if not ((given >= 0).all() and (given <= 1).all() and given.any()):
+        given = tuple(checked_number("source_weights", weights.get(name, 1.0)) for name in self.domains.sources)
+        if not all(0.0 <= weight <= 1.0 for weight in given) or not any(given):
             raise InvalidInput(f"source_weights must lie in [0, 1], and one of them above 0, got {dict(weights)}")
         with self._locks.write:
             self._source_weights = given
@@ -670,7 +659,7 @@ class Policy(ABC, metaclass=_PolicyType):
                     "policy: reward_range='auto' has not seen enough rewards to know the range; update with more "
                     "rounds first"
                 )
-            step = None if self.transform is None else copy.deepcopy(frozen_step(self.transform, where))
+            step = None if self.transform is None else copy.deepcopy(self.transform.frozen(where))
             return FrozenPolicy(
                 policy=self.name,
                 domain=self.domains.names[where],
@@ -690,7 +679,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
         with self._locks.write, self._locks.state:
-            if len(self._pending) and self.arms == "shared":
+            if self._pending.n_rounds and self.arms == "shared":
                 raise InvalidInput(
                     "reward_range='auto' has not seen enough rewards yet, and the rounds it keeps back have no context "
                     "for a new arm; add arms before the first update, or give the range"
@@ -742,9 +731,11 @@ class Policy(ABC, metaclass=_PolicyType):
     @property
     def alignment(self) -> str:
         """In one line, what the policy does about differences between the domains."""
+        line = "nothing is aligned: a number means the same in every domain"
         if self.shift.stated and any(self.shift.own_statistics(self._dimensions)):
-            return f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
-        return "nothing is aligned: a number means the same in every domain"
+            line = f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
+        ignored = self.shift.moves_labels and not self.learns_by_gradients
+        return f"{line}; {self.name} ignores that arms are differently frequent (shift: labels)" if ignored else line
 
     @property
     def largest_norm(self) -> float:
@@ -800,8 +791,8 @@ class Policy(ABC, metaclass=_PolicyType):
             given.append(f"reward_range=({low:g}, {high:g})")
         arguments = ", ".join([f"context_shape={self.context_shape}", *given])
         counts = f"{self.rounds_decided:,} rounds decided, {self.rounds_learned:,} learned"
-        if len(self._pending):
-            counts += f", {len(self._pending)} kept back until the range of rewards is known"
+        if self._pending.n_rounds:
+            counts += f", {self._pending.n_rounds} kept back until the range of rewards is known"
         return f"<{type(self).__name__}({arguments}): {counts}, acts in the {self.domain}>"
 
     # Files and copies.
@@ -818,9 +809,9 @@ class Policy(ABC, metaclass=_PolicyType):
         """
         checked = check_notes(notes)
         with self._locks.write:  # no writer changes anything meanwhile, and those who select only read
-            if len(self._pending) and not replay:
+            if self._pending.n_rounds and not replay:
                 raise InvalidInput(
-                    f"replay=False would lose {len(self._pending)} rounds: reward_range='auto' has not seen enough "
+                    f"replay=False would lose {self._pending.n_rounds} rounds: reward_range='auto' has not seen enough "
                     "rewards to learn from them yet; update with more rounds first, or give the range"
                 )
             settings = {**self.settings(), "policy": self.name}
@@ -862,7 +853,7 @@ class Policy(ABC, metaclass=_PolicyType):
         if self.half_life is not None:
             arrays["clock"] = np.array([self._clock])
         if len(self._source_weights) > 1:
-            arrays["source_weights"] = self._source_weights
+            arrays["source_weights"] = np.array(self._source_weights)
         ids = self._ids if replay else RoundIds(self._ids.window)
         arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
         arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
@@ -876,7 +867,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self._scale.restore(arrays["reward_scale"])
         self._clock = float(arrays["clock"][0]) if self.half_life is not None else 0.0
         if len(self._source_weights) > 1:
-            self._source_weights = np.array(arrays["source_weights"])
+            self._source_weights = tuple(arrays["source_weights"].tolist())
         self._ids.restore(below("ids/", arrays))
         self._pending.restore(below("pending/", arrays))
         self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
@@ -895,54 +886,36 @@ class Policy(ABC, metaclass=_PolicyType):
         contexts, domain, available = request
         return self._decide(self._transform_contexts(contexts, domain), domain, available, first_round, rule)
 
-    def _learn_checked(
-        self,
-        contexts: AnyArray,
-        arms: IntArray,
-        rewards: FloatArray,
-        domain: int,
-        weighting: str,
-        propensities: FloatArray | None,
-        times: FloatArray | None = None,
-    ) -> None:
+    def _learn_checked(self, rounds: PlayedRounds, weighting: str, propensities: FloatArray | None) -> None:
         """Learn checked rounds, or keep them back until the range of rewards is known."""
-        weights = None
         if propensities is not None and weighting == "doubly_robust":
-            self._learn_doubly_robust(contexts, arms, rewards, propensities, domain, times)
+            self._learn_doubly_robust(rounds, propensities)
             return
         if propensities is not None:
-            weights = round_weights(propensities, self.n_arms, weighting=weighting)
+            rounds = rounds._replace(weights=round_weights(propensities, self.n_arms, weighting=weighting))
         if self._scale.known:
-            self._learn_scaled(contexts, arms, rewards, domain, weights, times)
+            self._learn_scaled(rounds)
             return
-        self._transform_contexts(contexts, domain)  # refuse now what could not be learned later
-        rounds = self._pending.joined_with(contexts, arms, rewards, domain, weights)
+        self._transform_contexts(rounds.contexts, rounds.domain)  # refuse now what could not be learned later
+        batches = [*self._pending, rounds]
         before = self._scale.state()
-        if not self._scale.estimate(np.concatenate([batch[2] for batch in rounds])):
-            if times is not None:
+        if not self._scale.estimate(np.concatenate([batch.rewards for batch in batches])):
+            if rounds.times is not None:
                 raise InvalidInput("time: too few rewards for reward_range='auto' to know the range; give the range")
-            self._pending.add(contexts, arms, rewards, domain, weights)
+            self._pending.append(rounds.only(np.ones(len(rounds.arms), np.bool_)))  # copies: the caller's may change
             return
         try:
-            for batch in rounds:
-                self._check_unit_rewards(self._scale.to_unit(batch[2]))
+            for batch in batches:
+                self._check_unit_rewards(self._scale.to_unit(batch.rewards))
         except BaseException:
             self._scale.restore(before)
             raise
         self._pending.clear()
-        for batch in rounds[:-1]:
-            self._learn_scaled(*batch)
-        self._learn_scaled(*rounds[-1], times)
+        for batch in batches:
+            self._learn_scaled(batch)
 
-    def _learn_scaled(
-        self,
-        contexts: AnyArray,
-        arms: IntArray,
-        rewards: FloatArray,
-        domain: int,
-        weights: Weights,
-        times: FloatArray | None = None,
-    ) -> None:
+    def _learn_scaled(self, rounds: tuple[AnyArray, IntArray, FloatArray, int, Weights, FloatArray | None]) -> None:
+        contexts, arms, rewards, domain, weights, times = rounds
         unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
         of_domain = self._domain_weights(domain, len(arms))
         if of_domain is not None:
@@ -975,15 +948,7 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(f"time must be a finite number for each of {n} rounds, got shape {times.shape}")
         return times
 
-    def _learn_doubly_robust(
-        self,
-        contexts: AnyArray,
-        arms: IntArray,
-        rewards: FloatArray,
-        propensities: FloatArray,
-        domain: int,
-        times: FloatArray | None,
-    ) -> None:
+    def _learn_doubly_robust(self, rounds: PlayedRounds, propensities: FloatArray) -> None:
         """Every arm learns its pseudo-reward in every round; a round counts once, each of its arms 1 / n_arms.
 
         Predictions come from what was learned before, or, where that is less than this batch, from a model that is
@@ -994,6 +959,7 @@ class Policy(ABC, metaclass=_PolicyType):
                 "propensity_weighting='doubly_robust' needs to know reward_range, and 'auto' has not seen enough "
                 "rewards yet; give the range, or use propensity_weighting='importance'"
             )
+        contexts, arms, rewards, domain, _, times = rounds
         unit = self._scale.to_unit(rewards)
         n, k = len(arms), self.n_arms
         with self._locks.state:
@@ -1038,7 +1004,7 @@ class Policy(ABC, metaclass=_PolicyType):
                 decision = self.select(contexts[part], name, None if mask is None else mask[part])
                 selected += 1
                 reward = rewards[part, decision.arm[0]]
-                self._learn_checked(contexts[part], decision.arm, reward, domain, "none", None)
+                self._learn_checked(PlayedRounds(contexts[part], decision.arm, reward, domain), "none", None)
                 parts.append(RewardedDecision(decision.arm, decision.propensity, decision.mean, decision.width, reward))
                 start += 1
             if start < len(contexts):
@@ -1068,7 +1034,7 @@ class Policy(ABC, metaclass=_PolicyType):
             return contexts
         lead = contexts.shape[: -len(self.context_shape)]
         flat = contexts.reshape(-1, *self.context_shape)
-        features = apply_transform(self.transform, flat, domain)
+        features = self.transform(flat, domain) if self.transform.by_domain else self.transform(flat)
         return features.reshape(*lead, features.shape[-1])
 
     def _check_contexts(self, contexts: ArrayLike) -> AnyArray:
@@ -1115,8 +1081,7 @@ def _refusal(policy: Policy, name: str) -> str:
 
 
 def _check_rule(rule: str | None) -> None:
-    if rule not in (None, "ucb", "greedy"):
-        raise InvalidInput(f"rule must be 'ucb', 'greedy' or None, got {rule!r}")
+    one_of("rule", rule, ("ucb", "greedy", None))
 
 
 class _PolicyRegistry(Registry[type[Policy]]):

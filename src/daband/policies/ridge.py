@@ -117,10 +117,10 @@ class RidgePolicy(Policy):
 
     def without_rounds(self) -> Self:
         """A copy without rounds that keeps the transform and the reward range: small enough to send around."""
-        if len(self._pending):
+        if self._pending.n_rounds:
             raise InvalidInput(
-                f"the policy keeps back {len(self._pending)} rounds until reward_range='auto' knows the range; update "
-                "it with more rounds first, or give the range"
+                f"the policy keeps back {self._pending.n_rounds} rounds until reward_range='auto' knows the range; "
+                "update it with more rounds first, or give the range"
             )
         if self.half_life is not None:
             raise InvalidInput("a half_life fades rounds in their order, which sums over parts of a log do not have")

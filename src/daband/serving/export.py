@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from daband.arguments import finite, whole
+from daband.arguments import checked_class_names, finite, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, as_numpy
 from daband.errors import InvalidInput
 from daband.image_layout import image_layout
@@ -27,6 +27,8 @@ from daband.table_transform import TableTransform
 _SMALLEST_DEVIATION = 1e-9
 _LARGE_INVERSE = 8 << 20
 """Bytes of a member's matrices above which a file that needs no width to decide leaves them out."""
+_LARGE_FILE = 128 << 20
+"""Bytes of such matrices above which a file that keeps them is worth a warning."""
 
 
 class ExportWarning(UserWarning):
@@ -148,7 +150,17 @@ def freeze(policy: Any, domain: str | None, epsilon: float | None, explore: str 
         exploration = dataclasses.replace(exploration, epsilon=finite("epsilon", epsilon))
     if explore is not None:
         exploration = dataclasses.replace(exploration, rule=explore)
-    members = _without_large_widths(frozen.members) if exploration.rule == "greedy" else frozen.members
+    members = _without_large_widths(frozen.members)
+    if exploration.rule != "greedy":
+        saved = sum(member.inverse.nbytes for member in frozen.members) - sum(one.inverse.nbytes for one in members)
+        if saved > _LARGE_FILE:
+            warnings.warn(
+                f"matrices of widths take {saved / 1e6:,.0f} MB of the file, for explore={exploration.rule!r} alone; "
+                "explore='greedy' leaves them out",
+                ExportWarning,
+                stacklevel=3,
+            )
+        members = frozen.members
     return dataclasses.replace(frozen, exploration=exploration, members=members)
 
 
@@ -193,14 +205,8 @@ def _check_pair(frozen: FrozenPolicy, pair: Any) -> None:
 
 
 def _names(names: Sequence[str] | None, n_arms: int) -> list[str]:
-    if names is None:
-        return [str(arm) for arm in range(n_arms)]
-    if isinstance(names, str):
-        raise InvalidInput(f"arm_names must be a list of names, got the text {names!r}")
-    listed = [str(name) for name in names]
-    if len(listed) != n_arms or len(set(listed)) != n_arms:
-        raise InvalidInput(f"arm_names must be {n_arms} different names, one an arm, got {listed}")
-    return listed
+    given = names if names is None or isinstance(names, str) else [str(name) for name in names]
+    return list(checked_class_names(given, n_arms, "arm_names"))
 
 
 def _checked_table(table: Any, frozen: FrozenPolicy) -> TableTransform:

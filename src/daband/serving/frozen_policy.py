@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,12 @@ class FrozenParts(NamedTuple):
     layout: ImageLayout | None = None
     reference: AnyArray | None = None
     seen_target: bool = False
+
+
+_NUMBERS_AND_TEXTS: dict[str, Any] = {
+    "policy": str, "domain": str, "arms": str, "n_arms": int, "largest_norm": float, "rounds_learned": int, "seed": int
+}  # fmt: skip
+"""Fields that a file's header holds as they are."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -186,17 +192,11 @@ class FrozenPolicy:
     def header(self) -> dict[str, Any]:
         """What a file says of it, as JSON can hold it."""
         return {
-            "policy": self.policy,
-            "domain": self.domain,
+            **{name: getattr(self, name) for name in _NUMBERS_AND_TEXTS},
             "context_shape": list(self.context_shape),
-            "arms": self.arms,
-            "n_arms": self.n_arms,
             "reward_range": [float(bound) for bound in self.reward_range],
             "range_estimated": self.range_estimated,
-            "largest_norm": self.largest_norm,
-            "rounds_learned": self.rounds_learned,
-            "exploration": {name.name: getattr(self.exploration, name.name) for name in fields(self.exploration)},
-            "seed": self.seed,
+            "exploration": asdict(self.exploration),
             "layout": self.layout,
             "transform": None if self.transform is None else self.transform.settings(),
             "table": None if self.table is None else self.table.state(),
@@ -232,7 +232,6 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
 
     ``encoder`` is the ``torch.nn.Module`` of a policy with a custom one, of which a file holds the weights alone.
     """
-    shape = tuple(int(size) for size in header["context_shape"])
     exploration = header["exploration"]
     members = []
     for at, part in enumerate(header["members"]):
@@ -242,32 +241,17 @@ def frozen_from(header: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, en
         if part["network"] is not None:
             network = network_from(part["network"], below("network/", parts), encoder=encoder)
             encoder = None
-        members.append(
-            Member(
-                parts["theta"],
-                parts["inverse"],
-                share=float(part["share"]),
-                width_share=float(part["width_share"]),
-                transform=step,
-                network=network,
-                constant=bool(part["constant"]),
-            )
-        )
+        shares = float(part["share"]), float(part["width_share"])
+        members.append(Member(parts["theta"], parts["inverse"], *shares, step, network, bool(part["constant"])))
     if encoder is not None:
         raise ValueError("encoder was given, but the policy has its own")
     low, high = header["reward_range"]
     return FrozenPolicy(
-        policy=str(header["policy"]),
-        domain=str(header["domain"]),
-        context_shape=shape,
-        arms=str(header["arms"]),
-        n_arms=int(header["n_arms"]),
+        **{name: kind(header[name]) for name, kind in _NUMBERS_AND_TEXTS.items()},
+        context_shape=tuple(int(size) for size in header["context_shape"]),
         reward_range=(float(low), float(high)),
         range_estimated=bool(header.get("range_estimated", False)),  # files before 0.3 do not say
-        largest_norm=float(header["largest_norm"]),
-        rounds_learned=int(header["rounds_learned"]),
         exploration=Exploration(str(exploration["rule"]), float(exploration["alpha"]), float(exploration["epsilon"])),
-        seed=int(header["seed"]),
         members=tuple(members),
         transform=None if header["transform"] is None else step_from(header["transform"], below("transform/", arrays)),
         layout=header["layout"],

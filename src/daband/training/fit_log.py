@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import whole
+from daband.arguments import one_of, whole
 from daband.arrays import AnyArray
 from daband.domains import (
     Columns,
@@ -50,6 +50,7 @@ from daband.domains import (
 )
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.files import read_npz, write_bytes
+from daband.lazy_polars import pl
 from daband.policies import Policy, RidgePolicy, check_domain, check_prior_trust, read_checkpoint
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
@@ -247,8 +248,7 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, got {policy!r}")
     engine, target, columns, table = settings.engine, settings.target, settings.columns, settings.table
-    if engine not in ("local", "ray"):
-        raise InvalidInput(f"engine must be 'local' or 'ray', got {engine!r}")
+    one_of("engine", engine, ("local", "ray"))
     if target is not None and (not isinstance(target, Contexts) or isinstance(target, RewardDomain | LoggedDomain)):
         raise InvalidInput(f"target must be a stream of contexts without rewards, got {type(target).__name__}")
     whole("adapt_every", settings.adapt_every, least=1)
@@ -261,13 +261,10 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         columns = _columns_without(log, roles)
     opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged)
     config = {
-        "policy": {**policy.settings(), "name": policy.name},
-        "columns": asdict(opened.columns),
-        "domain": settings.domain,
-        "propensity_weighting": settings.propensity_weighting,
-        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
-        **roles,
-    }
+        "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
+        "domain": settings.domain, "propensity_weighting": settings.propensity_weighting,
+        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
+    }  # fmt: skip
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
     by_sums = by_sums and settings.prior_trust == 1.0 and policy.half_life is None  # what fades has an order
     by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
@@ -576,15 +573,9 @@ def _column_of(part: LogPart, column: str | None) -> Iterator[Any]:
         refuse_nulls(frame, [column], part.path, at)
         values = frame[column]
         if values.dtype.is_temporal():
-            values = values.cast(_microseconds()).to_physical() / 86_400e6
+            values = values.cast(pl.Datetime("us")).to_physical() / 86_400e6
         yield from values.to_list()
         at += len(frame)
-
-
-def _microseconds() -> Any:
-    import polars as pl
-
-    return pl.Datetime("us")
 
 
 def _columns_without(log: Any, roles: Mapping[str, str]) -> Columns:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from daband.arguments import finite, whole
+from daband.arguments import finite, one_of, whole
 from daband.arrays import AnyArray, ArrayLike
 from daband.domains import ArrayContexts, Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput, NotFitted
@@ -109,8 +109,7 @@ def assess_each(
     members = _checked_policies(policies)
     unlabelled = _checked_target(target, members[0])
     _check_source(source, members[0])
-    if rule not in ("ucb", "greedy"):
-        raise InvalidInput(f"rule must be 'ucb' or 'greedy', got {rule!r}")
+    one_of("rule", rule, ("ucb", "greedy"))
     whole("contexts", contexts, least=20)
     names = _checked_names(arm_names, members[0].n_arms)
     if required is not None:
@@ -128,7 +127,7 @@ def assess_each(
     for index in range(len(members)) if wanted is None else wanted:
         _check_rewarded(scores.of([index]))
         gap, outside = _shift_and_support(members[index], source_contexts, target_contexts, scores.origin)
-        estimate = estimate_target(scores, explanations, member=index, outside=outside)
+        estimate = estimate_target(scores, explanations, member=index, outside=outside, stated=stated.stated)
         assessments.append(
             _write(
                 members[0].reward_range,
@@ -169,21 +168,15 @@ def _write(
     needed = estimate.constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     verdict = verdict_of(
-        value=estimate.value,
-        low=estimate.low,
-        required=needed,
-        disagreement=estimate.disagreement,
+        value=estimate.value, low=estimate.low, required=needed, disagreement=estimate.disagreement,
         doubts=doubts_of(signs, outside, gap),
-    )
+    )  # fmt: skip
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
-        verdict.sentence,
-        *_reasons_of_estimate(scores, estimate, lowest, span),
-        requirement(needed * span + lowest, stated=required is not None),
-        *_reasons_of_shift(gap, outside),
-        *_reasons_of_arms(per_arm, names),
-        *(f"Sign of collapse: {sign}." for sign in signs),
-    ]
+        verdict.sentence, *_reasons_of_estimate(scores, estimate, lowest, span, stated),
+        requirement(needed * span + lowest, stated=required is not None), *_reasons_of_shift(gap, outside),
+        *_reasons_of_arms(per_arm, names), *(f"Sign of collapse: {sign}." for sign in signs),
+    ]  # fmt: skip
     alone = len(explanations) == 1
     return Assessment(
         accuracy=estimate.accuracy, value=estimate.value * span + lowest, low=estimate.low * span + lowest,
@@ -250,7 +243,7 @@ def _shift_and_support(
     return DomainShift(before, before_p, after, after_p), outside_support(*(rows[:_SUPPORT] for rows in latents))
 
 
-def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span: float) -> list[str]:
+def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span: float, stated: Shift) -> list[str]:
     value = float(scores.source_value()[0]) * span + lowest
     values = [one * span + lowest for one in estimate.by_explanation.values()]
     reasons = [
@@ -259,6 +252,11 @@ def _reasons_of_estimate(scores: Scores, estimate: Estimate, lowest: float, span
         f"{estimate.source_agreement:.1%} of held-out source contexts, where its mean reward is {value:.3g} "
         f"({scores.source_arm.shape[1]:,} rounds)."
     ]
+    if len(values) == 1 and not stated.stated:
+        reasons.append(
+            "A single explanation has nothing to disagree with, so nothing bounds the value from below: give a policy "
+            "of another kind beside this one, or state what may differ between the domains (shift=...)."
+        )
     if estimate.disagreement > 0:
         one, other = estimate.apart
         reasons.append(

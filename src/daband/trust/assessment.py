@@ -13,16 +13,16 @@ from typing import Any
 from daband.errors import DataError, InvalidInput
 from daband.files import read_json, write_text
 from daband.trust.diagnostics import DomainShift, doubts_of
-from daband.trust.estimate import MISSED
+from daband.trust.estimate import MISSED, SHARED
 
 ASSUMPTIONS = (
     "Contexts that are alike have the same best arm in both domains, by at least one of the explanations that were "
     "considered. A target in which the same contexts pay for other arms cannot be seen without rewards from there; a "
     "few of them, by daband.audit or daband.choose(ask=...), can show it.",
     "The held-out source rounds were used by no training.",
-    f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, and everything outside the source's "
-    "support. How often that held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no "
-    "theorem.",
+    f"The bound lets the policy miss {1 + MISSED:.2g} times as much as estimated, fall {SHARED:g} times as far as the "
+    "disagreement between seeds of one method shows, and miss everything outside the source's support. How often that "
+    "held, on data sets that nobody looked at before, is in docs/results/trust.md; it is no theorem.",
 )
 _WIDTH = 100
 
@@ -126,12 +126,9 @@ class Assessment:
         span = highest - lowest if highest > lowest else 1.0
         bound, needed = self.low if low is None else low, self.required if required is None else required
         verdict = verdict_of(
-            value=(self.value - lowest) / span,
-            low=(bound - lowest) / span,
-            required=(needed - lowest) / span,
-            disagreement=self.disagreement,
-            doubts=doubts_of(self.collapse, self.outside_support, self.shift),
-        )
+            value=(self.value - lowest) / span, low=(bound - lowest) / span, required=(needed - lowest) / span,
+            disagreement=self.disagreement, doubts=doubts_of(self.collapse, self.outside_support, self.shift),
+        )  # fmt: skip
         reasons = [verdict.sentence, *self.reasons[1:]]
         if required is not None:
             before = [requirement(self.required, stated=stated) for stated in (False, True)]

@@ -12,8 +12,12 @@ MISSED``; it is no higher than what any explanation says; of contexts outside th
 that they may pay the least; and it allows for the error of few held-out rounds. What depends on something that no
 context shows can move unseen, and the more of the reward the contexts leave open, the more there is that may.
 
-``ALONE`` and ``MISSED`` are the fitted numbers: ``benchmarks/trust_report.py --fit`` finds them on the development half
-of the data sets (``benchmarks/records/split.json``), and a test holds them to the record.
+Readings of one method agree on the errors that they share, and no disagreement shows these: there the fall may be
+``SHARED`` times as large as disagreement says. A single explanation has nothing to disagree with. Unless the user
+states what differs between the domains, the bound is then the lowest reward.
+
+``ALONE``, ``MISSED`` and ``SHARED`` are the fitted numbers: ``benchmarks/trust_report.py --fit`` finds them on the
+development halves of the data sets (``benchmarks/records/split.json``), and a test holds them to the records.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from daband.arrays import FloatArray
 from daband.evaluation import Scores
 from daband.trust.explanations import Explanation
 
-ALONE, MISSED = 1.4, 0.6
+ALONE, MISSED, SHARED = 1.4, 0.6, 3.0
 _NORMAL_95 = 1.645
 _PRIOR_ROUNDS = 10.0
 """Rounds by which calibration is held to predictions as they are."""
@@ -66,7 +70,12 @@ class Estimate:
 
 
 def estimate_target(
-    scores: Scores, explanations: Sequence[Explanation], *, member: int = 0, outside: float = 0.0
+    scores: Scores,
+    explanations: Sequence[Explanation],
+    *,
+    member: int = 0,
+    outside: float = 0.0,
+    stated: bool = False,
 ) -> Estimate:
     """Estimate one policy.
 
@@ -75,6 +84,7 @@ def estimate_target(
         explanations: of all policies.
         member: the position of the policy.
         outside: the share of target contexts outside the source's support.
+        stated: whether the user states what may differ between the domains.
     """
     reward, weight = scores.reward[member], scores.weight[member]
     chosen, target_chosen = scores.source_arm[member], scores.target_arm[member]
@@ -99,12 +109,11 @@ def estimate_target(
     by_agreement = floor + (in_source - floor) * float(np.mean(kept)) if kept else in_source
     least_value = min(values.values())
     fall = in_source - (2.0 * by_agreement + least_value) / 3.0
-    if len({one.method for one in explanations}) == 1:
-        fall *= ALONE
-    value = float(np.clip(in_source - fall, 0.0, 1.0))
+    one_method = len({one.method for one in explanations}) == 1
+    value = float(np.clip(in_source - fall * (ALONE if one_method else 1.0), 0.0, 1.0))
     error = _standard_error(in_source, rounds, reward, weight, binary=scores.binary)
-    low = min(value - MISSED * (1.0 - value), least_value) * (1.0 - outside) - _NORMAL_95 * error
-    low = float(np.clip(low, 0.0, value))
+    low = min(value - MISSED * (1.0 - value), least_value, in_source - SHARED * fall if one_method else 1.0)
+    low = float(np.clip(low * (1.0 - outside) - _NORMAL_95 * error, 0.0, value)) if kept or stated else 0.0
     others = float(np.mean(agreements)) if agreements else 1.0
     disagreement, apart = _most_different(explanations)
     best_in_source = np.nan_to_num(np.nanmax(scores.arm_value), nan=0.0)

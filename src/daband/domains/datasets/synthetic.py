@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daband.arguments import finite, whole
+from daband.arguments import finite, one_of, whole
 from daband.arrays import FloatArray, IntArray
 from daband.domains.contract import About, Pair
 from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArraySource
@@ -190,10 +190,8 @@ def _view_of(fields: Mapping[str, float]) -> SyntheticView:
 
 
 def _check(*, rewards: str, arms: str, n_arms: int, dimension: int, n_contexts: int, noise: float) -> None:
-    if rewards not in _KINDS:
-        raise InvalidInput(f"rewards must be one of {', '.join(_KINDS)}, got {rewards!r}")
-    if arms not in ("disjoint", "shared"):
-        raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+    one_of("rewards", rewards, _KINDS)
+    one_of("arms", arms, ("disjoint", "shared"))
     for name, value, least in (("n_arms", n_arms, 2), ("dimension", dimension, 2), ("n_contexts", n_contexts, 1)):
         whole(name, value, least=least)
     if dimension < n_arms:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from daband.arguments import RewardRange, checked_class_names, whole
+from daband.arguments import RewardRange, checked_class_names, one_of, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, check_memory
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import takes_several
@@ -163,8 +163,7 @@ def from_arrays(
     """
     if source is None or target is None:
         raise InvalidInput("from_arrays needs source=(contexts, labels or rewards) and target=contexts")
-    if arms not in ("disjoint", "shared"):
-        raise InvalidInput(f"arms must be 'disjoint' or 'shared', got {arms!r}")
+    one_of("arms", arms, ("disjoint", "shared"))
     tuples = {"source": source, "target_test": target_test, "target_labelled": target_labelled}
     for argument, value in (tuples if _is_share(source_test) else {**tuples, "source_test": source_test}).items():
         if (value is not None or argument == "source") and not (isinstance(value, tuple) and len(value) == 2):

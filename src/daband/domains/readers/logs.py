@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import RewardRange, checked_class_names, share, whole
+from daband.arguments import RewardRange, checked_class_names, one_of, share, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy, unit_scale
 from daband.domains.contract import About, LoggedDomain, Pair
 from daband.domains.mixtures import takes_several
@@ -123,8 +123,7 @@ def from_log(
     """
     if source is None or target is None:
         raise InvalidInput("from_log needs source=(contexts, arms, rewards, propensities) and target=contexts")
-    if feedback not in ("bandit", "one_hot"):
-        raise InvalidInput(f"feedback must be 'bandit' or 'one_hot', got {feedback!r}")
+    one_of("feedback", feedback, ("bandit", "one_hot"))
     log = _open_log(source, "source", n_arms=n_arms, passes=passes)
     n_arms = checked_n_arms(n_arms, rows=len(log))
     train: LoggedDomain = log

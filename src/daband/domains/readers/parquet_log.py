@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from daband.arguments import whole
+from daband.arguments import one_of, whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import LoggedDomain, LoggedRounds
 from daband.domains.readers.columns import Columns
@@ -36,10 +36,8 @@ from daband.domains.readers.parquet_files import (
     resolve_columns,
 )
 from daband.errors import DataError, InvalidInput
+from daband.lazy_polars import pl
 from daband.table_transform import TableTransform
-
-if TYPE_CHECKING:
-    import polars as pl
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""
@@ -82,8 +80,7 @@ class ParquetLog(LoggedDomain):
         on_damaged: str = "refuse",
         passes: int = 1,
     ) -> None:
-        if on_damaged not in ("refuse", "skip"):
-            raise InvalidInput(f"on_damaged must be 'refuse' or 'skip', got {on_damaged!r}")
+        one_of("on_damaged", on_damaged, ("refuse", "skip"))
         self.n_arms = whole("n_arms", n_arms, least=1)
         self.passes = whole("passes", passes, least=1)
         self.shared = shared
