@@ -462,7 +462,7 @@ class NeuralLinUCB(Policy):
         first = self.domains.first_target
         of_targets = self._buffers.rounds[first:]
         if trust is None or trust.discount > 0.0 or not any(map(len, of_targets)):
-            return self._buffers if (self._source_weights == 1.0).all() else self._counted_buffers()
+            return self._buffers if set(self._source_weights) == {1.0} else self._counted_buffers()
         if self._target_alone is None or self._target_alone.rounds[first:] != of_targets:
             empty = self._make_buffers(self.n_arms)
             self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *of_targets))
@@ -470,7 +470,7 @@ class NeuralLinUCB(Policy):
 
     def _counted_buffers(self) -> ReplayBuffers:
         """The replay buffers with the weights of the sources, those of weight 0 empty; the same while none changes."""
-        weights = (*self._source_weights.tolist(), *[1.0] * len(self.domains.targets))
+        weights = (*self._source_weights, *[1.0] * len(self.domains.targets))
         if self._counted is None or self._counted[0] != (weights, id(self._buffers)):
             empty = self._make_buffers(self.n_arms).rounds
             every = zip(self._buffers.rounds, empty, weights, strict=True)
