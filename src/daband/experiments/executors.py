@@ -32,6 +32,7 @@ from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import Prepared, Progress, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
+from daband.files import environment_variables
 from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
@@ -93,7 +94,10 @@ def _in_processes(
         return
     context = multiprocessing.get_context("spawn")
     workers = min(jobs, len(todo))
-    with _threads_each(max(1, (os.cpu_count() or 1) // workers)), context.Manager() as manager:
+    # Libraries read these variables when a worker starts; what the user has set stays.
+    share = str(max(1, (os.cpu_count() or 1) // workers))
+    threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
+    with environment_variables(threads), context.Manager() as manager:
         reports: _Reports = manager.Queue()
         others = multiprocessing.active_children()
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
@@ -162,21 +166,6 @@ def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = before
-
-
-@contextlib.contextmanager
-def _threads_each(threads: int) -> Iterator[None]:
-    """Libraries read these variables when a worker starts; what the user has set stays."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update({name: value or str(threads) for name, value in before.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def stacked(executor_with: Callable[[Work], Executor]) -> Executor:
