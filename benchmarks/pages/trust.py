@@ -135,10 +135,10 @@ def tables_page(*records: Record) -> str:
 
 def _tried(changes: Record) -> list[Sequence[str]]:
     """Each change less what stood before it, on the same pairs and seeds; and both less the best simple method."""
-    once = "each context once: "
     rows: list[Sequence[str]] = []
     for change, values in changes.items():
-        before = changes[f"{once}before" if change.startswith(once) else "before"]
+        group = change.split(": ")[0] + ": " if ": " in change else ""
+        before = changes[f"{group}before"]
         runs = [
             (*before[pair][seed], *pairs[seed])
             for pair, pairs in values.items()

@@ -16,13 +16,6 @@ RewardRange: TypeAlias = tuple[float, float] | Literal["auto"]
 """The smallest and the largest reward, or "auto": estimated from the first rewards."""
 
 
-def one_of(name: str, value: Any, options: Sequence[Any]) -> None:
-    """Refuse a value that is none of the options."""
-    if value not in options:
-        *most, last = map(repr, options)
-        raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
-
-
 def whole(name: str, value: Any, *, least: int) -> int:
     """The value as an int, if it is a whole number of at least ``least``; True, 2.0 and "2" are none."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
@@ -43,6 +36,21 @@ def share(name: str, value: Any) -> float:
     if not 0.0 <= number < 1.0:
         raise InvalidInput(f"{name} must be a share, at least 0 and below 1, got {value!r}")
     return number
+
+
+def between_0_and_1(name: str, value: Any) -> float:
+    """The value as a float, if it lies between 0 and 1."""
+    if not 0.0 < finite(name, value) < 1.0:
+        raise InvalidInput(f"{name} must lie between 0 and 1, got {value!r}")
+    return float(value)
+
+
+def one_of(name: str, value: Any, options: Sequence[Any]) -> Any:
+    """The value, if it is one of the options."""
+    if value not in options:
+        *most, last = map(repr, options)
+        raise InvalidInput(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
+    return value
 
 
 def checked_class_names(class_names: Sequence[str] | None, n_arms: int, what: str = "class_names") -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,18 @@ _ORPHAN_SECONDS = 60.0
 """A temporary file that is younger may be another writer's who has not locked it yet."""
 _LARGEST_EXPANSION = 64 << 20
 """Bytes that an archive may expand to, or twice its own size where that is more: ours are small, or not compressed."""
+
+
+@contextlib.contextmanager
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Within this block environment variables have these values."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def checked_path(path: str | Path, name: str = "path") -> Path:

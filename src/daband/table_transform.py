@@ -19,16 +19,14 @@ from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from daband.arrays import FloatArray
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import write_text
-
-if TYPE_CHECKING:
-    import polars as pl
+from daband.lazy_polars import pl
 
 _MISSING = "(missing)"
 FAR = 8.0
@@ -491,7 +489,7 @@ def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool
     depends on whether it is a part of contexts (``is_context``).
     """
     column = _column(frame, name, where)
-    if not (column.dtype.is_numeric() or column.dtype == _polars().Boolean or column.null_count() == len(column)):
+    if not (column.dtype.is_numeric() or column.dtype == pl.Boolean or column.null_count() == len(column)):
         example = next((value for value in column if value is not None), None)
         place = f" of the {where} table" if where else ""
         remedy = "list it in `categorical`, or clean it" if is_context else "it must hold a number in every row"
@@ -500,7 +498,7 @@ def numbers(frame: pl.DataFrame, name: str, *, where: str = "", is_context: bool
         raise InvalidInput(
             f"column {name!r}{place} is not numeric: it is of type {column.dtype}, e.g. {str(example)!r}; {remedy}"
         )
-    values: FloatArray = np.array(column.cast(_polars().Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    values: FloatArray = np.array(column.cast(pl.Float64).fill_null(float("nan")).to_numpy(), dtype=np.float64)
     if np.isinf(values).any():
         raise DataError(
             f"column {name!r} has an infinite value; put a number there, or leave it empty if it is missing"
@@ -517,7 +515,7 @@ def category_texts(frame: pl.DataFrame, name: str, *, where: str = "") -> list[s
     column = _column(frame, name, where)
     if column.dtype.is_float():
         return [None if value is None or math.isnan(value) else category_text(value) for value in column.to_list()]
-    texts: list[str | None] = column.cast(_polars().String).to_list()
+    texts: list[str | None] = column.cast(pl.String).to_list()
     return texts
 
 
@@ -543,7 +541,7 @@ def as_moment(value: Any, name: str) -> datetime | None:
 def parses_as_dates(column: pl.Series) -> bool:
     """Whether every value of a column of text is a date in ISO's form."""
     values = column.drop_nulls()
-    if column.dtype != _polars().String or not len(values):
+    if column.dtype != pl.String or not len(values):
         return False
     try:
         return all(len(value) >= 8 and as_moment(value, column.name) is not None for value in values)
@@ -570,11 +568,3 @@ def _column(frame: pl.DataFrame, name: str, where: str = "") -> pl.Series:
         table = f"{where} table" if where else "table"
         raise InvalidInput(f"the {table} has no column {name!r}{hint} (its columns: {', '.join(frame.columns)})")
     return frame[name]
-
-
-def _polars() -> Any:
-    try:
-        import polars
-    except ImportError:
-        raise DataError("tables are read with polars: pip install polars") from None
-    return polars

@@ -119,7 +119,7 @@ def test_source_and_target_of_equal_length_are_not_shown_in_lockstep():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rewards": "cubic"}, "linear, quadratic, labels"),
+        ({"rewards": "cubic"}, "'linear', 'quadratic' or 'labels'"),
         ({"arms": "some"}, "'disjoint' or 'shared'"),
         ({"n_arms": 1}, "n_arms must be a whole number >= 2"),
         ({"n_arms": "x"}, "n_arms must be a whole number >= [0-9], got 'x'"),

@@ -368,7 +368,7 @@ def test_bad_arguments_are_named(trained, settings, message):
 
 def test_a_folder_belongs_to_one_audit(trained, tmp_path):
     begin(trained, tmp_path / "a")
-    with pytest.raises(InvalidInput, match="was begun with budget = 20, not 21"):
+    with pytest.raises(InvalidInput, match="with other settings \\(budget: there 20, here 21\\)"):
         begin(trained, tmp_path / "a", budget=21)
     with pytest.raises(InvalidInput, match="seed"):
         begin(trained, tmp_path / "a", seed=1)

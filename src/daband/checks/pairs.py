@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import hashlib
-import os
 import sys
 import tempfile
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import numpy as np
 from daband.arrays import AnyArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, Pair, RewardDomain, load
 from daband.errors import InvalidInput
+from daband.files import environment_variables
 from daband.registry import Checks
 
 # Everything that can be reached from an object: what the leak check walks.
@@ -77,6 +76,7 @@ def _slots(kind: type) -> list[str]:
 
 PAIR_CHECKS = Checks()
 
+_FOLDERS = ("DABAND_DATA", "DABAND_CACHE")
 _SAMPLE = 64
 _COMPARED = 20_000
 
@@ -225,7 +225,10 @@ def check_pair(pair: Pair) -> None:
 
 def check_registered_pair(name: str) -> None:
     """The tiny twin of a registered pair: built twice without any file, the same both times, and sound."""
-    with _no_data():
+    with (
+        tempfile.TemporaryDirectory() as empty,
+        environment_variables({"DABAND_DATA": f"{empty}/data", "DABAND_CACHE": empty}),
+    ):
         first, second = load(name, tiny=True), load(name, tiny=True)
         for (what, one), (_, other) in zip(_batches(first), _batches(second), strict=True):
             _require(bool((one == other).all()), f"{name}: two tiny twins differ in {what}")
@@ -233,22 +236,6 @@ def check_registered_pair(name: str) -> None:
         _require(bool((one == other).all()), f"{name}: two tiny twins differ in what the target's test pays")
         _require(len(first.source) <= 2000, f"{name}: the tiny twin has {len(first.source)} contexts; is it tiny?")
         check_pair(first)
-
-
-@contextmanager
-def _no_data() -> Iterator[None]:
-    """A data directory with nothing in it, and an empty cache."""
-    before = {key: os.environ.get(key) for key in ("DABAND_DATA", "DABAND_CACHE")}
-    with tempfile.TemporaryDirectory() as empty:
-        os.environ |= {"DABAND_DATA": os.path.join(empty, "data"), "DABAND_CACHE": os.path.join(empty, "cache")}
-        try:
-            yield
-        finally:
-            for key, value in before.items():
-                if value is None:
-                    os.environ.pop(key)
-                else:
-                    os.environ[key] = value
 
 
 def _require(condition: bool, message: str) -> None:

@@ -25,13 +25,16 @@ _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _COLOURS = {"ready": "green", "there": "green", "missing": "yellow", "damaged": "red"}
 
 
-@data_app.command("list", epilog="Example: daband --plugin mine.py data list --all")
+@data_app.command("list")
 def list_command(
     everything: Annotated[
         bool, typer.Option("--all", help="Also the ordered pairs of amazon, handwritten and so on, one by one.")
     ] = False,
 ) -> None:
-    """Show every pair, and whether its data are there."""
+    """Show every pair, and whether its data are there.
+
+    Example: daband --plugin mine.py data list --all
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("pair", no_wrap=True)
     for heading in ("what", "data", "options"):
@@ -49,11 +52,14 @@ def list_command(
     say(f"data directory: {data_directory()}", style="dim")
 
 
-@data_app.command("check", epilog="Example: daband data check amazon/books-dvd")
+@data_app.command("check")
 def check_command(
     names: Annotated[list[str] | None, typer.Argument(help="Pairs; without any, every pair that reads files.")] = None,
 ) -> None:
-    """Say what is there, what is missing or damaged, where to get it and under which licence."""
+    """Say what is there, what is missing or damaged, where to get it and under which licence.
+
+    Example: daband data check amazon/books-dvd
+    """
     wanted = names or [name for name in pairs.names() if "/" not in name and data_of(name)]
     damaged = False
     say(f"data directory: {data_directory()}", style="dim")
@@ -79,11 +85,12 @@ def check_command(
         raise typer.Exit(1)
 
 
-@data_app.command("get", epilog="Example: daband data get amazon/books-dvd")
-def get_command(
-    names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")],
-) -> None:
-    """Download what a pair needs and is not there. Run again, it goes on where it stopped."""
+@data_app.command("get")
+def get_command(names: Annotated[list[str], typer.Argument(help="Pairs whose data to download.")]) -> None:
+    """Download what a pair needs and is not there. Run again, it goes on where it stopped.
+
+    Example: daband data get amazon/books-dvd
+    """
     by_hand = False
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     for name in names:
@@ -107,7 +114,7 @@ def get_command(
         raise typer.Exit(1)
 
 
-@data_app.command("show", epilog="Example: daband data show amazon/books-dvd --out examples.png")
+@data_app.command("show")
 def show_command(
     name: Annotated[str, typer.Argument(help="The pair.")],
     out: Annotated[Path | None, typer.Option(help="Where the picture goes: .png, .svg, .pdf or .jpg.")] = None,
@@ -116,7 +123,10 @@ def show_command(
         list[str] | None, typer.Option("--set", help="An option of the pair: key=value, e.g. --set form=embedded.")
     ] = None,
 ) -> None:
-    """Write a picture with examples of both domains side by side."""
+    """Write a picture with examples of both domains side by side.
+
+    Example: daband data show amazon/books-dvd --out examples.png
+    """
     from daband.report.pair_figure import draw_pair
 
     if out is not None and out.suffix.lower() not in _PICTURES:

@@ -46,8 +46,7 @@ def _file_options(
     source: Annotated[str | None, _option("The old market: a CSV or Parquet file, or a folder of pictures.")] = None,
     target: Annotated[str | None, _option("The new one; its rewards or labels are not needed.")] = None,
     domain: Annotated[
-        str | None,
-        _option("A column of the one table --source that names a row's market; --target is then its value."),
+        str | None, _option("A column of the one table --source that names a row's market; --target is then its value.")
     ] = None,
     label: Annotated[str | None, _option("The column that names the right arm.")] = None,
     arm: Annotated[str | None, _option("Of a log, the column that names the arm that was chosen.")] = None,
@@ -197,7 +196,7 @@ def _show(read: FilesRead, files: dict[str, Any]) -> None:
     if files["shift"] is None and not files["units"]:
         say(
             "What may differ is not said: a number is taken to mean the same in both (--shift covariate). Amounts in "
-            "another currency: --units price. Other looks or sensors: --shift style.",
+            "another currency: --units price. Other looks or sensors: --shift style."
         )
 
 

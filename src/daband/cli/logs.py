@@ -25,8 +25,7 @@ from daband.policies import Policy
 
 def fit_log_command(
     log: Annotated[
-        str,
-        typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table."),
+        str, typer.Argument(help="A folder or glob of Parquet files ('logs/*.parquet'), or with --arm one table.")
     ],
     out: Annotated[Path, typer.Option(help="Where the fitted policy goes, e.g. policy.safetensors.")],
     arm: Annotated[str | None, typer.Option(help="Of a CSV or Parquet file, the column that names the arm.")] = None,
@@ -49,7 +48,9 @@ def fit_log_command(
 ) -> None:
     """Fit a policy to a log that may be larger than memory.
 
-    For example: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
+    Of a table: daband fit-log log.csv --arm offer --reward euros --propensity p --id customer --out p.safetensors
+
+    Example: daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors
     """
     check_writable(out)  # before the fit, which may take hours
     on_damaged = "skip" if skip_damaged else "refuse"
@@ -92,6 +93,8 @@ def learn_command(
 
     A log names arms as `daband decide` does. Given again with rewards that came late, rounds that it knows by --id
     are not counted again.
+
+    Example: daband learn market log1.csv --id customer
     """
     learner, folder = open_policy(policy)
     version, place = (0, policy) if folder is None else folder.next_version()
@@ -184,7 +187,10 @@ def evaluate_log_command(
     ] = None,
     skip_damaged: options.SkipDamaged = False,
 ) -> None:
-    """What would a policy be paid per round? Estimate it from rounds that another policy played and logged."""
+    """What would a policy be paid per round? Estimate it from rounds that another policy played and logged.
+
+    Example: daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips
+    """
     from daband.evaluation import compare_estimators
 
     names = tuple(dict.fromkeys(name.strip() for name in estimators.split(",") if name.strip()))

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import daband
+from daband import experiments
 from daband.cli import data
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
@@ -24,18 +25,6 @@ from daband.cli.serving import decide_command, export_command, export_events_com
 from daband.cli.studies import ablate, sweep
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
 from daband.errors import DabandError
-from daband.experiments import (
-    AssessedRun,
-    Experiment,
-    Records,
-    RunSpec,
-    assess_runs,
-    load_experiment,
-    method_names,
-    preset_names,
-    start_from_shorter,
-    with_committees,
-)
 from daband.registry import name_plugins
 from daband.report import summarise
 
@@ -57,8 +46,7 @@ Committee = Annotated[
     ),
 ]
 Methods = Annotated[
-    str | None,
-    typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.", autocompletion=complete_methods),
+    str | None, typer.Option(help="Methods to compare, e.g. random,linucb,linucb-p.", autocompletion=complete_methods)
 ]
 
 
@@ -90,13 +78,16 @@ def demo(
     jobs: Jobs = min(3, os.cpu_count() or 1),
     seeds: Seeds = None,
 ) -> None:
-    """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes."""
+    """See it work: learn from digits, act on digits over photographs, with no reward from there. A few minutes.
+
+    Example: daband demo --out runs/demo
+    """
     console.print(
         "A constant arm, LinUCB, Neural-LinUCB and DABand learn from rewards on handwritten digits (MNIST), and"
     )
     console.print("are then judged on digits over photographs (MNIST-M), of which they saw images but never a reward.")
     records = _compare(
-        load_experiment("demo"), out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",)
+        experiments.load_experiment("demo"), out, None, seed_numbers(seeds), jobs, "demo", committee=2, of=("daband",)
     )
     if records:
         console.print(records[0], highlight=False)
@@ -118,11 +109,13 @@ def run(
     """Train and evaluate one method with one seed. Called again, a finished run is shown, an unfinished one resumes.
 
     With more episodes than an earlier run of the same settings it starts from that run.
+
+    Example: daband run market.toml --method daband --seed 1
     """
-    experiment = load_experiment(name, overrides or ())
+    experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-single"
     for spec in experiment.runs([method], [seed]):
-        shorter = start_from_shorter(spec, folder) if folder.is_dir() else None
+        shorter = experiments.start_from_shorter(spec, folder) if folder.is_dir() else None
         if shorter is not None:
             say(f"Extending {shorter}")
     if profile:
@@ -142,8 +135,11 @@ def bench_command(
     committee: Committee = None,
     overrides: Overrides = None,
 ) -> None:
-    """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated."""
-    experiment = load_experiment(name, overrides or ())
+    """Compare methods over seeds on the same contexts and rewards. Runs that are finished are not repeated.
+
+    Example: daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market
+    """
+    experiment = experiments.load_experiment(name, overrides or ())
     chosen = None if methods is None else [method.strip() for method in methods.split(",") if method.strip()]
     _compare(
         experiment, out or Path("runs") / stem(name), chosen, seed_numbers(seeds), jobs, name, ray=ray,
@@ -173,7 +169,10 @@ def report(
         str | None, typer.Option(help="Of several pairs, the one to look at closely; by default the first.")
     ] = None,
 ) -> None:
-    """Write report.html, report.md, and figures and tables for a paper, into a folder of runs."""
+    """Write report.html, report.md, and figures and tables for a paper, into a folder of runs.
+
+    Example: daband report runs/market
+    """
     page = _write_page(folder, pair)
     say(f"Report:  {page}")
     say(f"Figures: {page.parent / 'report' / 'figures'}")
@@ -182,12 +181,15 @@ def report(
 
 @app.command()
 def presets() -> None:
-    """List the presets: what `run` and `bench` take as NAME."""
+    """List the presets: what `run` and `bench` take as NAME.
+
+    Example: daband presets
+    """
     table = Table("preset", "what", "rounds", "seeds", box=None, pad_edge=False, header_style="bold")
-    for name in preset_names():
+    for name in experiments.preset_names():
         if "/" in name:  # one of several ordered pairs; they are many, and `daband data list --all` shows them
             continue
-        experiment = load_experiment(name)
+        experiment = experiments.load_experiment(name)
         rounds = f"{experiment.episodes} x {experiment.episode_length}"
         table.add_row(name, experiment.describe(), rounds, spans(experiment.seeds))
     console.print(table)
@@ -196,13 +198,16 @@ def presets() -> None:
 
 @app.command()
 def methods() -> None:
-    """List the methods that can be compared."""
-    for name in method_names():
+    """List the methods that can be compared.
+
+    Example: daband methods
+    """
+    for name in experiments.method_names():
         console.print(name)
 
 
 def _compare(
-    experiment: Experiment,
+    experiment: experiments.Experiment,
     out: Path,
     chosen: list[str] | None,
     seeds: list[int] | None,
@@ -218,10 +223,10 @@ def _compare(
     specs = experiment.runs(chosen, seeds)
     asked = {spec.folder_name for spec in specs}
     if committee is not None:
-        specs = with_committees(specs, committee, methods=of)
+        specs = experiments.with_committees(specs, committee, methods=of)
     title += _describe_resolved(experiment, specs)
 
-    def show(records: Records) -> None:
+    def show(records: experiments.Records) -> None:
         console.print(method_table(title, summarise(records), arms=records[0].get("class_names") or ()))
 
     records = run_all(specs, out, jobs=jobs, ray=ray, on_failure=show)
@@ -243,17 +248,17 @@ def _compare(
     return lines
 
 
-def _assess_finished(out: Path, methods: Sequence[str]) -> list[AssessedRun]:
+def _assess_finished(out: Path, methods: Sequence[str]) -> list[experiments.AssessedRun]:
     """The assessments of finished runs; where there can be none, a warning: the runs and their report stand."""
     with warnings_on(), console.status("Assessing without labels ..."):
         try:
-            return assess_runs(out, methods=methods)
+            return experiments.assess_runs(out, methods=methods)
         except DabandError as error:
             say(f"warning   nothing could be assessed: {error}", style="yellow")
             return []
 
 
-def _describe_resolved(experiment: Experiment, specs: Sequence[RunSpec]) -> str:
+def _describe_resolved(experiment: experiments.Experiment, specs: Sequence[experiments.RunSpec]) -> str:
     """The options of the pair that were resolved by which data this machine has."""
     given = experiment.pair_options
     options = {key: value for spec in specs[:1] for key, value in spec.pair_options.items() if key != "digest"}
@@ -266,29 +271,6 @@ def _write_page(folder: Path, pair: str | None = None) -> Path:
 
     with console.status("Drawing the report ..."):
         return write_report(folder, pair=pair)
-
-
-_EXAMPLES = {
-    "demo": "daband demo --out runs/demo", "run": "daband run market.toml --method daband --seed 1",
-    "bench": "daband bench market/daband.toml --methods constant,linucb,daband --seeds 0-4 --out runs/market",
-    "ablate": "daband ablate market.toml --seeds 0-4",
-    "sweep": "daband sweep market.toml --grid alpha=0.1,0.5 --method linucb",
-    "continue": "daband continue runs/market --rounds 500", "audit": "daband audit market/ --answers questions.csv",
-    "choose": "daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market",
-    "assess": "daband assess market/ --required 3.5; of a saved policy: daband assess p.safetensors --on market.toml",
-    "fit-log": "daband fit-log 'logs/*.parquet' --arms 5 --out policy.safetensors",
-    "evaluate-log": "daband evaluate-log policy.safetensors week1.parquet --estimators dr,snips",
-    "export": "daband export market market.daband --epsilon 0.1",
-    "decide": "daband decide market.daband week1.csv --out log1.csv",
-    "learn": "daband learn market log1.csv --id customer", "serve": "daband serve market.daband",
-    "export-events": "daband export-events sqlite:///events.db week1.parquet", "report": "daband report runs/market",
-    "presets": "daband presets", "methods": "daband methods",
-}  # fmt: skip
-"""What ends the help of a command."""
-for _command in app.registered_commands:
-    _name = _command.name or (_command.callback.__name__ if _command.callback else "")
-    if _name in _EXAMPLES:
-        _command.epilog = f"Example: {_EXAMPLES[_name]}"
 
 
 def _leave(message: str) -> NoReturn:

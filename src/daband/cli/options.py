@@ -27,8 +27,7 @@ def complete_methods(incomplete: str) -> list[str]:
 
 
 Name = Annotated[
-    str,
-    typer.Argument(help="A preset (see `daband presets`) or a TOML file.", autocompletion=complete_preset),
+    str, typer.Argument(help="A preset (see `daband presets`) or a TOML file.", autocompletion=complete_preset)
 ]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, e.g. 0-4 or 0,2,7.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]

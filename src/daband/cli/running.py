@@ -21,43 +21,31 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from daband import experiments
 from daband.cli.options import Jobs, TrustInPrior, number_or_name
 from daband.cli.output import CONTINUING, console, errors, say, warnings_on, watch
-from daband.experiments import (
-    TARGET_ACCURACY,
-    BenchError,
-    Records,
-    RunSpec,
-    bench,
-    continue_bench,
-    decimals,
-    finished_runs,
-    metric_of,
-    on_ray,
-    read_spec,
-)
 from daband.report import Mean
 
 T = TypeVar("T")
 
 
 def run_all(
-    specs: Sequence[RunSpec],
+    specs: Sequence[experiments.RunSpec],
     out: Path,
     *,
     jobs: int = 1,
     ray: str | None = None,
-    on_failure: Callable[[Records], None],
-) -> Records:
+    on_failure: Callable[[experiments.Records], None],
+) -> experiments.Records:
     """Execute the runs with progress on the console. Where some fail, ``on_failure`` shows those that did not.
 
     ``ray`` is the address of a cluster to run on, or "local"; ``jobs`` is then the number of workers of a local one.
     """
-    executor = None if ray is None else on_ray(ray, workers=jobs if jobs > 1 else None)
+    executor = None if ray is None else experiments.on_ray(ray, workers=jobs if jobs > 1 else None)
     try:
         with warnings_on(), watch(specs) as drawing, interruptible(drawing) as listener:
-            return bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
-    except BenchError as error:
+            return experiments.bench(specs, out, jobs=jobs, executor=executor, on_event=listener)
+    except experiments.BenchError as error:
         if error.records:
             on_failure(error.records)
         raise
@@ -143,13 +131,16 @@ def continue_command(
     prior_trust: TrustInPrior = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Go on in the target, now with its rewards: how much is the head start worth?"""
-    specs = [read_spec(path) for path in finished_runs(folder)]
+    """Go on in the target, now with its rewards: how much is the head start worth?
+
+    Example: daband continue runs/market --rounds 500
+    """
+    specs = [experiments.read_spec(path) for path in experiments.finished_runs(folder)]
     try:
         with warnings_on(), watch(specs, CONTINUING) as drawing, interruptible(drawing) as listener:
             trust = number_or_name(prior_trust)
-            records = continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
-    except BenchError as error:
+            records = experiments.continue_bench(folder, rounds=rounds, prior_trust=trust, jobs=jobs, on_event=listener)
+    except experiments.BenchError as error:
         if error.records:
             console.print(_table(error.records))
         raise
@@ -161,16 +152,20 @@ def continue_command(
     say(report_hint(folder))
 
 
-def _table(records: Records) -> Table:
-    groups: dict[tuple[str, str, str], Records] = {}
+def _table(records: experiments.Records) -> Table:
+    groups: dict[tuple[str, str, str], experiments.Records] = {}
     for record in records:
         groups.setdefault((record["pair"], record["method"], record["variant"]), []).append(record)
     several = len({pair for pair, _, _ in groups}) > 1
     fields = {"continued": "continued_regret", "zero-shot": "zero_shot_regret", "total": "total_regret"}
-    if metric_of(records) is not TARGET_ACCURACY:  # rewards in the user's unit: what a round pays, too
+    if (
+        experiments.metric_of(records) is not experiments.TARGET_ACCURACY
+    ):  # rewards in the user's unit: what a round pays, too
         fields = {"reward a round": "continued_reward", **fields}
     digits = {
-        name: 1 if metric_of(records) is TARGET_ACCURACY else decimals(*(record[field] for record in records))
+        name: 1
+        if experiments.metric_of(records) is experiments.TARGET_ACCURACY
+        else experiments.decimals(*(record[field] for record in records))
         for name, field in fields.items()
     }
     table = Table(title="cumulative regret in the target", caption=_CAPTION)

@@ -12,6 +12,7 @@ import typer
 from daband.cli.output import say
 from daband.errors import DataError, InvalidInput
 from daband.files import check_writable, read_json
+from daband.lazy_polars import pl
 
 
 def export_command(
@@ -33,7 +34,10 @@ def export_command(
         bool, typer.Option(help="Read the run's data for what monitoring compares with; --no-data does without.")
     ] = True,
 ) -> None:
-    """Write a run's policy to one file that decides on raw rows, without anything that it was trained on."""
+    """Write a run's policy to one file that decides on raw rows, without anything that it was trained on.
+
+    Example: daband export market market.daband --epsilon 0.1
+    """
     from daband import load
     from daband.experiments import policy_folder
     from daband.serving import export, load_deployed
@@ -90,9 +94,10 @@ def decide_command(
 
     What it writes to --out is a log: fill in the rewards as they come, and `daband learn` takes it. Without --out, the
     decisions of the first rows are shown.
+
+    Example: daband decide market.daband week1.csv --out log1.csv
     """
     import numpy as np
-    import polars as pl
 
     from daband.domains import read_table
     from daband.serving import load_deployed

@@ -10,38 +10,19 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from daband import experiments
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, seed_numbers, stem
 from daband.cli.output import console, say
 from daband.cli.running import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
-from daband.experiments import (
-    BASES,
-    SELECTION_RULES,
-    TARGET_ACCURACY,
-    TARGET_VALUE,
-    AblationRow,
-    Metric,
-    Point,
-    Records,
-    SweepChoice,
-    ablation_rows,
-    ablation_runs,
-    choices,
-    load_experiment,
-    measure,
-    parse_grid,
-    sweep_points,
-    sweep_runs,
-    write_ablation,
-    write_sweep,
-)
 from daband.report import Mean
 
 
 def ablate(
     name: Name,
     base: Annotated[
-        list[str] | None, typer.Option(help=f"The recipe to take apart: {' or '.join(BASES)}; both by default.")
+        list[str] | None,
+        typer.Option(help=f"The recipe to take apart: {' or '.join(experiments.BASES)}; both by default."),
     ] = None,
     seeds: Seeds = None,
     jobs: Jobs = 1,
@@ -49,24 +30,29 @@ def ablate(
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Leave out R, P and D in all eight combinations, with paired tests against the full method."""
-    experiment = load_experiment(name, overrides or ())
-    specs = ablation_runs(experiment, bases=tuple(dict.fromkeys(base or BASES)), seeds=seed_numbers(seeds))
+    """Leave out R, P and D in all eight combinations, with paired tests against the full method.
+
+    Example: daband ablate market.toml --seeds 0-4
+    """
+    experiment = experiments.load_experiment(name, overrides or ())
+    specs = experiments.ablation_runs(
+        experiment, bases=tuple(dict.fromkeys(base or experiments.BASES)), seeds=seed_numbers(seeds)
+    )
     folder = out or Path("runs") / f"{stem(name)}-ablation"
 
-    def show(records: Records) -> None:
-        rows = ablation_rows(records)
+    def show(records: experiments.Records) -> None:
+        rows = experiments.ablation_rows(records)
         for pair in dict.fromkeys(row.pair for row in rows):
             for kind in dict.fromkeys(row.base for row in rows):
                 console.print(_table(pair, kind, [row for row in rows if (row.pair, row.base) == (pair, kind)]))
-        write_ablation(folder, rows)
+        experiments.write_ablation(folder, rows)
 
     show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show))
     say(f"Runs, results.json and ablation.json: {folder}")
     say(report_hint(folder))
 
 
-def _table(pair: str, base: str, rows: list[AblationRow]) -> Table:
+def _table(pair: str, base: str, rows: list[experiments.AblationRow]) -> Table:
     table = Table(
         title=f"{escape(pair)}: R, P and D of the recipe {escape(base)}",
         caption="difference: to RPD, the full method, by seed",
@@ -110,7 +96,7 @@ def sweep(
         list[str] | None, typer.Option(help="Values of a setting, e.g. lambda=1,5,10; several grids multiply.")
     ] = None,
     select: Annotated[
-        str, typer.Option(help=f"The rule that picks: {', '.join(SELECTION_RULES)}.")
+        str, typer.Option(help=f"The rule that picks: {', '.join(experiments.SELECTION_RULES)}.")
     ] = "mutual-information",
     method: Annotated[str, typer.Option(help="The method.")] = "daband",
     seeds: Seeds = None,
@@ -119,44 +105,47 @@ def sweep(
     out: Out = None,
     overrides: Overrides = None,
 ) -> None:
-    """Run a method with a grid of settings, and choose between them by a named rule."""
-    if select not in SELECTION_RULES:
-        raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(SELECTION_RULES)})")
-    experiment = load_experiment(name, overrides or ())
-    values = parse_grid(grid) if grid else experiment.grid
-    specs = sweep_runs(experiment, grid=values, method=method, seeds=seed_numbers(seeds))
+    """Run a method with a grid of settings, and choose between them by a named rule.
+
+    Example: daband sweep market.toml --grid alpha=0.1,0.5 --method linucb
+    """
+    if select not in experiments.SELECTION_RULES:
+        raise InvalidInput(f"unknown rule {select!r} (known: {', '.join(experiments.SELECTION_RULES)})")
+    experiment = experiments.load_experiment(name, overrides or ())
+    values = experiments.parse_grid(grid) if grid else experiment.grid
+    specs = experiments.sweep_runs(experiment, grid=values, method=method, seeds=seed_numbers(seeds))
     folder = out or Path("runs") / f"{stem(name)}-sweep"
 
-    def show(records: Records) -> tuple[list[Point], list[SweepChoice]]:
-        points = sweep_points(records, _measure(records, folder))
-        picked = choices(points)
+    def show(records: experiments.Records) -> tuple[list[experiments.Point], list[experiments.SweepChoice]]:
+        points = experiments.sweep_points(records, _measure(records, folder))
+        picked = experiments.choices(points)
         for pair in dict.fromkeys(point.pair for point in points):
             console.print(_points_table(pair, [point for point in points if point.pair == pair]))
             metric = _metric([point for point in points if point.pair == pair])
             console.print(_choices_table([choice for choice in picked if choice.pair == pair], select, metric))
         return points, picked
 
-    def show_alone(records: Records) -> None:
+    def show_alone(records: experiments.Records) -> None:
         show(records)
 
     points, picked = show(run_all(specs, folder, jobs=jobs, ray=ray, on_failure=show_alone))
-    selected = write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
+    selected = experiments.write_sweep(folder, rule=select, grid=values, points=points, picked=picked)
     for variant in dict.fromkeys(record["variant"] for record in selected):
         console.print(f"Selected by {select}: {variant}", highlight=False)
     say(f"Runs, results.json and sweep.json: {folder}")
     say(report_hint(folder))
 
 
-def _measure(records: Records, folder: Path) -> dict[str, dict[str, float | None]]:
+def _measure(records: experiments.Records, folder: Path) -> dict[str, dict[str, float | None]]:
     try:
         with Progress(console=console, transient=True) as bar:
             line = bar.add_task("measuring", total=len(records))
-            return measure(records, folder, progress=lambda _: bar.advance(line))
+            return experiments.measure(records, folder, progress=lambda _: bar.advance(line))
     except KeyboardInterrupt as stopped:
         raise interrupted_exit(folder, stopped) from None
 
 
-def _points_table(pair: str, points: list[Point]) -> Table:
+def _points_table(pair: str, points: list[experiments.Point]) -> Table:
     metric = _metric(points)
     digits = metric.digits(*(point.score for point in points))
     table = Table(title=f"{escape(pair)}: what the rules see, and the {metric.name} they do not")
@@ -174,11 +163,13 @@ def _points_table(pair: str, points: list[Point]) -> Table:
     return table
 
 
-def _metric(points: list[Point]) -> Metric:
-    return next(metric for metric in (TARGET_ACCURACY, TARGET_VALUE) if metric.field == points[0].metric)
+def _metric(points: list[experiments.Point]) -> experiments.Metric:
+    return next(
+        metric for metric in (experiments.TARGET_ACCURACY, experiments.TARGET_VALUE) if metric.field == points[0].metric
+    )
 
 
-def _choices_table(picked: list[SweepChoice], select: str, metric: Metric) -> Table:
+def _choices_table(picked: list[experiments.SweepChoice], select: str, metric: experiments.Metric) -> Table:
     name, digits = metric.name.removeprefix("target "), metric.digits(*(choice.score for choice in picked))
     table = Table(title="what each rule picks", caption=f"ranks: Spearman's correlation of the rule with the {name}")
     table.add_column("rule", no_wrap=True)

@@ -15,22 +15,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import daband
+from daband import experiments
 from daband.cli.options import Name, Overrides, stem
 from daband.cli.output import console, say, warnings_on
 from daband.cli.running import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
-from daband.experiments import (
-    AUDIT_FOLDER,
-    AssessedRun,
-    RunSpec,
-    assess_runs,
-    begin_audit,
-    decimals,
-    finish_choice,
-    load_experiment,
-    policy_folder,
-)
 from daband.files import make_folder, write_bytes
 from daband.training import CandidateProgress
 from daband.trust import Audit, Choice, answer_audit, choose, read_audit
@@ -51,12 +41,14 @@ def assess_command(
     """Estimate how good finished runs are in the target, without a reward from there, and whether to hand them over.
 
     A tenth of the source's rows stands for rounds that a saved policy never learned from: see to it that it did not.
+
+    Example: daband assess market/ --required 3.5; of a saved policy: daband assess p.safetensors --on market.toml
     """
     if folder.is_file() or name is not None:
         _assess_saved(folder, name, required)
         return
     with warnings_on(), console.status("Scoring contexts of both domains ..."):
-        runs = assess_runs(folder, required=required)
+        runs = experiments.assess_runs(folder, required=required)
     if len(runs) > 1:
         console.print(_table_assess(runs))
     for run in _one_per_method(runs):
@@ -73,7 +65,7 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
         raise InvalidInput(f"{path} is a saved policy: name its data, --source old.csv --target new.csv ..., or --on")
     if not path.is_file():
         raise InvalidInput(f"{path} is no saved policy; the data of a folder are known: leave --on and files out")
-    experiment = load_experiment(name)
+    experiment = experiments.load_experiment(name)
     policy = daband.load(path, device="cpu")
     options = pairs.get(experiment.pairs()[0]).resolved(experiment.pair_options)
     if policy.table is not None:  # the policy reads rows as it learned to
@@ -88,20 +80,20 @@ def _assess_saved(path: Path, name: str | None, required: float | None) -> None:
     say(str(assessment))
 
 
-def assessed_line(run: AssessedRun) -> str:
+def assessed_line(run: experiments.AssessedRun) -> str:
     """The estimate beside what is true, where that is known."""
     estimated = f"estimated without a label: {_short(run.assessment.value)} (at least {_short(run.assessment.low)})"
     true = run.true_value
     return estimated if true is None else f"{estimated}; true: {_short(true)}"
 
 
-def _one_per_method(runs: list[AssessedRun]) -> list[AssessedRun]:
+def _one_per_method(runs: list[experiments.AssessedRun]) -> list[experiments.AssessedRun]:
     """The first run of every method and pair: pages of its other seeds would say the same."""
     firsts = {(run.spec.pair, run.spec.method, run.spec.variant): run for run in reversed(runs)}
     return [run for run in runs if firsts[run.spec.pair, run.spec.method, run.spec.variant] is run]
 
 
-def _table_assess(runs: list[AssessedRun]) -> Table:
+def _table_assess(runs: list[experiments.AssessedRun]) -> Table:
     table = Table(title="in the target, without a reward from there")
     table.add_column("run", overflow="fold")
     for heading in ("estimated", "at least", "required"):
@@ -145,8 +137,10 @@ def audit_command(
 
     First `daband audit DIR --budget 200 --out questions.csv`; with the column reward filled in, some time later,
     `daband audit DIR --answers questions.csv`. Without options, how far the audit has come.
+
+    Example: daband audit market/ --answers questions.csv
     """
-    place = policy_folder(folder).path / AUDIT_FOLDER
+    place = experiments.policy_folder(folder).path / experiments.AUDIT_FOLDER
     if answers is not None:
         if budget is not None or out is not None:
             raise InvalidInput("--answers goes without --budget and --out: the audit was begun before")
@@ -161,7 +155,7 @@ def audit_command(
             raise InvalidInput(f"{folder} has no audit yet; begin one with --budget N --out questions.csv")
         begun = read_audit(place)
     else:
-        begun = begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
+        begun = experiments.begin_audit(folder, budget=budget, seed=seed, confidence=confidence, anytime=anytime)
     if out is not None:
         _copy_questions(begun, out)
     _show(begun, folder, questions=out)
@@ -186,7 +180,7 @@ def _show(audit: Audit, folder: Path, questions: Path | None = None) -> None:
         command = f"daband audit {shlex.quote(str(folder))} --answers {shlex.quote(str(written))}"
         say(f"Fill in the column reward, then: {command}")
     if audit.finished and audit.answered:
-        digits = decimals(audit.value, audit.low, audit.high)
+        digits = experiments.decimals(audit.value, audit.low, audit.high)
         console.print(
             f"value in the target: [bold]{audit.value:.{digits}f}[/bold], {100 * audit.confidence:g}% interval "
             f"{audit.low:.{digits}f} to {audit.high:.{digits}f}, from {audit.answered} rewards of "
@@ -218,8 +212,10 @@ def choose_command(
     """Train candidates across assumptions, and choose one: without a reward from the target, or by a few (--budget).
 
     Stopped by Ctrl-C, the same command goes on where it was.
+
+    Example: daband choose --source old.csv --target new.csv --arm offer --reward euros --id customer --out market
     """
-    experiment = load_experiment(name, overrides or ())
+    experiment = experiments.load_experiment(name, overrides or ())
     folder = out or Path("runs") / f"{stem(name)}-choice"
     names = experiment.pairs()
     for pair_name in names:
@@ -239,12 +235,12 @@ def choose_command(
                 )  # fmt: skip
         except KeyboardInterrupt as stopped:
             raise interrupted_exit(place, stopped) from None
-        spec = RunSpec(
+        spec = experiments.RunSpec(
             pair=pair_name, pair_options=options, method="constant", variant="default", policy={},
             components=experiment.components, episodes=experiment.episodes, episode_length=experiment.episode_length,
             seed=seed, rule="ucb", selection="choose",
         )  # fmt: skip
-        finish_choice(choice, pair, spec, place)
+        experiments.finish_choice(choice, pair, spec, place)
         console.print(_table_choose(pair_name, choice))
         say(f"Chosen: {choice.candidate} ({choice.rule}).")
         say(choice.assessment.sentence)
@@ -256,7 +252,7 @@ def choose_command(
         if choice.questions is not None:
             say(
                 f"Fill in the column reward of {choice.questions} (up to 25 rows at a time, {budget - choice.rewards} "
-                "to go), and call this again: the rewards decide.",
+                "to go), and call this again: the rewards decide."
             )
         elif not choice.rewards:
             wanted = min(choice.assessment.audit_rewards or _AUDIT_BUDGET, len(pair.target))
@@ -289,12 +285,9 @@ def candidates_bar() -> Iterator[Callable[[CandidateProgress], None]]:
         yield line
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", style="dim"),
-    )
+        TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[count]}"),
+        TimeElapsedColumn(), TextColumn("{task.fields[left]}", style="dim"),
+    )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as drawing:
         task = drawing.add_task("candidates", total=1.0, count="", left="")
 

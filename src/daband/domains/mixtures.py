@@ -17,15 +17,7 @@ import numpy as np
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domain_names import DomainNames
-from daband.domains.contract import (
-    Contexts,
-    EvaluationDomain,
-    LoggedDomain,
-    LoggedRounds,
-    Pair,
-    RewardDomain,
-    Rounds,
-)
+from daband.domains.contract import Contexts, EvaluationDomain, LoggedDomain, LoggedRounds, Pair, RewardDomain, Rounds
 from daband.errors import InvalidInput
 
 D = TypeVar("D", bound=Contexts)
@@ -74,10 +66,14 @@ def _common(parts: Mapping[str, Any], what: str) -> Any:
 class MixedContexts(Contexts):
     """The contexts of several domains."""
 
+    n_arms: int
+
     def __init__(self, parts: Mapping[str, Contexts], *, chronological: bool = False) -> None:
         self.named: dict[str, Any] = dict(parts)
         self.chronological = chronological
         self.context_shape = _common(parts, "context_shape")
+        if isinstance(self, RewardDomain | LoggedDomain):
+            self.n_arms = _common(parts, "n_arms")
         self.passes = min(part.passes for part in parts.values())
         self.prefetches = any(part.prefetches for part in parts.values())
 
@@ -122,10 +118,6 @@ class MixedRewards(MixedContexts, RewardDomain):
 
     _order_key = RewardDomain._order_key
 
-    def __init__(self, parts: Mapping[str, RewardDomain], *, chronological: bool = False) -> None:
-        super().__init__(parts, chronological=chronological)
-        self.n_arms = _common(parts, "n_arms")
-
     def read_rewards(self, indices: IntArray) -> tuple[FloatArray, FloatArray | None]:
         rewards = _gathered(self.named, indices, lambda part, rows: part.read_rewards(rows)[0])
         none = np.zeros(0, np.int64)
@@ -141,10 +133,6 @@ class MixedLog(MixedContexts, LoggedDomain):
     """The rounds of several logs."""
 
     _order_key = LoggedDomain._order_key
-
-    def __init__(self, parts: Mapping[str, LoggedDomain], *, chronological: bool = False) -> None:
-        super().__init__(parts, chronological=chronological)
-        self.n_arms = _common(parts, "n_arms")
 
     def read_log(self, indices: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         columns = [_gathered(self.named, indices, lambda part, rows, at=at: part.read_log(rows)[at]) for at in range(3)]  # type: ignore[misc]

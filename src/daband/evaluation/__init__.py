@@ -1,11 +1,6 @@
 """Evaluation: a fixed policy's value, regret and accuracy; estimates from logs; paired tests; bounds; collapse."""
 
-from daband.evaluation.bound import (
-    BoundTerms,
-    LiveBound,
-    discriminator_divergence,
-    observable_bound,
-)
+from daband.evaluation.bound import BoundTerms, LiveBound, discriminator_divergence, observable_bound
 from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
 from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log

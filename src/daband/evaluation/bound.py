@@ -103,14 +103,11 @@ def observable_bound(
     scale = n / m
     exploration = scale * float(2 * target.width.max(axis=1).sum()) + float(share @ (2 * source.width.max(axis=1)))
     return BoundTerms(
-        rounds=n,
-        source_regret=_known(source_regret),
-        regression_error=2 * float(np.abs(reward - chosen).sum()),
+        rounds=n, source_regret=_known(source_regret), regression_error=2 * float(np.abs(reward - chosen).sum()),
         divergence=None if divergence is None else n * divergence,
         predicted_reward_target=scale * float(np.abs(_chosen_mean(target)).sum()),
-        predicted_reward_source=float(share @ np.abs(chosen)),
-        exploration=alpha * exploration,
-    )
+        predicted_reward_source=float(share @ np.abs(chosen)), exploration=alpha * exploration,
+    )  # fmt: skip
 
 
 class LiveBound:

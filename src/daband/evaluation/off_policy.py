@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import finite, one_of, whole
+from daband.arguments import between_0_and_1, one_of, whole
 from daband.arrays import ArrayLike, FloatArray, one_blas_thread
 from daband.domains import Columns, Contexts, ParquetLog, TableTransform, open_log
 from daband.errors import InvalidInput
@@ -153,8 +153,7 @@ def compare_estimators(
     """The estimates of several estimators, which share their models; arguments as in ``evaluate_log``."""
     for name in estimators:
         one_of("estimator", name, ESTIMATORS)
-    if not 0.0 < finite("confidence", confidence) < 1.0:
-        raise InvalidInput(f"confidence must lie between 0 and 1, got {confidence!r}")
+    between_0_and_1("confidence", confidence)
     whole("seed", seed, least=0)
     if not (isinstance(policy, Policy) or callable(policy)):
         raise InvalidInput(f"policy must be a daband policy or a function of contexts, got {type(policy).__name__}")

@@ -85,13 +85,7 @@ class LogStream:
 
 
 def weigh_log(
-    policy: Probabilities,
-    stream: LogStream,
-    estimators: Sequence[str],
-    *,
-    domain: str,
-    rule: str | None,
-    seed: int,
+    policy: Probabilities, stream: LogStream, estimators: Sequence[str], *, domain: str, rule: str | None, seed: int
 ) -> WeightedRounds:
     """What estimators need of every round, from as many passes over the log as these estimators take."""
     n, n_arms = stream.n, stream.log.n_arms

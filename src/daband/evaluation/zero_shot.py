@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import one_of
+from daband.arguments import one_of, whole
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, as_numpy
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain
 from daband.errors import InvalidInput
@@ -212,5 +212,4 @@ def _check(policy: Policy, rule: str, batch_size: int) -> None:
     if not isinstance(policy, Policy):
         raise InvalidInput(f"policy must be a daband policy, e.g. daband.LinUCB(...), got {type(policy).__name__}")
     one_of("rule", rule, ("ucb", "greedy"))
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidInput(f"batch_size must be a whole number >= 1, got {batch_size!r}")
+    whole("batch_size", batch_size, least=1)

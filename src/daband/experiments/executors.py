@@ -32,6 +32,7 @@ from daband.experiments.methods import policy_class
 from daband.experiments.records import Record
 from daband.experiments.run import Prepared, Progress, conclude, execute, finished_record, prepare
 from daband.experiments.settings import RunSpec
+from daband.files import environment_variables
 from daband.ray_cluster import THREAD_VARIABLES
 from daband.training import Run, train_stacked
 
@@ -92,7 +93,9 @@ def _in_processes(
         yield from in_turn(todo, out, listener, work=work)
         return
     context = multiprocessing.get_context("spawn")
-    with _one_thread_each(), context.Manager() as manager:
+    # Libraries read these variables when a worker starts; what the user has set stays.
+    threads = {name: os.environ.get(name) or "1" for name in THREAD_VARIABLES}
+    with environment_variables(threads), context.Manager() as manager:
         reports: _Reports = manager.Queue()
         workers = min(jobs, len(todo))
         others = multiprocessing.active_children()
@@ -159,21 +162,6 @@ def _warnings_of(spec: RunSpec, show: Callable[..., None]) -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = before
-
-
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Libraries read these variables when a worker starts; what the user has set stays."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update({name: value or "1" for name, value in before.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def stacked(executor_with: Callable[[Work], Executor]) -> Executor:

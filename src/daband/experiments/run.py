@@ -239,11 +239,7 @@ def continued_record(folder: Path, rounds: int, prior_trust: float | str | None)
 
 
 def continue_run(
-    folder: str | Path,
-    *,
-    rounds: int = 1920,
-    prior_trust: float | str | None = None,
-    progress: Progress | None = None,
+    folder: str | Path, *, rounds: int = 1920, prior_trust: float | str | None = None, progress: Progress | None = None
 ) -> Record:
     """Continue one finished run on target rewards, in its subfolder ``continued``; read, not repeated, when done.
 

@@ -68,6 +68,7 @@ from daband.linear import (
     fit_pseudo_labels,
     join_decisions,
     label_shift,
+    revealed_predictions,
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
@@ -349,6 +350,9 @@ class NeuralLinUCB(Policy):
         self._steps_given = changes_setting(recipe, "learning", "steps")
         self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._distinct = DistinctContexts()
+        # On more numbers than that, shares by the chosen arm alone do better in the target (development half).
+        few = math.prod(self._encoded_shape) <= _COMPONENTS
+        self._counts_every_arm = few and feedback == "one_hot" and arms == "disjoint"
         self._offset: FloatArray | None = None
         self._pseudo: FloatArray | None = None
         self._publish()
@@ -458,7 +462,7 @@ class NeuralLinUCB(Policy):
         first = self.domains.first_target
         of_targets = self._buffers.rounds[first:]
         if trust is None or trust.discount > 0.0 or not any(map(len, of_targets)):
-            return self._buffers if (self._source_weights == 1.0).all() else self._counted_buffers()
+            return self._buffers if set(self._source_weights) == {1.0} else self._counted_buffers()
         if self._target_alone is None or self._target_alone.rounds[first:] != of_targets:
             empty = self._make_buffers(self.n_arms)
             self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *of_targets))
@@ -466,7 +470,7 @@ class NeuralLinUCB(Policy):
 
     def _counted_buffers(self) -> ReplayBuffers:
         """The replay buffers with the weights of the sources, those of weight 0 empty; the same while none changes."""
-        weights = (*self._source_weights.tolist(), *[1.0] * len(self.domains.targets))
+        weights = (*self._source_weights, *[1.0] * len(self.domains.targets))
         if self._counted is None or self._counted[0] != (weights, id(self._buffers)):
             empty = self._make_buffers(self.n_arms).rounds
             every = zip(self._buffers.rounds, empty, weights, strict=True)
@@ -642,10 +646,14 @@ class NeuralLinUCB(Policy):
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
         with self._locks.state:
             if new is not None and new.any():
-                predicted = [
-                    expert.head.predict(part[new], arms[new]) for expert, part in zip(experts, features, strict=True)
-                ]
-                if self._shares.add(np.stack(predicted, axis=1), rewards[new]):
+                both = zip(experts, features, strict=True)
+                if self._counts_every_arm:
+                    means = np.stack([expert.head.score(part[new])[0] for expert, part in both], axis=2)
+                    noted = revealed_predictions(means, arms[new], rewards[new])
+                else:
+                    predicted = [expert.head.predict(part[new], arms[new]) for expert, part in both]
+                    noted = np.stack(predicted, axis=1), rewards[new]
+                if self._shares.add(*noted):
                     self._publish()
             for expert, part in zip(experts, features, strict=True):
                 expert.head.learn(part, arms, rewards, weights)
@@ -709,8 +717,11 @@ class NeuralLinUCB(Policy):
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                predicted = np.array([[score.mean[row, arm] for score in scores]])
-                if self._shares.add(predicted, rewards[one, arm]):
+                means = np.stack([score.mean[one] for score in scores], axis=2)
+                noted = means[:, arm], rewards[one, arm]
+                if self._counts_every_arm:
+                    noted = revealed_predictions(means, decisions[-1].arm, rewards[one, arm])
+                if self._shares.add(*noted):
                     self._publish()
             for score in scores:
                 score.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))

@@ -50,7 +50,7 @@ from daband.report.sections_runs import (
     setup_blocks,
     warnings_of,
 )
-from daband.report.style import figure_settings, label
+from daband.report.style import FIGURES, label
 from daband.report.summary import (
     Mean,
     MethodComparison,
@@ -66,11 +66,7 @@ from daband.report.summary import (
 FORMATS = ("svg", "png", "pdf")
 _MOST_SWEPT = 4
 """Settings of a sweep that are looked at closely."""
-_REFERENCE_TILES = {
-    "target_best_value": "value of the best arm of every context: no policy has more",
-    "target_constant_value": "value of the best constant arm: what needs no policy",
-    "logger_value": "what the policy that wrote the log earned in the source",
-}
+_REFERENCE_TILES = ("target_best_value", "target_constant_value", "logger_value")
 """What values in the user's unit lie between."""
 
 
@@ -87,8 +83,7 @@ def write_report(folder: str | Path, *, pair: str | None = None, formats: Sequen
         formats: of the figures' files, out of "svg", "png" and "pdf".
     """
     folder = Path(folder)
-    settings: Any = figure_settings()
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(fname=FIGURES):
         document = assemble(folder, pair=pair)
         drawn: dict[str, str] = {}
         files: dict[str, bytes] = {}
@@ -256,13 +251,8 @@ def _budget_note(runs: Sequence[RunFiles]) -> str:
 def _answer_of(family: str, records: Sequence[Record]) -> _Answer:
     """The answer that the records of one data set give: of a comparison, else of an ablation, else of a sweep."""
     if not labelled(records):
-        methods = _count(len({(record["method"], record["variant"]) for record in records}), "method")
-        return _Answer(
-            f"{methods.capitalize()} ran on {family}; how good they are in the target is not known: the target has no "
-            "labels.",
-            "The page shows what can be known without them: rewards and regret in the source, which arms are chosen in "
-            "the target, and the observable terms of the bound.",
-        )
+        methods = len({(record["method"], record["variant"]) for record in records})
+        return _Answer(caption("unknown", methods=methods, family=family), caption("unknown_detail"))
     compared = [record for record in records if role_of(record) == "comparison"]
     if compared:
         result = verdict(compared)
@@ -277,57 +267,40 @@ def _lead_of(records: Sequence[Record]) -> str:
     rounds = sorted({record["rounds"] for record in records})
     budget = f"{rounds[0]:,}" if len(rounds) == 1 else f"{rounds[0]:,} to {rounds[-1]:,}"
     rules = sorted({str(record.get("selection", "none")) for record in records} - {"none"})
-    chosen = f" Settings were chosen by: {', '.join(rules)}." if rules else ""
-    return (
-        f"{_count(len(records), 'run')}, {_count(len({record['seed'] for record in records}), 'seed')}, {budget} "
-        f"source rounds each. Methods learned from rewards in the source and saw contexts of the target, never a "
-        f"reward there.{chosen}"
-    )
+    seeds = len({record["seed"] for record in records})
+    return caption("lead", runs=len(records), seeds=seeds, budget=budget, rules=", ".join(rules))
 
 
 def _of_comparison(family: str, result: MethodComparison, records: Sequence[Record]) -> _Answer:
-    winner, what, seeds = label(*result.best), result.metric.name, result.mean.seeds
-    pairs = len({record["pair"] for record in records})
-    over = f", the mean of {pairs} pairs" if pairs > 1 else ""
-    digits = result.metric.digits(result.mean.value)
-    score = f"{result.mean.value:,.{digits}f}"
-    tiles = [Tile(result.mean.text(digits), f"{what} of {winner}, {_count(seeds, 'seed')}{over}")]
-    paired = result.paired
-    headline, detail = f"{winner} reaches a {what} of {score} on {family}{over}.", ""
+    digits, paired = result.metric.digits(result.mean.value), result.paired
+    words: dict[str, Any] = {
+        "kind": "alone", "family": family, "name": label(*result.best), "metric": result.metric.name,
+        "seeds": result.mean.seeds, "pairs": len({record["pair"] for record in records}),
+        "score": f"{result.mean.value:,.{digits}f}",
+    }  # fmt: skip
+    tiles = [Tile(result.mean.text(digits), caption("winner_tile", **words))]
     if paired is not None and result.rival is not None:
-        name = label(*result.rival)
-        ahead = f"{paired.difference:,.{digits}f} above {name}"
-        between = f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}"
-        gain, on = f"{paired.difference:+,.{digits}f}", f"paired over {_count(paired.n, 'seed')}"
-        if math.isnan(paired.low):
-            shared = "on a single seed" if seeds == 1 else "but shares only one seed with its rival"
-            headline = f"{winner} is ahead on {family} with a {what} of {score}, {shared}."
-            detail = f"It is {ahead}. One seed says nothing of how sure that is; more seeds would."
-            tiles.append(Tile(gain, f"over {name}; one seed in common, so no interval"))
-        else:
-            tiles.append(Tile(gain, f"over {name}; 95% interval {between}, p = {paired.p_value:.2g}"))
-            if abs(paired.difference) < 0.5 * 10.0**-digits:
-                headline = f"{winner} and {name} do equally well on {family}: {what} {score}{over}."
-                detail = f"The 95% interval of their difference is {between}, {on}."
-            elif paired.low > 0:
-                headline = f"{winner} is best on {family}: {what} {score}{over}, {ahead}."
-                detail = f"The 95% interval of that difference is {between}, {on}."
-            else:
-                headline = f"{winner} leads on {family} with a {what} of {score}{over}, but not clearly."
-                interval = f"the 95% interval of that difference, {between}, {on}"
-                detail = f"It is {ahead}; {interval}, includes no difference at all."
+        equal = abs(paired.difference) < 0.5 * 10.0**-digits
+        clear = "equal" if equal else "clear" if paired.low > 0 else "not clear"
+        words |= {
+            "kind": "one seed" if math.isnan(paired.low) else clear, "rival": label(*result.rival), "paired": paired.n,
+            "ahead": f"{paired.difference:,.{digits}f}", "p": f"{paired.p_value:.2g}",
+            "between": f"{paired.low:+,.{digits}f} to {paired.high:+,.{digits}f}",
+        }  # fmt: skip
+        tiles.append(Tile(f"{paired.difference:+,.{digits}f}", caption("gain_tile", **words)))
     if result.metric is TARGET_VALUE:
-        for name, text in _REFERENCE_TILES.items():
+        for name in _REFERENCE_TILES:
             value = Mean.of([record.get(name) for record in records]).value
             if value is not None:
-                tiles.append(Tile(f"{value:,.{decimals(value)}f}", text))
+                tiles.append(Tile(f"{value:,.{decimals(value)}f}", caption(name)))
     paper = paper_accuracy(family).get(result.best[0])
     if paper is not None:
-        tiles.append(Tile(f"{paper.average:.4f}", f"{winner} in the paper, for its own data and budget"))
+        tiles.append(Tile(f"{paper.average:.4f}", f"{words['name']} in the paper, for its own data and budget"))
     contexts = {record.get("target_contexts") for record in records}
     if len(contexts) == 1 and None not in contexts:
         tiles.append(Tile(f"{contexts.pop():,}", "target contexts to evaluate on, which no method saw"))
-    return _Answer(headline, detail, tiles)
+    detail = "" if words["kind"] == "alone" else caption("winner_detail", **words)
+    return _Answer(caption("winner", **words), detail, tiles)
 
 
 def _of_ablation(family: str, records: Sequence[Record]) -> _Answer | None:
@@ -338,15 +311,14 @@ def _of_ablation(family: str, records: Sequence[Record]) -> _Answer | None:
     sentences, tiles = [], []
     for row in full:
         corrected = [r.p_holm for r in rows if (r.pair, r.base) == (row.pair, row.base) and r.p_holm is not None]
-        clear = sum(p < 0.05 for p in corrected)
         text = f"{row.base} with R, P and D" + (f", {row.pair}" if len({r.pair for r in full}) > 1 else "")
-        tiles.append(Tile(_score(row), f"{row.metric.name} of {text}, {_count(len(row.seeds), 'seed')}"))
+        words = {"metric": row.metric.name, "name": text, "seeds": len(row.seeds), "pairs": 1}
+        tiles.append(Tile(_score(row), caption("winner_tile", **words)))
         if corrected:  # the full form itself is not among them
-            sentences.append(
-                f"Recipe {text}: {clear} of {len(corrected)} reduced forms differ significantly (Holm, 5%)."
-            )
+            clear = sum(p < 0.05 for p in corrected)
+            sentences.append(caption("ablated_form", text=text, clear=clear, tests=len(corrected)))
     best = max(full, key=lambda row: -math.inf if row.score is None else row.score)
-    headline = f"With R, P and D together, {best.base} reaches a {best.metric.name} of {_score(best)} on {family}."
+    headline = caption("ablated", base=best.base, metric=best.metric.name, score=_score(best), family=family)
     return _Answer(headline, " ".join(sentences[:4]), tiles[:4])
 
 
@@ -357,13 +329,7 @@ def _score(row: AblationRow) -> str:
 def _of_sweep(family: str, records: Sequence[Record]) -> _Answer:
     rows = summarise(records)
     best = max(rows, key=lambda row: row.rank)
-    settings = _count(len({row.variant for row in rows}), "setting")
     score = Mean(best.score.value, 0.0, 1).text(best.metric.digits(best.score.value))
-    return _Answer(
-        f"Of {settings} on {family}, {best.variant} is best: {label(best.method)} has a {best.metric.name} of {score}.",
-        "The best is known from the target's rewards, which nobody has before the hand-over.",
-    )
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+    words = {"family": family, "variant": best.variant, "metric": best.metric.name, "score": score}
+    headline = caption("swept", settings=len({row.variant for row in rows}), method=label(best.method), **words)
+    return _Answer(headline, caption("swept_detail"))

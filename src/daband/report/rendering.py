@@ -40,6 +40,7 @@ def template_environment(*folders: Path) -> jinja2.Environment:
     )
     made.filters.update(
         html=html_text,
+        count=lambda n, what: f"{n:,} {what}" + ("s" if n != 1 else ""),
         md=markdown_text,
         tex=latex_text,
         tex_cell=_latex_cell,
@@ -63,7 +64,7 @@ def _environment() -> jinja2.Environment:
     return template_environment()
 
 
-def caption(name: str, **values: Any) -> str:
+def caption(name: str, /, **values: Any) -> str:
     """A text of ``captions.toml``, filled in; names in it are plain text, which each language escapes later."""
     return _environment().from_string(_captions()[name]).render(**values)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 # Okabe and Ito's palette, told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
@@ -97,20 +97,8 @@ def figure_text(text: str, length: int) -> str:
     return short(text, length).replace("$", r"\$")
 
 
-def figure_settings() -> dict[str, Any]:
-    """Matplotlib's settings for every figure of a report."""
-    return {
-        "font.family": "sans-serif", "font.size": 9.5,
-        "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: figures are the same on every machine
-        "axes.titlesize": 10, "axes.titleweight": "bold", "axes.labelsize": 9.5, "axes.linewidth": 0.8,
-        "axes.labelcolor": INK, "axes.edgecolor": MUTED, "axes.titlecolor": INK, "text.color": INK,
-        "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.7,
-        "xtick.labelsize": 8.5, "xtick.color": MUTED, "xtick.labelcolor": INK,
-        "ytick.labelsize": 8.5, "ytick.color": MUTED, "ytick.labelcolor": INK,
-        "legend.fontsize": 8.5, "legend.frameon": False, "grid.color": GRID, "grid.linewidth": 0.7,
-        "svg.fonttype": "path", "svg.hashsalt": "daband",
-        "pdf.fonttype": 42,  # text stays text for those who print it
-    }  # fmt: skip
+FIGURES = Path(__file__).with_name("figures.mplstyle")
+"""Matplotlib's settings for every figure of a report."""
 
 
 def themed(svg: str) -> str:

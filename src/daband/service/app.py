@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import orjson
 import uvicorn
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -341,25 +341,10 @@ class Service:
 
     async def _metrics(self, request: Request) -> Response:
         snapshot = await asyncio.to_thread(self._snapshot)
-        text = generate_latest(self._registry) + self._gauges(snapshot)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def _gauges(self, snapshot: dict[str, Any]) -> bytes:
-        registry = CollectorRegistry()
-
-        def gauge(name: str, what: str, value: Any) -> None:
-            if value is not None:
-                Gauge(f"daband_{name}", what, registry=registry).set(float(value))
-
-        gauge("model", "The number of the model that decides", self._decider.model.number)
-        gauge("log_entries_written", "Entries this process wrote", self._writer.written)
-        gauge("log_transactions", "Transactions of this process", self._writer.transactions)
-        gauge("log_seconds", "Seconds spent in them", self._writer.seconds)
-        gauge("log_failing", "Whether the latest transaction failed", bool(self._writer.failure))
-        gauge("clock_moved", "Whether the machine's clock has moved away from the service's", bool(self._clock.warning))
-        for name, (what, value) in pages.gauges(snapshot).items():
-            gauge(name, what, value)
-        return generate_latest(registry)
+        clock_moved = bool(self._clock.warning)
+        text = pages.metrics(snapshot, self._decider.model.number, self._writer, clock_moved=clock_moved)
+        media_type = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(generate_latest(self._registry) + text.encode(), media_type=media_type)
 
     def _snapshot(self) -> dict[str, Any]:
         text = self.store.note("snapshot")
@@ -469,12 +454,9 @@ def _check_learning(learn: str | Path | None, settings: Settings) -> None:
 def _start_worker(log: str, settings: Settings, learn: str | Path | None, learn_every: int) -> subprocess.Popen[bytes]:
     """The process; its task goes through its standard input, as an address may hold a password."""
     task = {
-        "log": log,
-        "settings": {**asdict(settings), "tokens": {}},
-        "learn": None if learn is None else str(learn),
-        "learn_every": learn_every,
-        "parent": os.getpid(),
-    }
+        "log": log, "settings": {**asdict(settings), "tokens": {}}, "learn": None if learn is None else str(learn),
+        "learn_every": learn_every, "parent": os.getpid(),
+    }  # fmt: skip
     arguments = [sys.executable, "-c", "from daband.service.worker import main; main()"]
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE)  # noqa: S603 - our own module
     assert process.stdin is not None

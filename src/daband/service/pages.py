@@ -59,7 +59,7 @@ def watch_page(
     return _environment.get_template("watch.html").render(
         seen=snapshot, models=listed, more_models=len(models["models"]) - len(listed), deciding=models["deciding"],
         pinned=models["pinned"], deployed=deployed, settings=settings, health=health, now=now,
-        stale=bool(snapshot) and now - snapshot["time"] > _STALE, alarms=alarms(snapshot),
+        stale=bool(snapshot) and now - snapshot["time"] > _STALE,
         rates=_bars(snapshot.get("minutes", []), now), curve=_curve(snapshot.get("curve", []), snapshot.get("promise")),
         width=_WIDTH, height=_HEIGHT,
     )  # fmt: skip
@@ -81,49 +81,10 @@ def api_page(document: Mapping[str, Any], address: str) -> str:
     return _environment.get_template("api.html").render(document=document, calls=calls)
 
 
-def alarms(snapshot: Mapping[str, Any]) -> list[str]:
-    """What is wrong, in sentences."""
-    sentences = []
-    if snapshot.get("promise_broken_at"):
-        sentences.append(
-            f"The promise is broken: the mean reward has fallen below {_number(snapshot['promise'])}, told after "
-            f"{snapshot['promise_broken_at']:,} rewards."
-        )
-    shift = snapshot.get("shift")
-    if shift and (shift["contexts_left"] or shift["arms_left"]):
-        names = ", ".join(score["name"] for score in shift["scores"] if score["left"])
-        sentences.append(
-            f"Contexts have left what training saw of the domain, told at event {shift['told_at_event']:,}: {names}."
-        )
-    return sentences
-
-
-def gauges(snapshot: Mapping[str, Any]) -> dict[str, tuple[str, float | None]]:
-    """The page's numbers for Prometheus, by name with what they are."""
-    if not snapshot:
-        return {}
-    shift = snapshot["shift"] or {}
-    values: dict[str, tuple[str, float | None]] = {
-        "events": ("Decisions in the log", snapshot["events"]),
-        "rewards": ("Events with a reward", snapshot["rewarded"]),
-        "rewards_defaulted": ("Events with a default reward", snapshot["defaulted"]),
-        "rewards_corrected": ("Corrections of rewards", snapshot["corrected"]),
-        "join_rate": ("Share of events with a reward that came", snapshot["join_rate"]),
-        "defaulted_share": ("Share of rewards that are defaults", snapshot["defaulted_share"]),
-        "smallest_propensity": ("The smallest logged propensity", snapshot["smallest_propensity"]),
-        "effective_sample_size": ("Of the comparison with the other policy", snapshot["effective_sample_size"]),
-        "equal_share": ("Share of events where model and incumbent choose the same", snapshot["equal_share"]),
-        "promise": ("The promised mean reward", snapshot["promise"]),
-        "promise_evidence": ("Evidence that it is broken; 1 is an alarm", snapshot["promise_evidence"]),
-        "alarm_promise": ("Whether the promise is broken", bool(snapshot["promise_broken_at"])),
-        "alarm_contexts": ("Whether contexts have left what training saw", shift.get("contexts_left")),
-        "alarm_arms": ("Whether the shares of preferred arms have", shift.get("arms_left")),
-        "watch_time_seconds": ("When these numbers were counted", snapshot["time"]),
-    }
-    for name, what in (("played", "what was played"), ("other", "the other policy"), ("uplift", "the model's uplift")):
-        for part in ("value", "low", "high"):
-            values[f"{name}_{part}"] = (f"Mean reward of {what}, {part}", snapshot[name][part])
-    return values
+def metrics(snapshot: Mapping[str, Any], model: int, writer: Any, *, clock_moved: bool) -> str:
+    """What the process and the page's numbers say, as gauges for Prometheus."""
+    template = _environment.get_template("metrics.txt")
+    return template.render(seen=snapshot, model=model, writer=writer, clock_moved=clock_moved)
 
 
 def _bars(minutes: Sequence[Sequence[float]], now: float) -> dict[str, Any]:

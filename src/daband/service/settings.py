@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from daband.arguments import finite, whole
+from daband.arguments import between_0_and_1, finite, whole
 from daband.errors import InvalidInput
 
 Mode = Literal["online", "apprentice", "log-only"]
@@ -94,8 +94,7 @@ class Settings:
         if self.wait is not None and not finite("wait", self.wait) > 0:
             raise InvalidInput(f"wait must be more than 0 seconds, got {self.wait}")
         finite("default_reward", self.default_reward)
-        if not 0.0 < finite("false_alarms", self.false_alarms) < 1.0:
-            raise InvalidInput(f"false_alarms must lie between 0 and 1, got {self.false_alarms}")
+        between_0_and_1("false_alarms", self.false_alarms)
 
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -26,6 +26,7 @@ import sqlalchemy as sa
 
 from daband.errors import DabandError, DataError, InvalidInput
 from daband.files import checked_path
+from daband.lazy_polars import pl
 
 _VERSION = "1"
 _WRITERS, _WORKER = 720_911, 720_912
@@ -279,16 +280,12 @@ class Store:
 
     def last_reward(self) -> int:
         """The number of the newest reward; 0 without one."""
-        with self._reading() as connection:
-            return connection.execute(sa.select(sa.func.max(_rewards.c.seq))).scalar() or 0
+        return self._scalar(sa.select(sa.func.max(_rewards.c.seq))) or 0
 
     def newest_time(self) -> float:
         """When the newest entry was written; 0 without one."""
-        with self._reading() as connection:
-            times = [
-                connection.execute(sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1)).scalar()
-                for table in (_events, _rewards)
-            ]
+        newest = (sa.select(table.c.time).order_by(table.c.seq.desc()).limit(1) for table in (_events, _rewards))
+        times = [self._scalar(query) for query in newest]
         return max((time for time in times if time is not None), default=0.0)
 
     def unrewarded(self, after: float, until: float, limit: int) -> list[tuple[float, str]]:
@@ -374,21 +371,19 @@ class Store:
         pinned = self.note("pinned")
         if pinned:
             return int(pinned)
-        with self._reading() as connection:
-            return connection.execute(sa.select(sa.func.max(_models.c.number))).scalar()
+        number: int | None = self._scalar(sa.select(sa.func.max(_models.c.number)))
+        return number
 
     def model_content(self, number: int) -> bytes:
         """The exported file of a model."""
-        with self._reading() as connection:
-            content = connection.execute(sa.select(_models.c.content).where(_models.c.number == number)).scalar()
+        content = self._scalar(sa.select(_models.c.content).where(_models.c.number == number))
         if content is None:
             raise InvalidInput(f"model {number} is not there: GET /models lists those that are kept")
         return bytes(content)
 
     def model_state(self, number: int) -> bytes | None:
         """The learner's state when it published this model, where it is kept."""
-        with self._reading() as connection:
-            state = connection.execute(sa.select(_models.c.state).where(_models.c.number == number)).scalar()
+        state = self._scalar(sa.select(_models.c.state).where(_models.c.number == number))
         return None if state is None else bytes(state)
 
     def pin(self, number: int | None) -> None:
@@ -399,8 +394,8 @@ class Store:
 
     def note(self, name: str) -> str | None:
         """A text that the processes of the service share."""
-        with self._reading() as connection:
-            return connection.execute(sa.select(_notes.c.text).where(_notes.c.name == name)).scalar()
+        text: str | None = self._scalar(sa.select(_notes.c.text).where(_notes.c.name == name))
+        return text
 
     def write_note(self, name: str, text: str) -> None:
         """Write one."""
@@ -446,6 +441,10 @@ class Store:
 
     def _reading(self) -> sa.Connection:
         return self._engine.connect()
+
+    def _scalar(self, query: sa.Select[Any]) -> Any:
+        with self._reading() as connection:
+            return connection.execute(query).scalar()
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:  # noqa: ARG001
@@ -678,8 +677,6 @@ def export_events(
         ids: whether columns ``event_id``, ``time``, ``model`` and ``mode`` are added; readers that take all other
             columns for the context must then be told which are.
     """
-    import polars as pl
-
     file = checked_path(path)
     store = Store(log) if isinstance(log, str) else log
     frames = []

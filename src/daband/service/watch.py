@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from daband.arguments import between_0_and_1
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
 from daband.evaluation import MeanEstimate, normal_interval
@@ -40,8 +41,7 @@ class PromiseTest:
     def __init__(self, promise: float, *, level: float = 0.01) -> None:
         if not 0.0 <= promise <= 1.0:
             raise InvalidInput(f"promise must lie within the range of rewards, got {promise} on a scale of 0 to 1")
-        if not 0.0 < level < 1.0:
-            raise InvalidInput(f"level must lie between 0 and 1, got {level}")
+        between_0_and_1("level", level)
         self.promise, self.level = promise, level
         self.n = 0
         self.broken_at: int | None = None

@@ -98,12 +98,9 @@ def learn(policy: Policy, rows: Sequence[LoggedReward], deployed: Deployed) -> N
         given: Any = orjson.loads("[" + ",".join(str(row.event.context) for row in group) + "]")
         contexts = deployed.reader.read(given if isinstance(given[0], dict) else np.asarray(given, np.float64)).contexts
         policy.update(
-            contexts,
-            [row.event.arm for row in group],
-            [row.reward for row in group],
-            deployed.domain,
+            contexts, [row.event.arm for row in group], [row.reward for row in group], deployed.domain,
             propensity=None if online else [row.event.propensity for row in group],
-        )
+        )  # fmt: skip
         if policy.learns_by_gradients and deployed.domain == "target":
             policy.observe_target(contexts)
     if rows and policy.learns_by_gradients:

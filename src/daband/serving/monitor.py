@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from daband.arguments import between_0_and_1
 from daband.arrays import AnyArray, BoolArray, FloatArray, IntArray
 from daband.errors import InvalidInput
 
@@ -228,8 +229,7 @@ class Monitor:
     """
 
     def __init__(self, deployed: Any, *, false_alarms: float = 0.01, seed: int | None = None) -> None:
-        if not 0.0 < false_alarms < 1.0:
-            raise InvalidInput(f"false_alarms must lie between 0 and 1, got {false_alarms}")
+        between_0_and_1("false_alarms", false_alarms)
         if deployed.reference is None:
             raise InvalidInput(
                 "the policy was exported without reference contexts, so there is nothing to compare with; export it "

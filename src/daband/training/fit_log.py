@@ -50,6 +50,7 @@ from daband.domains import (
 )
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.files import read_npz, write_bytes
+from daband.lazy_polars import pl
 from daband.policies import Policy, RidgePolicy, check_domain, check_prior_trust, read_checkpoint
 from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
@@ -260,13 +261,10 @@ def _fit(policy: Policy, log: str | Path | Sequence[str | Path] | ParquetLog, se
         columns = _columns_without(log, roles)
     opened = open_log(log, policy, columns=columns, table=table, on_damaged=settings.on_damaged)
     config = {
-        "policy": {**policy.settings(), "name": policy.name},
-        "columns": asdict(opened.columns),
-        "domain": settings.domain,
-        "propensity_weighting": settings.propensity_weighting,
-        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None,
-        **roles,
-    }
+        "policy": {**policy.settings(), "name": policy.name}, "columns": asdict(opened.columns),
+        "domain": settings.domain, "propensity_weighting": settings.propensity_weighting,
+        "adapt_every": settings.adapt_every if policy.learns_by_gradients else None, **roles,
+    }  # fmt: skip
     by_sums = isinstance(policy, RidgePolicy) and (settings.domain == "source" or settings.id is None)
     by_sums = by_sums and settings.prior_trust == 1.0 and policy.half_life is None  # what fades has an order
     by_sums = by_sums and not any(part.startswith(_OF_TARGET) for part in policy.log_parts)
@@ -575,15 +573,9 @@ def _column_of(part: LogPart, column: str | None) -> Iterator[Any]:
         refuse_nulls(frame, [column], part.path, at)
         values = frame[column]
         if values.dtype.is_temporal():
-            values = values.cast(_microseconds()).to_physical() / 86_400e6
+            values = values.cast(pl.Datetime("us")).to_physical() / 86_400e6
         yield from values.to_list()
         at += len(frame)
-
-
-def _microseconds() -> Any:
-    import polars as pl
-
-    return pl.Datetime("us")
 
 
 def _columns_without(log: Any, roles: Mapping[str, str]) -> Columns:

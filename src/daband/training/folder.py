@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from daband.errors import DataError, InvalidInput
 from daband.files import finish_folder, locked, make_folder, read_json, remove_orphans, write_text
@@ -38,6 +38,12 @@ class Folder:
     def release(self) -> None:
         """Let others work in the folder."""
         self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
 
     def settings(self, file: str) -> Any:
         """The settings that the folder was claimed with; None where nobody has claimed it."""

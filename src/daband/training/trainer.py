@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray, checked_number
 from daband.domains import Contexts, LoggedDomain, LoggedRounds, RewardDomain, mixed
 from daband.errors import CheckpointError, InvalidInput
@@ -74,11 +75,7 @@ class TrainSettings:
 
     def order_seed(self, policy: Policy) -> int:
         """The seed of the order in which contexts are seen: the policy's own by default."""
-        if self.seed is None:
-            return policy.seed
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer) or self.seed < 0:
-            raise InvalidInput(f"seed must be a whole number >= 0, got {self.seed!r}")
-        return int(self.seed)
+        return policy.seed if self.seed is None else whole("seed", self.seed, least=0)
 
 
 @dataclass(frozen=True)
@@ -540,15 +537,15 @@ def _prepare(phase: Phase) -> None:
     n = min(phase.episodes * phase.episode_length, len(phase.domain), max(2, _PREVIEW_BYTES // (2 * item)))
     both = [phase.domain] if phase.unlabelled is None else [phase.domain, phase.unlabelled]
     batches: dict[int, AnyArray] = {}
-    for whole, called in zip(both, (phase.domain_name, "target"), strict=False):
-        share = min(n, len(whole)) / len(whole)
-        for name, part in whole.by_name.items():
+    for domain, called in zip(both, (phase.domain_name, "target"), strict=False):
+        share = min(n, len(domain)) / len(domain)
+        for name, part in domain.by_name.items():
             rows = part.batch(0, math.ceil(share * len(part)), seed=phase.seed)
             batches[policy.domains.index(name or called)] = rows
     first = next(iter(batches.values()))[:0]
     skipped = range(policy.domains.first_target) if phase.domain_name != "target" else ()
     batches = {**dict.fromkeys(skipped, first), **batches}  # a source that counts for nothing has its place
-    policy.prepare(*(batches[domain] for domain in sorted(batches)))
+    policy.prepare(*(batches[number] for number in sorted(batches)))
 
 
 def source_phase(
@@ -561,15 +558,13 @@ def source_phase(
     """
     note = ""
     check_domains(policy, source, target)
-    length = settings.episode_length
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        raise InvalidInput(f"episode_length must be a whole number >= 1, got {length!r}")
+    length = whole("episode_length", settings.episode_length, least=1)
     episodes = settings.episodes
     if episodes is None:
         source, episodes, length, note = _default_budget(source, length)
         settings = replace(settings, episode_length=length)
-    elif isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
-        raise InvalidInput(f"episodes must be a whole number >= 1, got {episodes!r}")
+    else:
+        whole("episodes", episodes, least=1)
     fitting = source.rounds_available // length
     if episodes * length > source.rounds_available:
         raise InvalidInput(

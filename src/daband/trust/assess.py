@@ -168,21 +168,15 @@ def _write(
     needed = estimate.constant if required is None else (required - lowest) / span
     signs = collapse_signs(scores)
     verdict = verdict_of(
-        value=estimate.value,
-        low=estimate.low,
-        required=needed,
-        disagreement=estimate.disagreement,
+        value=estimate.value, low=estimate.low, required=needed, disagreement=estimate.disagreement,
         doubts=doubts_of(signs, outside, gap),
-    )
+    )  # fmt: skip
     per_arm = _per_arm(scores, estimate, lowest, span)
     reasons = [
-        verdict.sentence,
-        *_reasons_of_estimate(scores, estimate, lowest, span, stated),
-        requirement(needed * span + lowest, stated=required is not None),
-        *_reasons_of_shift(gap, outside),
-        *_reasons_of_arms(per_arm, names),
-        *(f"Sign of collapse: {sign}." for sign in signs),
-    ]
+        verdict.sentence, *_reasons_of_estimate(scores, estimate, lowest, span, stated),
+        requirement(needed * span + lowest, stated=required is not None), *_reasons_of_shift(gap, outside),
+        *_reasons_of_arms(per_arm, names), *(f"Sign of collapse: {sign}." for sign in signs),
+    ]  # fmt: skip
     alone = len(explanations) == 1
     return Assessment(
         accuracy=estimate.accuracy, value=estimate.value * span + lowest, low=estimate.low * span + lowest,

@@ -126,12 +126,9 @@ class Assessment:
         span = highest - lowest if highest > lowest else 1.0
         bound, needed = self.low if low is None else low, self.required if required is None else required
         verdict = verdict_of(
-            value=(self.value - lowest) / span,
-            low=(bound - lowest) / span,
-            required=(needed - lowest) / span,
-            disagreement=self.disagreement,
-            doubts=doubts_of(self.collapse, self.outside_support, self.shift),
-        )
+            value=(self.value - lowest) / span, low=(bound - lowest) / span, required=(needed - lowest) / span,
+            disagreement=self.disagreement, doubts=doubts_of(self.collapse, self.outside_support, self.shift),
+        )  # fmt: skip
         reasons = [verdict.sentence, *self.reasons[1:]]
         if required is not None:
             before = [requirement(self.required, stated=stated) for stated in (False, True)]

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from daband.arguments import finite, one_of, whole
+from daband.arguments import between_0_and_1, finite, one_of, whole
 from daband.arrays import AnyArray, ArrayLike, FloatArray, IntArray, as_numpy
 from daband.domains import Contexts, EvaluationDomain
 from daband.errors import DataError, InvalidInput
-from daband.files import checked_path, locked, make_folder, read_json, write_text
+from daband.files import checked_path, read_json, write_text
 from daband.policies import Policy
+from daband.training import Folder
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
 from daband.trust.estimate import shift_to_mean
 
@@ -38,86 +39,7 @@ from daband.trust.estimate import shift_to_mean
 
 
 _PLAN, _QUESTIONS, _ANSWERS, _RESULT = "plan.json", "questions.csv", "answers.jsonl", "audit.json"
-
-
-class AuditFolder:
-    """Where one audit is kept; without a ``directory`` answers are in memory alone."""
-
-    def __init__(self, directory: str | Path | None) -> None:
-        self.path = None if directory is None else make_folder(directory)
-        self.answers: dict[int, float] = {}
-
-    @property
-    def questions(self) -> Path | None:
-        """The CSV of questions."""
-        return None if self.path is None else self.path / _QUESTIONS
-
-    def plan(self) -> dict[str, Any] | None:
-        """The plan that was begun here, as it was written; None where there is none."""
-        if self.path is None or not (self.path / _PLAN).exists():
-            return None
-        plan = read_json(self.path / _PLAN)
-        if not isinstance(plan, dict):
-            raise DataError(f"{self.path / _PLAN} is no plan of an audit")
-        return plan
-
-    def begin(self, plan: Mapping[str, Any], questions: str) -> None:
-        """Write the plan and the questions, as ``questions_csv`` gives them."""
-        if self.path is None:
-            return
-        if (self.path / _ANSWERS).exists():
-            raise DataError(f"{self.path} has answers but no {_PLAN}; choose another directory, or put the plan back")
-        write_text(self.path / _QUESTIONS, questions)
-        write_text(self.path / _PLAN, json.dumps(plan) + "\n")  # last: a folder with a plan is whole
-
-    def restore(self, asked: Mapping[int, int], *, repair: bool) -> None:
-        """Read the answers so far; ``asked`` gives the arm of every question by its id.
-
-        With ``repair``, for those who hold the folder's lock, a line that was cut off is removed from the file.
-        """
-        if self.path is None or not (self.path / _ANSWERS).exists():
-            return
-        path = self.path / _ANSWERS
-        try:
-            text = path.read_bytes()
-            whole = text[: text.rfind(b"\n") + 1]
-            if repair and len(whole) < len(text):  # killed while it wrote: the answer was never acknowledged
-                with open(path, "r+b") as file:
-                    file.truncate(len(whole))
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                answer = json.loads(line)
-                identity, reward = int(answer["id"]), float(answer["reward"])
-            except (ValueError, KeyError, TypeError):
-                raise DataError(f"{path}, line {number}, is no answer; restore the file from a copy") from None
-            if identity not in asked or not math.isfinite(reward):
-                raise DataError(f"{path}, line {number}: {answer} answers no question of this audit")
-            self.answers[identity] = reward
-
-    def add(self, answers: Mapping[int, float]) -> None:
-        """Keep answers; when this returns they are on disk."""
-        if self.path is not None and answers:
-            lines = "".join(
-                json.dumps({"id": identity, "reward": reward}) + "\n" for identity, reward in answers.items()
-            )
-            path = self.path / _ANSWERS
-            try:
-                with open(path, "ab") as file:
-                    file.write(lines.encode())
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError as error:
-                raise DataError(
-                    f"{path} cannot be written: {error.strerror}; the answer to {lines.strip()} is lost"
-                ) from None
-        self.answers.update(answers)
-
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result."""
-        if self.path is not None:
-            write_text(self.path / _RESULT, json.dumps(result, indent=2) + "\n")
+_WHAT = "an audit, whose plan is fixed before the first reward,"
 
 
 def questions_csv(
@@ -414,9 +336,8 @@ def audit(
         "anytime": plan.anytime, "contexts": len(contexts), "reward_range": policy.settings()["reward_range"],
         "estimated_range": [low, high],
     }  # fmt: skip
-    folder = AuditFolder(directory)
-    with nullcontext() if folder.path is None else locked(folder.path, wait=False):
-        settings["predicted"] = low + (high - low) * float(predicted.mean())
+    settings["predicted"] = low + (high - low) * float(predicted.mean())
+    with nullcontext() if directory is None else Folder(directory, what=_WHAT) as folder:
         state = _begun(folder, plan, settings, arms, names=arm_names, rows=contexts.row_names(plan.ids))
         if ask is not None:
             state.ask_open_questions(ask, contexts, stop)
@@ -434,61 +355,96 @@ def answer_audit(directory: str | Path, answers: str | Path, *, replace: bool = 
         answers: a CSV with columns ``id`` and ``reward``; questions.csv with its empty column filled in will do.
         replace: an answer that differs from the one given before takes its place: a mistake in a CSV can be mended.
     """
-    folder = AuditFolder(_existing(directory))
-    assert folder.path is not None
-    with locked(folder.path, wait=False):
-        state = _restored(folder)
+    with Folder(_existing(directory), what=_WHAT) as folder:
+        state = _read_state(folder.path)
         given = read_answers(answers, state.asked)
         for identity, reward in given.items():
-            before = folder.answers.get(identity, reward)
+            before = state.answers.get(identity, reward)
             if before != reward and not replace:
                 raise InvalidInput(
                     f"{answers}: id {identity} was answered with {before:g} before, and now with {reward:g}; where the "
                     "first was a mistake, replace=True (--replace) takes the second"
                 )
-        new = {identity: reward for identity, reward in given.items() if folder.answers.get(identity) != reward}
+        new = {identity: reward for identity, reward in given.items() if state.answers.get(identity) != reward}
         for identity, reward in new.items():
             state.check(reward, f"{answers}: id {identity}")
-        folder.add(new)
+        state.add(new)
         result = state.conclude()
         if not result.finished:
-            still = [identity for identity in state.asked if identity not in folder.answers]
+            still = [identity for identity in state.asked if identity not in state.answers]
             raise InvalidInput(
                 f"{answers}: {len(still)} of {len(state.asked)} questions have no reward yet, id {still[0]} first. "
-                f"The {len(folder.answers)} others are kept; the interval comes with the last one"
+                f"The {len(state.answers)} others are kept; the interval comes with the last one"
             )
         return result
 
 
 def read_audit(directory: str | Path) -> Audit:
     """The state of the audit in a folder; another process may be at work there."""
-    return _restored(AuditFolder(_existing(directory)), repair=False).result()
+    return _read_state(_existing(directory), repair=False).result()
 
 
 class _State:
-    """One audit under way: its plan, the arm of each question, and the folder with the answers."""
+    """One audit under way: its plan, the arm of each question, and the answers; without a ``path`` all in memory."""
 
-    def __init__(self, folder: AuditFolder, plan: Plan, arms: IntArray, settings: dict[str, Any]) -> None:
-        self.folder, self.plan, self.settings = folder, plan, settings
+    def __init__(self, path: Path | None, plan: Plan, arms: IntArray, settings: dict[str, Any]) -> None:
+        self.path, self.plan, self.settings = path, plan, settings
         self.asked = dict(zip(plan.ids.tolist(), arms.tolist(), strict=True))
+        self.answers: dict[int, float] = {}
+
+    def restore(self, path: Path, *, repair: bool) -> None:
+        """Read the answers so far. With ``repair``, for who holds the lock, a line that was cut off is removed."""
+        try:
+            text = path.read_bytes()
+            whole = text[: text.rfind(b"\n") + 1]
+            if repair and len(whole) < len(text):  # killed while it wrote: the answer was never acknowledged
+                with open(path, "r+b") as file:
+                    file.truncate(len(whole))
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                answer = json.loads(line)
+                identity, reward = int(answer["id"]), float(answer["reward"])
+            except (ValueError, KeyError, TypeError):
+                raise DataError(f"{path}, line {number}, is no answer; restore the file from a copy") from None
+            if identity not in self.asked or not math.isfinite(reward):
+                raise DataError(f"{path}, line {number}: {answer} answers no question of this audit")
+            self.answers[identity] = reward
+
+    def add(self, answers: Mapping[int, float]) -> None:
+        """Keep answers; when this returns they are on disk."""
+        if self.path is not None and answers:
+            lines = "".join(json.dumps({"id": one, "reward": reward}) + "\n" for one, reward in answers.items())
+            path = self.path / _ANSWERS
+            try:
+                with open(path, "ab") as file:
+                    file.write(lines.encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise DataError(
+                    f"{path} cannot be written: {error.strerror}; the answer to {lines.strip()} is lost"
+                ) from None
+        self.answers.update(answers)
 
     def ask_open_questions(self, ask: Ask, contexts: ContextReader, stop: Callable[[Audit], bool] | None) -> None:
         for identity, arm in self.asked.items():
-            if identity in self.folder.answers:
+            if identity in self.answers:
                 continue
-            if stop is not None and self.folder.answers and stop(self.result()):
+            if stop is not None and self.answers and stop(self.result()):
                 return
             paid = as_numpy(ask(contexts.as_given(np.array([identity])), np.array([arm])), "what ask returned")
             if paid.size != 1:
                 raise InvalidInput(f"ask must return one reward for one context, got an array of shape {paid.shape}")
             reward = float(paid.reshape(()))
             self.check(reward, "ask")
-            self.folder.add({identity: reward})
+            self.add({identity: reward})
 
     def check(self, reward: float, where: str) -> None:
         """Raise where a reward is not finite or outside a range that was given; warn where it is far from any seen."""
         limits = self.settings["reward_range"]
-        kept = "" if self.folder.path is None else f"; the {len(self.folder.answers)} answers before are kept"
+        kept = "" if self.path is None else f"; the {len(self.answers)} answers before are kept"
         if not math.isfinite(reward):
             raise InvalidInput(f"{where}: the reward is {reward}, which is no number{kept}")
         if limits != "auto":
@@ -504,8 +460,7 @@ class _State:
             )
 
     def result(self) -> Audit:
-        answers = self.folder.answers
-        settings = self.settings
+        answers, settings = self.answers, self.settings
         given: list[float] = []
         for identity in self.asked:  # of a sequence, the answers up to the first open question
             if identity not in answers:
@@ -524,18 +479,18 @@ class _State:
         return Audit(
             value=value, low=lower, high=upper, confidence=settings["confidence"], budget=settings["budget"],
             answered=len(answers), contexts=settings["contexts"], predicted=settings["predicted"],
-            anytime=self.plan.anytime, questions=self.folder.questions,
+            anytime=self.plan.anytime, questions=None if self.path is None else self.path / _QUESTIONS,
         )  # fmt: skip
 
     def conclude(self) -> Audit:
         result = self.result()
-        if result.finished:
-            self.folder.finish(result.as_dict())
+        if result.finished and self.path is not None:
+            write_text(self.path / _RESULT, json.dumps(result.as_dict(), indent=2) + "\n")
         return result
 
 
 def _begun(
-    folder: AuditFolder,
+    folder: Folder | None,
     plan: Plan,
     settings: dict[str, Any],
     arms: IntArray,
@@ -544,50 +499,60 @@ def _begun(
     rows: Mapping[str, Sequence[Any]],
 ) -> _State:
     """The audit as it was begun in the folder, or a new one."""
-    begun = folder.plan()
-    if begun is None:
-        asked = arms[plan.ids]
+    asked = arms[plan.ids]
+    if folder is None:
+        return _State(None, plan, asked, settings)
+    path = folder.path
+    if _read_plan(path) is None:
+        if (path / _ANSWERS).exists():
+            raise DataError(f"{path} has answers but no {_PLAN}; choose another directory, or put the plan back")
         content = {**settings, "arms": asked.tolist(), "plan": plan.as_dict()}
-        folder.begin(content, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, rows=rows))
-        return _State(folder, plan, asked, settings)
-    for name, value in settings.items():
-        if name not in ("estimated_range", "predicted") and begun.get(name) != value:
-            raise InvalidInput(
-                f"the audit in {folder.path} was begun with {name} = {begun.get(name)!r}, not {value!r}; a plan is "
-                "fixed before the first reward. Choose another directory for another audit, or remove this one"
-            )
-    state = _restored(folder)
+        write_text(path / _QUESTIONS, questions_csv(plan.ids.tolist(), asked.tolist(), names=names, rows=rows))
+        write_text(path / _PLAN, json.dumps(content) + "\n")  # last: a folder with a plan is whole
+        return _State(path, plan, asked, settings)
+    state = _read_state(path)
+    fixed = [name for name in settings if name not in ("estimated_range", "predicted")]
+    folder.compare({name: state.settings.get(name) for name in fixed}, {name: settings[name] for name in fixed})
     for identity, arm in state.asked.items():
         if arms[identity] != arm:
             raise InvalidInput(
-                f"the audit in {folder.path} is of another policy or target: for context {identity} it asks for arm "
+                f"the audit in {path} is of another policy or target: for context {identity} it asks for arm "
                 f"{arm}, and this policy chooses {arms[identity]}. Choose another directory"
             )
     return state
 
 
-def _restored(folder: AuditFolder, *, repair: bool = True) -> _State:
-    settings = folder.plan()
+def _read_plan(path: Path) -> dict[str, Any] | None:
+    """The plan that was begun in a folder, as it was written; None where there is none."""
+    if not (path / _PLAN).exists():
+        return None
+    plan = read_json(path / _PLAN)
+    if not isinstance(plan, dict):
+        raise DataError(f"{path / _PLAN} is no plan of an audit")
+    return plan
+
+
+def _read_state(path: Path, *, repair: bool = True) -> _State:
+    settings = _read_plan(path)
     if settings is None:
-        raise InvalidInput(f"{folder.path} holds no audit; begin one with daband.audit(..., directory=...)")
+        raise InvalidInput(f"{path} holds no audit; begin one with daband.audit(..., directory=...)")
     try:
         plan = Plan.from_dict(settings.pop("plan"))
         arms = np.array(settings.pop("arms"), np.int64)
         if settings["format"] != _FORMAT:
-            raise DataError(
-                f"{folder.path} holds an audit of format {settings['format']}; this version reads {_FORMAT}"
-            )
-        state = _State(folder, plan, arms, settings)
+            raise DataError(f"{path} holds an audit of format {settings['format']}; this version reads {_FORMAT}")
+        state = _State(path, plan, arms, settings)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"the plan in {folder.path} is damaged: {error}") from None
-    folder.restore(state.asked, repair=repair)
+        raise DataError(f"the plan in {path} is damaged: {error}") from None
+    if (path / _ANSWERS).exists():
+        state.restore(path / _ANSWERS, repair=repair)
     return state
 
 
-def _existing(directory: str | Path) -> str | Path:
+def _existing(directory: str | Path) -> Path:
     if not Path(directory).is_dir():
         raise InvalidInput(f"there is no folder {directory}; begin an audit with daband.audit(..., directory=...)")
-    return directory
+    return Path(directory)
 
 
 def _check(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) -> None:
@@ -597,8 +562,7 @@ def _check(policy: Any, ask: Any, directory: Any, confidence: Any, rule: Any) ->
         raise InvalidInput(f"ask must be a function of contexts and arms that returns rewards, got {ask!r}")
     if ask is None and directory is None:
         raise InvalidInput("audit needs somebody to answer: ask=, or a directory= for questions.csv")
-    if not 0.0 < finite("confidence", confidence) < 1.0:
-        raise InvalidInput(f"confidence must lie between 0 and 1, got {confidence!r}")
+    between_0_and_1("confidence", confidence)
     one_of("rule", rule, ("ucb", "greedy"))
     if not policy.knows_reward_range:
         raise InvalidInput("the policy has not seen enough rewards to know their range; train it before an audit")

@@ -231,12 +231,9 @@ def choose(
     policy = trained[place]
     others = [one for index, one in enumerate(trained) if index != place and options[index].uses_contexts]
     assessment = assess(
-        [policy, *_different([policy], others, target_contexts)],
-        source=pair.source_test,
-        target=pair.target,
-        shift=pair.shift,
-        arm_names=pair.class_names,
-    )
+        [policy, *_different([policy], others, target_contexts)], source=pair.source_test, target=pair.target,
+        shift=pair.shift, arm_names=pair.class_names,
+    )  # fmt: skip
     value = low = high = None
     if selection is not None and selection.asked:
         limits = selection.interval(place)
@@ -418,12 +415,9 @@ def _learn(policy: Policy, contexts: AnyArray, answers: Mapping[tuple[int, int],
         return
     rows = np.array([context for context, _ in answers])
     policy.update(
-        contexts[rows],
-        np.array([arm for _, arm in answers]),
-        np.array(list(answers.values())),
-        domain="target",
+        contexts[rows], np.array([arm for _, arm in answers]), np.array(list(answers.values())), domain="target",
         ids=[f"choose-{context}-{arm}" for context, arm in answers],
-    )
+    )  # fmt: skip
     if policy.learns_by_gradients:
         policy.adapt()
 

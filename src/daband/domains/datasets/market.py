@@ -16,8 +16,6 @@ for each customer 6.1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from daband.arguments import whole
@@ -25,9 +23,7 @@ from daband.arrays import FloatArray, IntArray
 from daband.domains.datasets.builder import Parts, declare, facts
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.tables import from_table
-
-if TYPE_CHECKING:
-    import polars as pl
+from daband.lazy_polars import pl
 
 AMOUNTS = ("basket", "spent_last_year", "last_order")
 """The columns of amounts: in another currency where the market is of the kind ``units``."""
@@ -119,8 +115,6 @@ def _table(
     draw: np.random.Generator, habits: FloatArray, *, channels: tuple[float, ...], currency: float = 1.0
 ) -> pl.DataFrame:
     """The columns of customers' habits, with one category and gaps for those who never ordered."""
-    import polars as pl
-
     spending, order, content, price, age, visits = habits.T
     n = len(habits)
     last = np.where(draw.random(n) < 0.12, np.nan, 30.0 + 9.0 * order + 3.0 * spending + draw.normal(0.0, 2.0, n))

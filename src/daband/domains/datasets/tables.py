@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,7 @@ from daband.domains.datasets.builder import Parts, catalogue, declare, facts, fi
 from daband.domains.readers.columns import Columns
 from daband.domains.readers.tables import from_table, read_table
 from daband.errors import DataError
-
-if TYPE_CHECKING:
-    import polars as pl
+from daband.lazy_polars import pl
 
 # Natural tables: 26 real tables, each split into two domains by a column of its own (region, sex, year, store).
 #
@@ -39,8 +37,6 @@ def _read_natural(*, table: str = "wages-region") -> Parts:
 
 
 def _parts_natural(frame: pl.DataFrame) -> Parts:
-    import polars as pl
-
     context = tuple(name for name in frame.columns if name not in ("domain", "arm"))
     texts = tuple(name for name in context if frame[name].dtype == pl.String)
     columns = Columns(context=context, categorical=texts, label="arm")
@@ -49,8 +45,6 @@ def _parts_natural(frame: pl.DataFrame) -> Parts:
 
 
 def _tiny_natural(*, table: str = "wages-region") -> Parts:
-    import polars as pl
-
     generator = np.random.default_rng(len(table))
     n = 320
     target = np.arange(n) >= n // 2
@@ -106,8 +100,6 @@ def _parts_warfarin(patients: pl.DataFrame, source: str, target: str) -> Parts:
 
 
 def _prepare(patients: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
     wanted = ("Race", _DOSE, *_NUMERIC, *_CATEGORICAL)
     missing = [name for name in wanted if name not in patients.columns]
     if missing:
@@ -126,8 +118,6 @@ def _prepare(patients: pl.DataFrame) -> pl.DataFrame:
 
 def _made_up() -> pl.DataFrame:
     """Patients in the columns of the real file, with the same kind of gaps, for the tiny twin."""
-    import polars as pl
-
     generator = np.random.default_rng(3)
     n = 600
     race = np.repeat(list(_RACES.values()), n // 4)
@@ -199,8 +189,6 @@ def _domain(domain: str) -> tuple[Any, ...]:
 
 
 def _parts_sat12(*domains: tuple[Any, ...]) -> Parts:
-    import polars as pl
-
     arms = [str(arm) for arm in domains[0][4]]
     both = np.concatenate([x for x, *_ in domains]).astype(np.float64)
     groups, first = np.unique(np.isnan(both), axis=1, return_index=True)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +22,9 @@ from daband.domains.readers.image_folder import from_image_folder
 from daband.domains.readers.tables import from_table, read_table
 from daband.domains.registry import register_pair
 from daband.errors import DataError, InvalidInput
+from daband.lazy_polars import pl
 from daband.shift import ShiftLike
 from daband.table_transform import CategoricalColumn, DateColumn, TableTransform
-
-if TYPE_CHECKING:
-    import polars as pl
 
 PICTURE_SIDE = 32
 """Pixels a side of a user's pictures: with 64, one candidate of ``choose`` takes more than ten minutes on a CPU."""
@@ -210,8 +208,6 @@ def _digest(*paths: Path) -> str:
 
 
 def _made_up() -> tuple[pl.DataFrame, pl.DataFrame]:
-    import polars as pl
-
     generator = np.random.default_rng(5)
     tables = []
     for offset in (0.0, 4.0):

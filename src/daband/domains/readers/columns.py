@@ -7,13 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from daband.errors import InvalidInput, did_you_mean
+from daband.lazy_polars import pl
 from daband.table_transform import category_texts, parses_as_dates
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -151,8 +148,6 @@ def infer_columns(source: pl.DataFrame, target: pl.DataFrame, roles: ColumnRoles
 
 
 def _infer(name: str, source: pl.DataFrame, target: pl.DataFrame) -> tuple[str, str]:
-    import polars as pl
-
     parts = [frame[name].drop_nulls() for frame in (source, target) if name in frame.columns]
     parts = [part for part in parts if len(part)]
     rows = sum(len(part) for part in parts)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from daband.arrays import AnyArray
 from daband.domains.readers.columns import Columns
 from daband.errors import DataError, InvalidInput, did_you_mean
 from daband.files import checked_path
+from daband.lazy_polars import pl
 from daband.table_transform import category_texts
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _TEXT = (".csv", ".tsv")
 _SAMPLE = 1 << 16  # bytes of a CSV file that tell how it is written
@@ -128,7 +126,7 @@ class PlainLog:
             raise type(error)(self.original(str(error))) from None
 
     def _plain(self, path: Path, copy: Path) -> Path:
-        pl, named = _polars(), self._named
+        named = self._named
         text = path.suffix.lower() in _TEXT
         try:
             rows = pl.scan_csv(path, infer_schema_length=None, **csv_options(path)) if text else pl.scan_parquet(path)
@@ -212,17 +210,8 @@ class UnusableFile(DataError):
     """A file that cannot be part of the log; the others may be."""
 
 
-def _polars() -> Any:
-    try:
-        import polars
-    except ImportError:
-        raise DataError("Parquet files are read with polars: pip install polars") from None
-    return polars
-
-
 def read_footer(path: Path) -> tuple[dict[str, Any], int]:
     """The columns' types by name, and the number of rows."""
-    pl = _polars()
     try:
         if not path.is_file():
             raise UnusableFile(f"{path} is not a file")
@@ -242,7 +231,6 @@ def read_footer(path: Path) -> tuple[dict[str, Any], int]:
 
 def read_frames(part: LogPart, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
     """The rows of a part in frames of at most ``rows`` rows."""
-    pl = _polars()
     try:
         query = pl.scan_parquet(part.path).select(list(dict.fromkeys(names))).slice(part.start, len(part))
         if hasattr(query, "collect_batches"):
@@ -320,20 +308,18 @@ def _kind(dtype: Any) -> str:
     """What a type can be used for: integers and floats of any width are alike."""
     if is_list(dtype):
         return "list"
-    if dtype.is_integer() or dtype == _polars().Boolean:
+    if dtype.is_integer() or dtype == pl.Boolean:
         return "integer"
     return "float" if dtype.is_numeric() else str(dtype)
 
 
 def is_list(dtype: Any) -> bool:
     """Whether a column of this type holds lists."""
-    pl = _polars()
     return isinstance(dtype, pl.List | pl.Array)
 
 
 def lists_as_rows(column: pl.Series, length: int, path: str, at: int) -> AnyArray:
     """A column of lists as (n, length)."""
-    pl = _polars()
     if isinstance(column.dtype, pl.List):
         wrong = column.list.len().to_numpy() != length
         if wrong.any():

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,10 +36,8 @@ from daband.domains.readers.parquet_files import (
     resolve_columns,
 )
 from daband.errors import DataError, InvalidInput
+from daband.lazy_polars import pl
 from daband.table_transform import TableTransform
-
-if TYPE_CHECKING:
-    import polars as pl
 
 BATCH_ROWS = 65536
 """Rows read at a time; with 32 numbers each they take 8 MB."""

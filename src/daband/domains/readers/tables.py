@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +26,9 @@ from daband.domains.readers.logs import (
 from daband.domains.readers.parquet_files import csv_options
 from daband.domains.splits import require_classes, split_half, split_share
 from daband.errors import DataError, InvalidInput
+from daband.lazy_polars import pl
 from daband.shift import ShiftLike, as_shift
 from daband.table_transform import TableTransform, category_texts, moments, numbers
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 
@@ -90,8 +88,6 @@ def from_table(
     >>> pair.n_arms, pair.table.contexts({"age": 41, "city": "Oslo"}).shape == (1, *pair.context_shape)
     (2, True)
     """
-    import polars as pl
-
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be a daband.domains.Columns, got {columns!r}")
     if domain is not None or targets:
@@ -202,10 +198,6 @@ def _from_domains(
 
 def read_table(table: Any) -> pl.DataFrame:
     """Any of the supported tables as a polars frame."""
-    try:
-        import polars as pl
-    except ImportError:
-        raise DataError("tables are read with polars: pip install polars") from None
     if isinstance(table, pl.DataFrame):
         return table
     if isinstance(table, pl.LazyFrame):
@@ -244,8 +236,6 @@ def _refuse_renamed(frame: pl.DataFrame, columns: Columns, where: str) -> None:
 
 
 def _read_file(path: Path) -> pl.DataFrame:
-    import polars as pl
-
     readers: dict[str, Any] = {
         ".parquet": pl.read_parquet,
         ".arrow": pl.read_ipc,
@@ -405,7 +395,6 @@ def _warn_of_disjoint_categories(source: pl.DataFrame, target: pl.DataFrame, col
 
 def _stack_contexts(source: pl.DataFrame, target: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """The context columns of both, one below the other, of a type that holds both."""
-    import polars as pl
 
     def series(frame: pl.DataFrame, name: str, where: str) -> pl.Series:
         if name in columns.categorical:
