@@ -494,6 +494,10 @@ class NeuralLinUCB(Policy):
         return line + ("; in the target it also learns from its own choices" if self._pseudo is not None else "")
 
     @property
+    def adapts_to_target(self) -> bool:
+        return self._learner.objective.needs_target or self._pseudo is not None
+
+    @property
     def self_trains(self) -> bool:
         """Whether it learns from its own choices in the target too (``linear/pseudo_labels.py``)."""
         one_best = self.feedback == "one_hot" and self.arms == "disjoint"
