@@ -28,7 +28,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -69,6 +69,7 @@ from daband.linear import (
     Exploration,
     HeadMixture,
     PrimalRidge,
+    PseudoLabels,
     RidgeHead,
     RidgeSums,
     Standardise,
@@ -110,6 +111,12 @@ _SELF_TRAINED = "shrunk"
 """The expert on whose features a policy's own choices in the target are regressed."""
 _COMPONENTS, _MOST_ROWS = 64, 4096
 """Principal components of the expert of that name, and the contexts of a domain that they are fitted to."""
+
+
+Features: TypeAlias = Sequence[FloatArray]
+"""Of each expert its own: (B, d), or (B, K, d) with shared arms."""
+OfRounds: TypeAlias = BoolArray | None
+"""Which rounds are meant, (B,); None where it does not matter."""
 
 
 class ContextFeatures:
@@ -202,9 +209,8 @@ class Expert:
     @property
     def ready(self) -> bool:
         """Whether there are features: a transform has to be fitted first."""
-        if isinstance(self.features, InferenceEncoder) or self.features.transform is None:
-            return True
-        return self.features.transform.fitted
+        fitted = self.features.transform if isinstance(self.features, ContextFeatures) else None
+        return fitted is None or fitted.fitted
 
 
 @dataclass(frozen=True)
@@ -220,8 +226,8 @@ class Acting:
 
     offset: FloatArray | None = None
     """What is added to every arm's predicted reward in a target, (K,), where arms are differently frequent there."""
-    pseudo: FloatArray | None = None
-    """Coefficients (K, d) of a regression on the target's contexts, labelled by the experts: half of a prediction."""
+    pseudo: PseudoLabels | None = None
+    """What is added in a target to the experts' predictions, which then count less."""
 
     def mixture(self) -> HeadMixture:
         """The heads, mixed by the shares."""
@@ -234,9 +240,9 @@ class Acting:
             return mixture
         if self.pseudo is None:
             return replace(mixture, offset=self.offset)
-        half = tuple(share / 2 for share in self.shares)
-        added = features[self.labelled] @ self.pseudo.T
-        return replace(mixture, shares=half, offset=(added if self.offset is None else added + self.offset) / 2)
+        share, added = self.pseudo.share, features[self.labelled] @ self.pseudo.theta.T
+        added = added if self.offset is None else added + self.offset
+        return replace(mixture, shares=tuple(share * one for one in self.shares), offset=share * added)
 
     @property
     def labelled(self) -> int:
@@ -366,7 +372,7 @@ class NeuralLinUCB(Policy):
         few = math.prod(self._encoded_shape) <= _COMPONENTS
         self._counts_every_arm = few and feedback == "one_hot" and arms == "disjoint"
         self._offset: FloatArray | None = None
-        self._pseudo: FloatArray | None = None
+        self._pseudo: PseudoLabels | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
         self._target_alone: ReplayBuffers | None = None
@@ -501,6 +507,10 @@ class NeuralLinUCB(Policy):
         return line + ("; in the target it also learns from its own choices" if self._pseudo is not None else "")
 
     @property
+    def adapts_to_target(self) -> bool:
+        return self._learner.objective.needs_target or self._pseudo is not None
+
+    @property
     def self_trains(self) -> bool:
         """Whether it learns from its own choices in the target too (``linear/pseudo_labels.py``)."""
         one_best = self.feedback == "one_hot" and self.arms == "disjoint"
@@ -570,7 +580,7 @@ class NeuralLinUCB(Policy):
         return self._decide_by_heads(mixture, features, available, first_round, rule)
 
     def _decide_by_heads(
-        self, mixture: HeadMixture, features: Sequence[FloatArray], available: Mask, first_round: int, rule: str | None
+        self, mixture: HeadMixture, features: Features, available: Mask, first_round: int, rule: str | None
     ) -> Decision:
         mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
@@ -590,15 +600,16 @@ class NeuralLinUCB(Policy):
         acting, settings, members = self._acting, self.recipe.encoder, []
         in_target = self.domains.is_target(domain)
         self_trained = in_target and acting.pseudo is not None
+        part = 1.0 if acting.pseudo is None or not in_target else acting.pseudo.share
         for place, (expert, width) in enumerate(zip(acting.experts, acting.mixture().width_shares, strict=True)):
-            share = acting.shares[place] / 2 if self_trained else acting.shares[place]
+            share = part * acting.shares[place]
             labelled = self_trained and place == acting.labelled
             if share == 0.0 and width == 0.0 and not labelled:
                 continue
             theta, inverse = expert.head.frozen(widths=width > 0)
             if labelled:  # two regressions on the same features are one
                 assert acting.pseudo is not None
-                theta, share = share * theta + acting.pseudo / 2, 1.0
+                theta, share = share * theta + part * acting.pseudo.theta, 1.0
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
@@ -609,8 +620,8 @@ class NeuralLinUCB(Policy):
             else:
                 members.append(replace(member, constant=expert.features.constant))
         if acting.offset is not None and in_target:
-            nothing, share = np.zeros((self.n_arms, 0, 0)), 0.5 if self_trained else 1.0
-            members.append(Member(acting.offset[:, None].copy(), nothing, share=share, width_share=0.0, constant=True))
+            nothing = np.zeros((self.n_arms, 0, 0))
+            members.append(Member(acting.offset[:, None].copy(), nothing, share=part, width_share=0.0, constant=True))
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
             buffer: ContextBuffer = self._buffers.rounds[domain]
@@ -643,19 +654,14 @@ class NeuralLinUCB(Policy):
         in_source = domain < len(self._source_weights)
         if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting.mixture(), features, None, 0, "greedy").mean
-        self._learn_by_heads(experts, features, arms, rewards, weights, new)
+        self._learn_by_heads(features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
 
     def _learn_by_heads(
-        self,
-        experts: Sequence[Expert],
-        features: Sequence[FloatArray],
-        arms: IntArray,
-        rewards: FloatArray,
-        weights: Weights,
-        new: BoolArray | None,
+        self, features: Features, arms: IntArray, rewards: FloatArray, weights: Weights, new: OfRounds
     ) -> None:
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
+        experts = self._acting.experts
         with self._locks.state:
             if new is not None and new.any():
                 both = zip(experts, features, strict=True)
@@ -696,26 +702,14 @@ class NeuralLinUCB(Policy):
         return decision
 
     def _play_round(
-        self,
-        features: Sequence[FloatArray],
-        rewards: FloatArray,
-        available: Mask,
-        new: BoolArray | None,
-        first_round: int,
-        weight: Weights,
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
     ) -> list[Decision]:
         decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
-        self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
+        self._learn_by_heads(features, decision.arm, rewards[:, decision.arm[0]], weight, new)
         return [decision]
 
     def _play_block(
-        self,
-        features: Sequence[FloatArray],
-        rewards: FloatArray,
-        available: Mask,
-        new: BoolArray | None,
-        first_round: int,
-        weight: Weights,
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
     ) -> list[Decision]:
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
@@ -1066,9 +1060,10 @@ class NeuralLinUCB(Policy):
             arrays["distinct"] = self._distinct.state(rounds=replay)
         if self._prior is not None:
             arrays["prior"] = self._prior
-        for name, array in (("offset", self._offset), ("pseudo", self._pseudo)):
-            if array is not None:
-                arrays[name] = array
+        if self._offset is not None:
+            arrays["offset"] = self._offset
+        if self._pseudo is not None:
+            arrays |= {"pseudo": self._pseudo.theta, "pseudo_share": np.array([self._pseudo.share])}
         arrays["rate"] = np.array([self._rate])
         arrays["steps"] = np.array([self._steps], np.int64)
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
@@ -1104,7 +1099,8 @@ class NeuralLinUCB(Policy):
         self._steps = int(state["steps"][0]) if "steps" in state else self.recipe.learning.steps
         if "learner.gate.sums" not in state:  # an older version wrote the file
             self._learner.skill_gate.restore({"rate": state["rate"]})
-        self._prior, self._offset, self._pseudo = (state.get(name) for name in ("prior", "offset", "pseudo"))
+        self._prior, self._offset = state.get("prior"), state.get("offset")
+        self._pseudo = PseudoLabels(state["pseudo"], float(state["pseudo_share"][0])) if "pseudo" in state else None
         self._publish()
         self._refitted_at = int(state["refitted_at"][0])
 

@@ -746,6 +746,11 @@ class Policy(ABC, metaclass=_PolicyType):
         return f"{line}; {self.name} ignores that arms are differently frequent (shift: labels)" if ignored else line
 
     @property
+    def adapts_to_target(self) -> bool:
+        """Whether training looks at the target's contexts: to align them, or with its own choices as labels."""
+        return False
+
+    @property
     def largest_norm(self) -> float:
         """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
         return self._largest_norm
