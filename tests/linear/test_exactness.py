@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daband.linear import Exploration, RidgeHead
+from daband.linear import Exploration, PrimalRidge, RidgeHead
 
 from .dense import DenseReference
 
@@ -192,3 +192,37 @@ def test_a_dimension_too_large_for_memory_stays_dual():
     images = np.random.default_rng(0).integers(0, 256, (4, 150_528), dtype=np.uint8)
     head.play(images, np.ones((4, 12)), first_round=0)
     assert type(head.statistics).__name__ == "DualRidge"
+
+
+class TestLargeBatches:
+    """Widths in single precision, where their error is bounded."""
+
+    @staticmethod
+    def learned(contexts):
+        rng = np.random.default_rng(1)
+        ridge = PrimalRidge(4, contexts.shape[1], 1.0)
+        ridge.update(contexts[:300], rng.integers(0, 3, 300), rng.random(300))  # the last arm has no round
+        return ridge
+
+    @pytest.mark.parametrize("dim", [16, 40, 200])
+    def test_widths_are_those_of_small_batches(self, dim):
+        contexts = np.random.default_rng(0).normal(size=(1100, dim))
+        ridge = self.learned(contexts)
+        mean, variance = ridge.score(contexts)
+        parts = [ridge.score(part) for part in np.array_split(contexts, 4)]
+        np.testing.assert_allclose(mean, np.concatenate([part[0] for part in parts]), rtol=1e-10, atol=1e-12)
+        widths = np.sqrt(np.concatenate([part[1] for part in parts]))
+        np.testing.assert_allclose(np.sqrt(variance), widths, atol=1e-5)
+        assert not np.array_equal(np.sqrt(variance), widths)  # or nothing was tried
+
+    def test_regressions_that_are_equal_stay_so(self):
+        contexts = np.random.default_rng(0).normal(size=(1100, 40))
+        variance = PrimalRidge(7, 40, 1.0).score(contexts)[1]
+        assert (variance == variance[:, :1]).all()
+
+    def test_where_rounding_would_show_they_are_in_double_precision(self):
+        contexts = np.random.default_rng(0).normal(size=(1100, 40)) * 300.0
+        ridge = self.learned(contexts)
+        variance = ridge.score(contexts)[1]
+        parts = np.concatenate([ridge.score(part)[1] for part in np.array_split(contexts, 4)])
+        np.testing.assert_allclose(variance, parts, rtol=1e-9)

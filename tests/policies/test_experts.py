@@ -104,6 +104,26 @@ def test_shares_follow_what_predicted_new_contexts_well():
     assert policy.expert_shares["ridge"] > 2 / 3  # no step was taken: the network's latent is that of random weights
 
 
+@pytest.mark.parametrize(("dim", "rows"), [(DIM, 100 + 2 * 60), (80, 100)])
+def test_where_one_arm_pays_a_reward_of_1_tells_of_every_experts_predictions_of_all_arms(dim, rows):
+    draw = np.random.default_rng(2)
+    contexts, arms = draw.standard_normal((100, dim)), draw.integers(3, size=100)
+    best = np.where(np.arange(100) < 60, arms, (arms + 1) % 3)
+    told, played = (
+        daband.NeuralLinUCB(
+            context_shape=(dim,), n_arms=3, recipe="small", feedback="one_hot", shift="covariate", device="cpu", seed=0
+        )
+        for _ in range(2)
+    )
+    for policy in (told, played):
+        policy.prepare(contexts)
+    told.update(contexts, arms, (best == arms).astype(float))
+    assert told._shares.n == rows  # on many numbers the chosen arm alone counts
+    available = np.eye(3, dtype=bool)[arms]
+    played.play(contexts, np.eye(3)[best], available=available)
+    assert played._shares.n == rows
+
+
 def test_a_context_that_comes_again_says_nothing_of_the_experts():
     policy = _policy(linear_weight=0.5)
     contexts, arms, rewards = _taught(policy)
@@ -269,7 +289,9 @@ def test_on_many_features_half_of_a_prediction_in_the_target_is_a_regression_on_
     ridge = next(expert.head.ridge for expert in policy._experts if expert.name == "shrunk")
     fitted = rows @ np.linalg.solve(rows.T @ rows + ridge * np.eye(81), rows.T @ labels)
     decision = policy.decide(target, "target", rule="greedy")
-    np.testing.assert_allclose(decision.mean, (mixed + fitted) / 2, atol=1e-5)
+    share = policy._pseudo.share
+    assert 0.2 < share < 0.6
+    np.testing.assert_allclose(decision.mean, share * (mixed + fitted), atol=1e-5)
     assert not np.allclose(policy.decide(target, "source", rule="greedy").mean, decision.mean)
     assert "its own choices" in policy.alignment
     policy.save(tmp_path / "p.safetensors")

@@ -208,9 +208,10 @@ class ConvolutionByProducts(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, by_weight, by_bias
         by_maps = gradient.new_zeros(ctx.maps)
+        by_place = weight.permute(2, 3, 0, 1).contiguous()
         for y in range(patch[0]):
             for x in range(patch[1]):  # place by place of a patch: what is added is in the cache then
-                part = gradient @ weight[:, :, y, x]
+                part = gradient @ by_place[y, x]
                 by_maps[:, y : y + out_height, x : x + out_width] += part.view(*ctx.patches[:3], patch[2])
         return by_maps.permute(0, 3, 1, 2), by_weight, by_bias
 

@@ -127,6 +127,12 @@ class Batches(ABC):
         domains = [self.segments[place].domain for place in (range(len(self.segments)) if places is None else places)]
         return tuple(self.segment_rows * domains.count(domain) for domain in range(max(domains, default=0) + 1))
 
+    def labelled_apart(self) -> int:
+        """How many contexts the labelled segments have, where all others follow and are of other domains; else 0."""
+        domains = [{self.segments[at].domain for at in places} for places in (self.labelled, self.unlabelled)]
+        apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
+        return self.segment_rows * len(self.labelled) if apart and self.labelled and self.unlabelled else 0
+
     def before_step(self) -> None:  # noqa: B027 - batches on the device need nothing
         """What the host does before it starts a step."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -219,20 +220,7 @@ class RowAdam:
             self._kernels.adam(self._parameters, gradient, *own, bad, **settings)
             return
         for run, (parameters, averages, squares, taken) in enumerate(self._rows):
-            adam(
-                parameters,
-                list(torch.split(gradient[run], _CHUNK)),
-                averages,
-                squares,
-                [],
-                taken,
-                fused=True,
-                found_inf=bad[run],
-                lr=self._learning_rate,
-                beta1=0.9,
-                beta2=0.999,
-                eps=1e-8,
-                weight_decay=0.0,
-                amsgrad=False,
-                maximize=False,
-            )
+            pieces = list(torch.split(gradient[run], _CHUNK))
+            given: dict[str, Any] = {"lr": self._learning_rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+            given |= {"fused": True, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+            adam(parameters, pieces, averages, squares, [], taken, found_inf=bad[run], **given)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.func import functional_call
 
-from daband.encoders import has_bfloat16
+from daband.encoders import DomainNorm, has_bfloat16
 from daband.errors import InvalidInput
 from daband.learning.batches import BLOCK, Batches
 from daband.learning.flat_parameters import RowAdam
@@ -40,6 +40,10 @@ class GradientStep:
         """How many of them were taken."""
         self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
         """Sums over measured steps: their number, and then what ``measured_names`` says."""
+        norms = [module for module in stack.first.encoder.modules() if isinstance(module, DomainNorm)]
+        by_domain = all(norm.statistics == "own" for norm in norms)
+        self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
+        """Whether unlabelled rows matter to the statistics of norms alone; a GPU has fewer kernels with all at once."""
         self._ones = torch.ones(runs, dtype=torch.float32, device=device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         stack.first.objective.stream = self._stream
@@ -81,31 +85,32 @@ class GradientStep:
             with self._on_side_stream():
                 contexts = _joined(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
                 teacher = stack.encode_by_teacher(contexts, batches.domain_rows(unlabelled)) if teaches else None
-            latent, alignment = stack.encode(parameters["encoder"], drawn.augmented, batches.domain_rows())
+            latent, alignment = self._encode(parameters["encoder"], drawn.augmented, batches)
         self._join_side_stream()
         if self._stream is not None:  # which reads it also on the way back; before that its memory is not free
             alignment.record_stream(self._stream)
         if teacher is None:  # without an EMA encoder the encoder teaches itself
             teacher = _joined(latent, rows, unlabelled, dim=1).detach() if teaches else latent[:, :0]
-        constants = stack.constants
-        inputs = RunInputs(
-            latent,
-            alignment,
-            teacher,
-            drawn.arm,
-            drawn.reward,
-            constants["theta"],
-            constants["inverse"],
-            constants["alpha"],
-            constants["prior"],
-            weights,
-            batches.counts,
-        )
+        rounds = {"arm": drawn.arm, "reward": drawn.reward, "weights": weights, "counts": batches.counts}
+        inputs = RunInputs(latent, alignment, teacher, **rounds, **stack.constants)
 
         def run_loss(own: Parameters, run: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
             return self._run_loss(own, run, batches, measure)
 
         return stack.losses(run_loss, parameters["objective"], inputs)
+
+    def _encode(
+        self, parameters: Parameters, contexts: torch.Tensor, batches: Batches
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents and alignment features of the batch; no gradient goes through rows that only norms look at."""
+        rows = batches.labelled_apart() if self._target_for_norms else 0
+        if not rows:
+            return self.stack.encode(parameters, contexts, batches.domain_rows())
+        of_rounds = self.stack.encode(parameters, contexts[:, :rows], batches.domain_rows(batches.labelled))
+        with torch.no_grad():
+            of_target = self.stack.encode(parameters, contexts[:, rows:], batches.domain_rows(batches.unlabelled))
+        latent, alignment = (torch.cat(parts, dim=1) for parts in zip(of_rounds, of_target, strict=True))
+        return latent, alignment
 
     def _maps_type(self) -> AbstractContextManager[object]:
         """On a GPU maps are bfloat16 where torch may use TF32, which has as many digits; parameters are not."""

@@ -48,52 +48,6 @@ RunLoss = Callable[[Parameters, RunInputs], tuple[torch.Tensor, torch.Tensor]]
 """A run's loss, and what was measured (M,), from the objective's parameters and a run's inputs."""
 
 
-class _OneRun:
-    """Calls the networks as they are, which works for any encoder."""
-
-    def forward(
-        self,
-        network: nn.Module,
-        parameters: Parameters,
-        buffers: Parameters,  # noqa: ARG002 - the network's own are those of the only run
-        contexts: torch.Tensor,
-        domain_rows: Sequence[int],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        # Squeezed, not selected: the gradient of a selection is a tensor of zeros with a copy in it.
-        own = {name: parameter.squeeze(0) for name, parameter in parameters.items()}
-        latent, alignment = functional_call(network, own, (contexts.squeeze(0),), {"domain_rows": domain_rows})
-        return latent[None], alignment[None]
-
-    def losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
-        own = {name: parameter.squeeze(0) for name, parameter in parameters.items()}
-        loss, measured = run_loss(own, RunInputs(*(tensor.squeeze(0) for tensor in inputs)))
-        return loss[None], measured[None]
-
-
-class _SeveralRuns:
-    """Calls stackable networks once for all runs, and maps the objective over them."""
-
-    def __init__(self, runs: int) -> None:
-        self._runs = runs
-
-    def forward(
-        self,
-        network: nn.Module,
-        parameters: Parameters,
-        buffers: Parameters,
-        contexts: torch.Tensor,
-        domain_rows: Sequence[int],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        given = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
-        settings = {"domain_rows": domain_rows, "runs": self._runs}
-        latent, alignment = functional_call(network, given, (contexts.transpose(0, 1),), settings)
-        return latent.transpose(0, 1), alignment.transpose(0, 1)
-
-    def losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
-        losses, measured = torch.vmap(run_loss)(dict(parameters), inputs)
-        return losses, measured
-
-
 class Stack:
     """Learners that agree in everything but seed, data and the values of weights.
 
@@ -109,7 +63,6 @@ class Stack:
         if self.runs > 1 and not first.stackable:
             raise InvalidInput(f"encoder {first.recipe.encoder.name!r} cannot be stacked")
         self.device = first.device
-        self._calls = _OneRun() if self.runs == 1 else _SeveralRuns(self.runs)
         self.parameters = torch.stack([learner.vector.detach() for learner in self.learners])
         self.moments = {
             name: torch.stack([learner.moments[name] for learner in self.learners]) for name in first.moments
@@ -169,7 +122,7 @@ class Stack:
         self, parameters: Parameters, contexts: torch.Tensor, domain_rows: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Latents (runs, R, d) and alignment features (runs, R, w) of contexts (runs, R, *shape)."""
-        return self._calls.forward(self.first.encoder, parameters, self._buffers, contexts, domain_rows)
+        return self._forward(self.first.encoder, (parameters, self._buffers), contexts, domain_rows)
 
     def encode_by_teacher(self, contexts: torch.Tensor, domain_rows: Sequence[int]) -> torch.Tensor | None:
         """Latents (runs, T, d) of target contexts by the EMA encoder; None without one."""
@@ -177,11 +130,33 @@ class Stack:
             return None
         with torch.no_grad():
             parameters = self._ema_layout.parameters(self.ema_parameters)["encoder"]
-            return self._calls.forward(self.first.ema, parameters, self._ema_buffers, contexts, domain_rows)[0]
+            return self._forward(self.first.ema, (parameters, self._ema_buffers), contexts, domain_rows)[0]
+
+    def _forward(
+        self,
+        network: nn.Module,
+        numbers: tuple[Parameters, Parameters],
+        contexts: torch.Tensor,
+        domain_rows: Sequence[int],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Call a network by these parameters and buffers: one run's as it is, several runs' at once."""
+        parameters, buffers = numbers
+        if self.runs == 1:  # which any encoder can; its own buffers are those of the only run
+            only = _of_only_run(parameters)
+            latent, alignment = functional_call(network, only, (contexts.squeeze(0),), {"domain_rows": domain_rows})
+            return latent[None], alignment[None]
+        given = {**{name: parameter.flatten(0, 1) for name, parameter in parameters.items()}, **buffers}
+        settings = {"domain_rows": domain_rows, "runs": self.runs}
+        latent, alignment = functional_call(network, given, (contexts.transpose(0, 1),), settings)
+        return latent.transpose(0, 1), alignment.transpose(0, 1)
 
     def losses(self, run_loss: RunLoss, parameters: Parameters, inputs: RunInputs) -> tuple[torch.Tensor, torch.Tensor]:
         """The losses (runs,) and measurements (runs, M) of all runs."""
-        return self._calls.losses(run_loss, {**parameters, **self._objective_rest}, inputs)
+        if self.runs == 1:
+            loss, measured = run_loss(_of_only_run(parameters), RunInputs(*(tensor.squeeze(0) for tensor in inputs)))
+            return loss[None], measured[None]
+        losses, measured = torch.vmap(run_loss)({**parameters, **self._objective_rest}, inputs)
+        return losses, measured
 
     def restore_where(self, bad: torch.Tensor, statistics: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
         """Put back, for runs whose ``bad`` (runs,) is 1, what these were before the step."""
@@ -198,6 +173,11 @@ class Stack:
         self.ema_statistics.lerp_(self.statistics, share.index_select(0, self.run_of_statistic))
         for slow, fast in zip(self.ema_other_buffers, self.other_buffers, strict=False):
             slow.lerp_(fast, _broadcast(share, slow)) if slow.is_floating_point() else slow.copy_(fast)
+
+
+def _of_only_run(parameters: Parameters) -> dict[str, torch.Tensor]:
+    """Parameters (1, *shape) squeezed, not selected: the gradient of a selection is zeros with a copy in it."""
+    return {name: parameter.squeeze(0) for name, parameter in parameters.items()}
 
 
 def _broadcast(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,9 @@ shares s of the experts, non-negative with sum one, are those of the least squar
 
 over the rounds so far (stacking: Breiman 1996; van der Laan, Polley and Hubbard 2007), with p_t the experts'
 predictions of round t, r_t its reward, and s_0 the shares to begin with. The strength, 100, was chosen on the
-development half of the data sets (benchmarks/records/split.json).
+development half of the data sets (benchmarks/records/split.json). Where exactly one arm pays, a reward of 1 tells of
+every arm: such a round may count once for each (``revealed_predictions``). Then an expert that would have chosen
+another arm has its error counted too.
 
 **Guarantee.** This is follow-the-regularised-leader on losses f_t(s) = (r_t - p_t . s)^2 over the simplex. With rewards
 and predictions in [0, 1] squared loss is exp-concave, and for any fixed shares u (one expert alone, or the best mixture
@@ -26,7 +28,7 @@ from itertools import combinations
 
 import numpy as np
 
-from daband.arrays import AnyArray, FloatArray, restored_array
+from daband.arrays import AnyArray, FloatArray, IntArray, restored_array
 
 _PRIOR_ROUNDS = 100.0
 _REVISED_EVERY = 16
@@ -87,6 +89,22 @@ class ExpertShares:
         self.n, self._revised_at = (int(count) for count in restored_array(state, "rounds", np.zeros(2, np.int64)))
         if not ((self.shares >= 0).all() and abs(self.shares.sum() - 1.0) < 1e-9):
             raise ValueError("shares must not be negative, and sum to 1")
+
+
+def revealed_predictions(means: FloatArray, arms: IntArray, rewards: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The predictions that rewards tell of, where exactly one arm pays 1, and what they should have been.
+
+    ``means`` (B, K, M) are the experts' predictions. A reward of 1 tells that all other arms have 0, a reward of 0
+    tells of the chosen arm alone.
+
+    >>> means = np.array([[[0.9, 0.6], [0.2, 0.5]], [[0.3, 0.3], [0.4, 0.7]]])
+    >>> predictions, rewards = revealed_predictions(means, np.array([0, 1]), np.array([1.0, 0.0]))
+    >>> predictions.tolist(), rewards.tolist()
+    ([[0.9, 0.6], [0.2, 0.5], [0.4, 0.7]], [1.0, 0.0, 0.0])
+    """
+    chosen = np.arange(means.shape[1]) == arms[:, None]
+    known = chosen | (rewards == 1.0)[:, None]
+    return means[known], (chosen * rewards[:, None])[known]
 
 
 def simplex_least_squares(gram: FloatArray, moment: FloatArray) -> FloatArray:

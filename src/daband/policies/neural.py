@@ -60,6 +60,7 @@ from daband.linear import (
     Exploration,
     HeadMixture,
     PrimalRidge,
+    PseudoLabels,
     RidgeHead,
     Standardise,
     arm_probabilities,
@@ -68,6 +69,7 @@ from daband.linear import (
     fit_pseudo_labels,
     join_decisions,
     label_shift,
+    revealed_predictions,
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
@@ -207,8 +209,8 @@ class Acting:
 
     offset: FloatArray | None = None
     """What is added to every arm's predicted reward in a target, (K,), where arms are differently frequent there."""
-    pseudo: FloatArray | None = None
-    """Coefficients (K, d) of a regression on the target's contexts, labelled by the experts: half of a prediction."""
+    pseudo: PseudoLabels | None = None
+    """What is added in a target to the experts' predictions, which then count less."""
 
     def mixture(self) -> HeadMixture:
         """The heads, mixed by the shares."""
@@ -221,9 +223,9 @@ class Acting:
             return mixture
         if self.pseudo is None:
             return replace(mixture, offset=self.offset)
-        half = tuple(share / 2 for share in self.shares)
-        added = features[self.labelled] @ self.pseudo.T
-        return replace(mixture, shares=half, offset=(added if self.offset is None else added + self.offset) / 2)
+        share, added = self.pseudo.share, features[self.labelled] @ self.pseudo.theta.T
+        added = added if self.offset is None else added + self.offset
+        return replace(mixture, shares=tuple(share * one for one in self.shares), offset=share * added)
 
     @property
     def labelled(self) -> int:
@@ -349,8 +351,11 @@ class NeuralLinUCB(Policy):
         self._steps_given = changes_setting(recipe, "learning", "steps")
         self._shares = ExpertShares([expert.prior for expert in self._experts])
         self._distinct = DistinctContexts()
+        # On more numbers than that, shares by the chosen arm alone do better in the target (development half).
+        few = math.prod(self._encoded_shape) <= _COMPONENTS
+        self._counts_every_arm = few and feedback == "one_hot" and arms == "disjoint"
         self._offset: FloatArray | None = None
-        self._pseudo: FloatArray | None = None
+        self._pseudo: PseudoLabels | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
         self._target_alone: ReplayBuffers | None = None
@@ -458,7 +463,7 @@ class NeuralLinUCB(Policy):
         first = self.domains.first_target
         of_targets = self._buffers.rounds[first:]
         if trust is None or trust.discount > 0.0 or not any(map(len, of_targets)):
-            return self._buffers if (self._source_weights == 1.0).all() else self._counted_buffers()
+            return self._buffers if set(self._source_weights) == {1.0} else self._counted_buffers()
         if self._target_alone is None or self._target_alone.rounds[first:] != of_targets:
             empty = self._make_buffers(self.n_arms)
             self._target_alone = replace(empty, rounds=(*empty.rounds[:first], *of_targets))
@@ -466,7 +471,7 @@ class NeuralLinUCB(Policy):
 
     def _counted_buffers(self) -> ReplayBuffers:
         """The replay buffers with the weights of the sources, those of weight 0 empty; the same while none changes."""
-        weights = (*self._source_weights.tolist(), *[1.0] * len(self.domains.targets))
+        weights = (*self._source_weights, *[1.0] * len(self.domains.targets))
         if self._counted is None or self._counted[0] != (weights, id(self._buffers)):
             empty = self._make_buffers(self.n_arms).rounds
             every = zip(self._buffers.rounds, empty, weights, strict=True)
@@ -482,6 +487,10 @@ class NeuralLinUCB(Policy):
         line = super().alignment if behind_transform else self._learner.alignment
         line += "; predictions follow the arms' frequencies estimated there" if self._offset is not None else ""
         return line + ("; in the target it also learns from its own choices" if self._pseudo is not None else "")
+
+    @property
+    def adapts_to_target(self) -> bool:
+        return self._learner.objective.needs_target or self._pseudo is not None
 
     @property
     def self_trains(self) -> bool:
@@ -570,15 +579,16 @@ class NeuralLinUCB(Policy):
         acting, settings, members = self._acting, self.recipe.encoder, []
         in_target = self.domains.is_target(domain)
         self_trained = in_target and acting.pseudo is not None
+        part = 1.0 if acting.pseudo is None or not in_target else acting.pseudo.share
         for place, (expert, width) in enumerate(zip(acting.experts, acting.mixture().width_shares, strict=True)):
-            share = acting.shares[place] / 2 if self_trained else acting.shares[place]
+            share = part * acting.shares[place]
             labelled = self_trained and place == acting.labelled
             if share == 0.0 and width == 0.0 and not labelled:
                 continue
             theta, inverse = expert.head.frozen(widths=width > 0)
             if labelled:  # two regressions on the same features are one
                 assert acting.pseudo is not None
-                theta, share = share * theta + acting.pseudo / 2, 1.0
+                theta, share = share * theta + part * acting.pseudo.theta, 1.0
             member = Member(theta, inverse, share=share, width_share=width)
             if isinstance(expert.features, InferenceEncoder):
                 encoder = expert.features.network
@@ -589,8 +599,8 @@ class NeuralLinUCB(Policy):
             else:
                 members.append(replace(member, constant=expert.features.constant))
         if acting.offset is not None and in_target:
-            nothing, share = np.zeros((self.n_arms, 0, 0)), 0.5 if self_trained else 1.0
-            members.append(Member(acting.offset[:, None].copy(), nothing, share=share, width_share=0.0, constant=True))
+            nothing = np.zeros((self.n_arms, 0, 0))
+            members.append(Member(acting.offset[:, None].copy(), nothing, share=part, width_share=0.0, constant=True))
         reference = None
         if self.transform is None and self._layout in (None, "channels_first"):  # contexts are kept as they came
             buffer: ContextBuffer = self._buffers.rounds[domain]
@@ -638,10 +648,14 @@ class NeuralLinUCB(Policy):
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
         with self._locks.state:
             if new is not None and new.any():
-                predicted = [
-                    expert.head.predict(part[new], arms[new]) for expert, part in zip(experts, features, strict=True)
-                ]
-                if self._shares.add(np.stack(predicted, axis=1), rewards[new]):
+                both = zip(experts, features, strict=True)
+                if self._counts_every_arm:
+                    means = np.stack([expert.head.score(part[new])[0] for expert, part in both], axis=2)
+                    noted = revealed_predictions(means, arms[new], rewards[new])
+                else:
+                    predicted = [expert.head.predict(part[new], arms[new]) for expert, part in both]
+                    noted = np.stack(predicted, axis=1), rewards[new]
+                if self._shares.add(*noted):
                     self._publish()
             for expert, part in zip(experts, features, strict=True):
                 expert.head.learn(part, arms, rewards, weights)
@@ -705,8 +719,11 @@ class NeuralLinUCB(Policy):
             decisions.append(self._head.choose(*mixed, first_round=first_round + row, available=mask))
             arm = int(decisions[-1].arm[0])
             if new is not None and new[row]:
-                predicted = np.array([[score.mean[row, arm] for score in scores]])
-                if self._shares.add(predicted, rewards[one, arm]):
+                means = np.stack([score.mean[one] for score in scores], axis=2)
+                noted = means[:, arm], rewards[one, arm]
+                if self._counts_every_arm:
+                    noted = revealed_predictions(means, decisions[-1].arm, rewards[one, arm])
+                if self._shares.add(*noted):
                     self._publish()
             for score in scores:
                 score.learn(row, arm, float(rewards[row, arm]), 1.0 if weight is None else float(weight[0]))
@@ -1000,9 +1017,10 @@ class NeuralLinUCB(Policy):
             arrays["distinct"] = self._distinct.state(rounds=replay)
         if self._prior is not None:
             arrays["prior"] = self._prior
-        for name, array in (("offset", self._offset), ("pseudo", self._pseudo)):
-            if array is not None:
-                arrays[name] = array
+        if self._offset is not None:
+            arrays["offset"] = self._offset
+        if self._pseudo is not None:
+            arrays |= {"pseudo": self._pseudo.theta, "pseudo_share": np.array([self._pseudo.share])}
         arrays["rate"] = np.array([self._rate])
         arrays["steps"] = np.array([self._steps], np.int64)
         arrays["refitted_at"] = np.array([self._refitted_at if replay else self._rounds_in_head()], np.int64)
@@ -1038,7 +1056,8 @@ class NeuralLinUCB(Policy):
         self._steps = int(state["steps"][0]) if "steps" in state else self.recipe.learning.steps
         if "learner.gate.sums" not in state:  # an older version wrote the file
             self._learner.skill_gate.restore({"rate": state["rate"]})
-        self._prior, self._offset, self._pseudo = (state.get(name) for name in ("prior", "offset", "pseudo"))
+        self._prior, self._offset = state.get("prior"), state.get("offset")
+        self._pseudo = PseudoLabels(state["pseudo"], float(state["pseudo_share"][0])) if "pseudo" in state else None
         self._publish()
         self._refitted_at = int(state["refitted_at"][0])
 

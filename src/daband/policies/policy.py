@@ -250,7 +250,7 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(f"half_life must be a number > 0, or None, got {half_life!r}")
         self._clock = 0.0
         self._domains = DomainNames() if domains is None else domains
-        self._source_weights: FloatArray = np.ones(self._domains.first_target)
+        self._source_weights = (1.0,) * self._domains.first_target
         self._domain = 0
         self.rounds_decided = 0
         self.rounds_learned = 0
@@ -462,7 +462,8 @@ class Policy(ABC, metaclass=_PolicyType):
         Returns:
             The ids that were skipped.
         """
-        one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
+        if on_duplicate != "refuse":
+            one_of("on_duplicate", on_duplicate, ("refuse", "skip"))
         with self._locks.write:
             checked = self._check_contexts(contexts)
             n = len(checked)
@@ -477,6 +478,9 @@ class Policy(ABC, metaclass=_PolicyType):
                 elif weighting != "none":
                     raise InvalidInput(f"propensity_weighting={weighting!r} needs the rounds' propensity")
             times = None if time is None else self._check_times(time, n)
+            if ids is None and propensities is None and self._scale.known:  # single rounds would feel the way below
+                self._learn_scaled((checked, arms, rewards, where, None, times))
+                return []
             rounds = PlayedRounds(checked, arms, rewards, where, None, times)
             if ids is None:
                 self._learn_checked(rounds, weighting, propensities)
@@ -569,7 +573,7 @@ class Policy(ABC, metaclass=_PolicyType):
     def domains(self, domains: DomainNames) -> None:
         if "domains" in setting_defaults(type(self)) or self.rounds_learned:
             raise AttributeError("domains are fixed once a policy learns, or where its constructor takes them")
-        self._domains, self._source_weights = domains, np.ones(domains.first_target)
+        self._domains, self._source_weights = domains, (1.0,) * domains.first_target
 
     @property
     def source_weights(self) -> dict[str, float]:
@@ -577,7 +581,7 @@ class Policy(ABC, metaclass=_PolicyType):
 
         It may be set by hand, ``policy.source_weights = {"de": 1, "fr": 0.2}``, for the rounds to come.
         """
-        return dict(zip(self.domains.sources, self._source_weights.tolist(), strict=True))
+        return dict(zip(self.domains.sources, self._source_weights, strict=True))
 
     @source_weights.setter
     def source_weights(self, weights: Mapping[str, float]) -> None:
@@ -586,8 +590,8 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(
                 f"source_weights has {strangers[0]!r}, which is no source ({', '.join(self.domains.sources)})"
             )
-        given = np.array([checked_number("source_weights", weights.get(name, 1.0)) for name in self.domains.sources])
-        if not ((given >= 0).all() and (given <= 1).all() and given.any()):
+        given = tuple(checked_number("source_weights", weights.get(name, 1.0)) for name in self.domains.sources)
+        if not all(0.0 <= weight <= 1.0 for weight in given) or not any(given):
             raise InvalidInput(f"source_weights must lie in [0, 1], and one of them above 0, got {dict(weights)}")
         with self._locks.write:
             self._source_weights = given
@@ -734,6 +738,11 @@ class Policy(ABC, metaclass=_PolicyType):
         return f"{line}; {self.name} ignores that arms are differently frequent (shift: labels)" if ignored else line
 
     @property
+    def adapts_to_target(self) -> bool:
+        """Whether training looks at the target's contexts: to align them, or with its own choices as labels."""
+        return False
+
+    @property
     def largest_norm(self) -> float:
         """Contexts of a larger Euclidean norm are refused, unless a transform stands before the policy."""
         return self._largest_norm
@@ -849,7 +858,7 @@ class Policy(ABC, metaclass=_PolicyType):
         if self.half_life is not None:
             arrays["clock"] = np.array([self._clock])
         if len(self._source_weights) > 1:
-            arrays["source_weights"] = self._source_weights
+            arrays["source_weights"] = np.array(self._source_weights)
         ids = self._ids if replay else RoundIds(self._ids.window)
         arrays.update({f"ids/{name}": array for name, array in ids.state().items()})
         arrays.update({f"pending/{name}": array for name, array in self._pending.state().items()})
@@ -863,7 +872,7 @@ class Policy(ABC, metaclass=_PolicyType):
         self._scale.restore(arrays["reward_scale"])
         self._clock = float(arrays["clock"][0]) if self.half_life is not None else 0.0
         if len(self._source_weights) > 1:
-            self._source_weights = np.array(arrays["source_weights"])
+            self._source_weights = tuple(arrays["source_weights"].tolist())
         self._ids.restore(below("ids/", arrays))
         self._pending.restore(below("pending/", arrays))
         self.log_parts = frozenset(bytes(arrays.get("log_parts", b"")).decode().split())
@@ -910,7 +919,7 @@ class Policy(ABC, metaclass=_PolicyType):
         for batch in batches:
             self._learn_scaled(batch)
 
-    def _learn_scaled(self, rounds: PlayedRounds) -> None:
+    def _learn_scaled(self, rounds: tuple[AnyArray, IntArray, FloatArray, int, Weights, FloatArray | None]) -> None:
         contexts, arms, rewards, domain, weights, times = rounds
         unit = rewards if self._scale.is_identity else self._scale.to_unit(rewards)
         of_domain = self._domain_weights(domain, len(arms))

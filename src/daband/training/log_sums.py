@@ -9,6 +9,7 @@ them up as one process would.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -64,15 +65,24 @@ def sums_of_part(
 def sums_in_turn(
     policy: RidgePolicy, log: ParquetLog, parts: Sequence[LogPart], weighting: str | None
 ) -> Iterator[tuple[LogPart, RidgeSums | DataError]]:
-    """Every part with its sums, or with the error that its rows gave, one after the other."""
-    with one_blas_thread():  # batches are shared among threads, not the products of one
-        for part in parts:
-            outcome: RidgeSums | DataError
-            try:
-                outcome = sums_of_part(policy, log, part, weighting, threads=_THREADS)
-            except DataError as error:
-                outcome = error
-            yield part, outcome
+    """Every part with its sums, or with the error that its rows gave, in their order; threads work on the next ones."""
+    inside = -(-_THREADS // max(len(parts), 1))  # few parts are shared out batch by batch
+
+    def outcome(part: LogPart) -> RidgeSums | DataError:
+        try:
+            return sums_of_part(policy, log, part, weighting, threads=inside)
+        except DataError as error:
+            return error
+
+    # Parts, and not the products of one batch, are shared among threads.
+    with one_blas_thread(), ThreadPoolExecutor(min(_THREADS, max(len(parts), 1))) as pool:
+        coming = iter(parts)
+        under_way = deque((part, pool.submit(outcome, part)) for part in itertools.islice(coming, _THREADS + 1))
+        while under_way:
+            part, future = under_way.popleft()
+            summed = future.result()
+            under_way.extend((later, pool.submit(outcome, later)) for later in itertools.islice(coming, 1))
+            yield part, summed
 
 
 class WorkersLost(DabandError, RuntimeError):

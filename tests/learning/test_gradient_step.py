@@ -1,0 +1,47 @@
+"""Which rows of a batch the gradient goes through."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import daband
+from daband.learning.batches import Batches
+from daband.learning.stacked_runs import Stack
+from tests.learning.one_step import assert_same_step
+
+
+def test_no_gradient_goes_through_rows_that_only_norms_look_at(monkeypatch):
+    """Neural-LinUCB's target rows move the norms' statistics alone: a step is that of one pass over all rows."""
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (2, 48, 1, 16, 16), dtype=np.uint8)
+    settings = {"context_shape": (1, 16, 16), "n_arms": 3, "feedback": "one_hot", "device": "cpu", "shift": "style"}
+    apart = daband.NeuralLinUCB(seed=0, **settings)
+    apart.play(images[0], np.eye(3)[draw.integers(0, 3, 48)])
+    apart.observe_target(images[1])
+    at_once = copy.deepcopy(apart)
+    rows, encode = [], Stack.encode
+
+    def counted(stack, parameters, contexts, domain_rows):
+        latent, alignment = encode(stack, parameters, contexts, domain_rows)
+        rows.append((contexts.shape[1], latent.requires_grad))
+        return latent, alignment
+
+    monkeypatch.setattr(Stack, "encode", counted)
+    apart.adapt(steps=1)
+    (sources, has_gradient), (targets, target_has) = rows
+    assert has_gradient
+    assert not target_has
+    monkeypatch.setattr(Batches, "labelled_apart", lambda _: 0)
+    at_once.adapt(steps=1)
+    assert rows[2:] == [(sources + targets, True)]
+    assert_same_step(apart, at_once)
+
+
+def test_target_rows_of_a_term_have_a_gradient(monkeypatch):
+    draw = np.random.default_rng(0)
+    policy = daband.DABand(context_shape=(20,), n_arms=3, feedback="one_hot", device="cpu", seed=0, shift="style")
+    policy.play(draw.normal(size=(48, 20)), np.eye(3)[draw.integers(0, 3, 48)])
+    policy.observe_target(draw.normal(size=(48, 20)))
+    monkeypatch.setattr(Batches, "labelled_apart", lambda _: pytest.fail("the batch was split"))
+    policy.adapt(steps=1)
