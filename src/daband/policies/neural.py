@@ -28,7 +28,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -99,6 +99,12 @@ _SELF_TRAINED = "shrunk"
 """The expert on whose features a policy's own choices in the target are regressed."""
 _COMPONENTS, _MOST_ROWS = 64, 4096
 """Principal components of the expert of that name, and the contexts of a domain that they are fitted to."""
+
+
+Features: TypeAlias = Sequence[FloatArray]
+"""Of each expert its own: (B, d), or (B, K, d) with shared arms."""
+OfRounds: TypeAlias = BoolArray | None
+"""Which rounds are meant, (B,); None where it does not matter."""
 
 
 class ContextFeatures:
@@ -191,9 +197,8 @@ class Expert:
     @property
     def ready(self) -> bool:
         """Whether there are features: a transform has to be fitted first."""
-        if isinstance(self.features, InferenceEncoder) or self.features.transform is None:
-            return True
-        return self.features.transform.fitted
+        fitted = self.features.transform if isinstance(self.features, ContextFeatures) else None
+        return fitted is None or fitted.fitted
 
 
 @dataclass(frozen=True)
@@ -559,7 +564,7 @@ class NeuralLinUCB(Policy):
         return self._decide_by_heads(mixture, features, available, first_round, rule)
 
     def _decide_by_heads(
-        self, mixture: HeadMixture, features: Sequence[FloatArray], available: Mask, first_round: int, rule: str | None
+        self, mixture: HeadMixture, features: Features, available: Mask, first_round: int, rule: str | None
     ) -> Decision:
         mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
@@ -633,19 +638,14 @@ class NeuralLinUCB(Policy):
         in_source = domain < len(self._source_weights)
         if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting.mixture(), features, None, 0, "greedy").mean
-        self._learn_by_heads(experts, features, arms, rewards, weights, new)
+        self._learn_by_heads(features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
 
     def _learn_by_heads(
-        self,
-        experts: Sequence[Expert],
-        features: Sequence[FloatArray],
-        arms: IntArray,
-        rewards: FloatArray,
-        weights: Weights,
-        new: BoolArray | None,
+        self, features: Features, arms: IntArray, rewards: FloatArray, weights: Weights, new: OfRounds
     ) -> None:
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
+        experts = self._acting.experts
         with self._locks.state:
             if new is not None and new.any():
                 both = zip(experts, features, strict=True)
@@ -686,26 +686,14 @@ class NeuralLinUCB(Policy):
         return decision
 
     def _play_round(
-        self,
-        features: Sequence[FloatArray],
-        rewards: FloatArray,
-        available: Mask,
-        new: BoolArray | None,
-        first_round: int,
-        weight: Weights,
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
     ) -> list[Decision]:
         decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
-        self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
+        self._learn_by_heads(features, decision.arm, rewards[:, decision.arm[0]], weight, new)
         return [decision]
 
     def _play_block(
-        self,
-        features: Sequence[FloatArray],
-        rewards: FloatArray,
-        available: Mask,
-        new: BoolArray | None,
-        first_round: int,
-        weight: Weights,
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
     ) -> list[Decision]:
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
