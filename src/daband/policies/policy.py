@@ -31,7 +31,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -556,6 +556,14 @@ class Policy(ABC, metaclass=_PolicyType):
             raise InvalidInput(f"domain must be a target ({', '.join(self.domains.targets)}), got {domain!r}")
         with self._locks.write:
             self._observe(self._transform_contexts(self._check_contexts(contexts), where), where)
+
+    @property
+    def encodes_ahead(self) -> bool:
+        """Whether ``adapt`` also encodes what ``expect`` says."""
+        return False
+
+    def expect(self, read: Callable[[], Sequence[tuple[AnyArray, str]]]) -> None:
+        """Say what reads the contexts, each with its domain, that are asked for right after the next ``adapt``."""
 
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
