@@ -21,6 +21,8 @@ BLOCK = 64
 """The most steps that are drawn for at once."""
 _MOST_AHEAD = 1 << 27
 """Numbers of contexts that are prepared before the steps that use them."""
+_MOST_AUGMENTED = 1 << 26
+"""Numbers of contexts that are augmented at once, which takes several times their memory for a moment."""
 _SLOTS = 3
 """Steps whose contexts are on the device or on their way: one in use, one that has arrived, one being sent."""
 
@@ -102,19 +104,22 @@ class Batches(ABC):
         """Draw for the coming steps, at most ``BLOCK``; each run draws from its own generator."""
         rows, augmentation = self._rows[:steps], self._augmentation[:steps]
         n_rows = 0 if self.shape.latest else rows[0, 0].numel()
-        total = n_rows + augmentation[0, 0].numel()
-        for run, (own, generator) in enumerate(zip(self._parts, self._generators, strict=True)):
-            drawn = torch.rand(steps, total, generator=generator, device=self._device, dtype=torch.float32)
-            augmentation[:, run] = drawn[:, n_rows:].view(augmentation[:, run].shape)
+        sizes = (len(self._parts), steps, n_rows + augmentation[0, 0].numel())
+        drawn = torch.empty(sizes, device=self._device, dtype=torch.float32)
+        for own_draws, generator in zip(drawn, self._generators, strict=True):
+            torch.rand(own_draws.shape, generator=generator, out=own_draws)
+        drawn = drawn.transpose(0, 1)
+        augmentation.copy_(drawn[:, :, n_rows:].view(augmentation.shape))
+        evenly = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
+        if n_rows:
+            counts = torch.tensor([[len(part) for part in own] for own in self._parts]).to(self._device)[:, :, None]
+            torch.minimum((evenly * counts).long(), counts - 1, out=rows)
+        for run, own in enumerate(self._parts):
             if self.shape.latest:
                 rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)
-            else:
-                counts = torch.tensor([len(part) for part in own], device=self._device)[:, None]
-                evenly = drawn[:, :n_rows].view(rows[:, run].shape)
-                rows[:, run] = torch.minimum((evenly * counts).long(), counts - 1)
-                for place, part in enumerate(own):
-                    if isinstance(part, RoundBuffer) and part.weighted:
-                        rows[:, run, place] = _by_weight(part, evenly[:, place])
+            for place, part in enumerate(own):
+                if n_rows and isinstance(part, RoundBuffer) and part.weighted:
+                    rows[:, run, place] = _by_weight(part, evenly[:, run, place])
             for place, segment in enumerate(self.labelled):
                 part, own_rows = own[segment], rows[:, run, segment]
                 assert isinstance(part, RoundBuffer)
@@ -206,9 +211,12 @@ class ResidentBatches(Batches):
                 contexts = part.contexts.index_select(0, rows.flatten()).view(*rows.shape, *part.contexts.shape[1:])
                 columns = slice(place * size, (place + 1) * size)
                 self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
-            if len(self._prepared):
-                stored = self._gathered[:steps, run].view(steps, self.n_contexts, *self.shape.context_shape)
-                self._prepared[:steps, run] = self._augment(stored, self._augmentation[:steps, run])
+        at_once = max(1, _MOST_AUGMENTED // math.prod(self._gathered.shape[1:]))
+        for start in range(0, steps if len(self._prepared) else 0, at_once):
+            block = slice(start, min(start + at_once, steps))
+            stored = self._gathered[block].view(-1, self.n_contexts, *self.shape.context_shape)
+            augmented = self._augment(stored, self._augmentation[block].flatten(0, 1))
+            self._prepared[block] = augmented.view(self._prepared[block].shape)
 
     def _contexts(self, position: torch.Tensor) -> torch.Tensor:
         if self.ahead:

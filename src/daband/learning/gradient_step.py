@@ -120,8 +120,9 @@ class GradientStep:
         return latent, alignment
 
     def _maps_type(self) -> AbstractContextManager[object]:
-        """On a GPU maps are bfloat16 where torch may use TF32, which has as many digits; parameters are not."""
-        allowed = has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
+        """On a GPU maps of images are bfloat16 where torch may use TF32; parameters and vectors are not."""
+        images = len(self.stack.first.encoder.context_shape) == 3
+        allowed = images and has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
         return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
 
     def _on_side_stream(self) -> AbstractContextManager[object]:

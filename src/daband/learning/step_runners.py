@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
+import numpy as np
 import torch
 
+from daband.arrays import AnyArray
+from daband.encoders import domain_rows
 from daband.errors import DeviceOutOfMemory, InvalidInput
 from daband.learning.batches import BLOCK, BatchShape, batches_for
 from daband.learning.gradient_step import GradientStep
@@ -136,7 +139,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-_MEASURE_EVERY = 8
+_MEASURE_EVERY = 16
 
 
 def take_steps(learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
@@ -144,11 +147,28 @@ def take_steps(learners: Sequence[Learner], steps: int, buffers: Sequence[Replay
 
     Learners that are given together must be stackable; they stay stacked until one of them is given with others.
     """
+    return start_steps(learners, steps, buffers)()
+
+
+def start_steps(
+    learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]
+) -> Callable[[], list[dict[str, float]]]:
+    """What ``take_steps`` does; a GPU works on the steps until the returned call asks for what they measured."""
+    return _stepper_of(learners).start(steps, buffers)
+
+
+def encode_ahead(learners: Sequence[Learner], contexts: Sequence[AnyArray], domain: int) -> torch.Tensor:
+    """Start to encode as many contexts of a domain for each learner by its EMA encoder, for all learners at once.
+
+    Returns latents (learners, B, d) on the device; the next call writes over them.
+    """
+    return _stepper_of(learners).encode(contexts, domain)
+
+
+def _stepper_of(learners: Sequence[Learner]) -> Stepper:
     learners = list(learners)
     stepper = learners[0].stepper
-    if not isinstance(stepper, Stepper) or not stepper.serves(learners):
-        stepper = Stepper(learners)
-    return stepper.take(steps, buffers)
+    return stepper if isinstance(stepper, Stepper) and stepper.serves(learners) else Stepper(learners)
 
 
 class Stepper:
@@ -169,11 +189,16 @@ class Stepper:
         )
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
-        records = self.stack.device.type == "cuda" and first.cuda_graph
-        self.runner = GraphRunner(self.step, CudaRecorder()) if records else EagerRunner(self.step)
+        self._recorder = CudaRecorder()
+        self.runner = self._runner_of(self.step)
+        self._ahead: dict[object, tuple[torch.Tensor, torch.Tensor, torch.Tensor, GraphRunner | EagerRunner]] = {}
         self._places: tuple[object, ...] = ()
         for learner in self.stack.learners:
             learner.stepper = self
+
+    def _runner_of(self, step: Step) -> GraphRunner | EagerRunner:
+        records = self.stack.device.type == "cuda" and self._cuda_graph
+        return GraphRunner(step, self._recorder) if records else EagerRunner(step)
 
     def serves(self, learners: Sequence[Learner]) -> bool:
         """Whether these learners' numbers are still the rows of this stack."""
@@ -181,10 +206,10 @@ class Stepper:
         return mine and self._cuda_graph == learners[0].cuda_graph
 
     @single_precision()
-    def take(self, steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
-        """Take ``steps`` steps and return, for each learner, means of what was measured.
+    def start(self, steps: int, buffers: Sequence[ReplayBuffers]) -> Callable[[], list[dict[str, float]]]:
+        """Start ``steps`` steps; the returned call gives, for each learner, means of what was measured.
 
-        Every eighth step measures, the last among them: measuring takes about a sixth of the operations of a small
+        Every sixteenth step measures, the last among them: measuring takes about a sixth of the operations of a small
         network's step. Steps that were skipped count in no mean. The device is read once, at the end.
         """
         self._refresh_batches(buffers)
@@ -203,14 +228,38 @@ class Stepper:
                 + ("" if runs == 1 else f", or fewer than {runs} stacked runs")
             ) from error
         numbers = torch.cat([faults[:, ::2], self.step.totals], dim=1)
-        return [self._means(*row) for row in numbers.cpu().tolist()]
+        return lambda: [self._means(*row) for row in numbers.cpu().tolist()]
+
+    @single_precision()
+    def encode(self, contexts: Sequence[AnyArray], domain: int) -> torch.Tensor:
+        """What ``encode_ahead`` returns; contexts of one shape and domain are encoded by one recording."""
+        stack, key = self.stack, (domain, contexts[0].shape, contexts[0].dtype)
+        if key not in self._ahead:
+            rows = domain_rows(domain, len(contexts[0]))
+            bytes_or_floats = torch.uint8 if contexts[0].dtype == np.uint8 else torch.float32
+            sizes = (stack.runs, *contexts[0].shape)
+            on_host = torch.zeros(sizes, dtype=bytes_or_floats, pin_memory=stack.device.type == "cuda")
+            on_device = torch.zeros_like(on_host, device=stack.device)
+            latents = torch.zeros(*sizes[:2], stack.first.encoder.dimension, device=stack.device)
+
+            def encode(_: bool) -> None:
+                encoded = stack.encode_by_teacher(on_device, rows)
+                assert encoded is not None
+                latents.copy_(encoded)
+
+            self._ahead[key] = on_host, on_device, latents, self._runner_of(encode)
+        on_host, on_device, latents, runner = self._ahead[key]
+        np.stack(contexts, out=on_host.numpy(), casting="same_kind")
+        on_device.copy_(on_host, non_blocking=True)
+        runner.run(False)
+        return latents
 
     def _take_block(self, steps: int, *, left: int) -> None:
         batches, step = self.step.batches, self.step
         assert batches is not None
         batches.load(steps)
-        table = torch.tensor([learner.schedule(steps) for learner in self.stack.learners], dtype=torch.float32)
-        step.schedule[:steps].copy_(table.transpose(0, 1))
+        table = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
+        step.schedule[:steps].copy_(torch.from_numpy(table))
         step.position.zero_()
         self.stack.first.encoder.train()
         for remaining in range(left, left - steps, -1):

@@ -10,25 +10,40 @@ label. It cannot mend a policy that is wrong on most contexts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from daband.arrays import FloatArray
 
 
-def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: float) -> FloatArray:
-    """The coefficients (K, d) of a regression for every arm: 1 where it is predicted best, else 0.
+@dataclass(frozen=True)
+class PseudoLabels:
+    """A regression on pseudo-labels; predictions are ``share`` times the sum of its own and those of the policy."""
+
+    theta: FloatArray
+    """Coefficients, (K, d)."""
+    share: float
+    """About a half: so that the best arm's predicted reward is on average what the policy predicts without it."""
+
+
+def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: float) -> PseudoLabels:
+    """A ridge regression for every arm, on labels 1 where it is predicted best, else 0.
 
     Features are (n, d), predicted rewards (n, K). The smaller of two systems is solved, of d or of n equations.
 
     >>> features = np.array([[1.0, 0.0], [0.9, 0.0], [0.0, 1.0]])
     >>> predicted = np.array([[0.8, 0.1], [0.7, 0.2], [0.3, 0.4]])
-    >>> (features @ fit_pseudo_labels(features, predicted, ridge=0.1).T).round(2).tolist()
-    [[0.99, 0.0], [0.9, 0.0], [0.0, 0.91]]
+    >>> fitted = fit_pseudo_labels(features, predicted, ridge=0.1)
+    >>> (features @ fitted.theta.T).round(2).tolist(), round(fitted.share, 2)
+    ([[0.99, 0.0], [0.9, 0.0], [0.0, 0.91]], 0.4)
     """
     n, d = features.shape
     labels = np.eye(predicted.shape[1])[predicted.argmax(axis=1)]
     if d <= n:
-        solved: FloatArray = np.linalg.solve(features.T @ features + ridge * np.eye(d), features.T @ labels)
-        return solved.T
-    dual: FloatArray = np.linalg.solve(features @ features.T + ridge * np.eye(n), labels)
-    return dual.T @ features
+        theta: FloatArray = np.linalg.solve(features.T @ features + ridge * np.eye(d), features.T @ labels).T
+    else:
+        theta = np.linalg.solve(features @ features.T + ridge * np.eye(n), labels).T @ features
+    before = float(np.clip(predicted, 0.0, 1.0).max(axis=1).mean())
+    after = float((np.clip(predicted, 0.0, 1.0) + np.clip(features @ theta.T, 0.0, 1.0)).max(axis=1).mean())
+    return PseudoLabels(theta, before / after if after > 0.0 else 0.5)

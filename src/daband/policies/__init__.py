@@ -29,14 +29,14 @@ from daband.policies.ridge import Constant, LinUCB, RidgePolicy
 from daband.policies.trees import Trees
 
 if TYPE_CHECKING:
-    from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named
+    from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named, encode_expected
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
     "Constant", "DABand", "LinUCB", "NeuralLinUCB",
     "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
     "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
-    "check_rewards", "default_transform", "device_named", "load_policy", "policies",
+    "check_rewards", "default_transform", "device_named", "encode_expected", "load_policy", "policies",
     "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
     "setting_defaults",
 ]  # fmt: skip
@@ -48,6 +48,7 @@ _NEED_TORCH = {
     "adapt_stacked": "neural",
     "can_stack": "neural",
     "device_named": "neural",
+    "encode_expected": "neural",
     "recipe_for": "recipes",
     "recipe_names": "recipes",
     "resolve_recipe": "recipes",

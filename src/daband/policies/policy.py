@@ -31,7 +31,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -557,6 +557,14 @@ class Policy(ABC, metaclass=_PolicyType):
         with self._locks.write:
             self._observe(self._transform_contexts(self._check_contexts(contexts), where), where)
 
+    @property
+    def encodes_ahead(self) -> bool:
+        """Whether ``adapt`` also encodes what ``expect`` says."""
+        return False
+
+    def expect(self, read: Callable[[], Sequence[tuple[AnyArray, str]]]) -> None:
+        """Say what reads the contexts, each with its domain, that are asked for right after the next ``adapt``."""
+
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
         if steps is not None:
@@ -736,6 +744,11 @@ class Policy(ABC, metaclass=_PolicyType):
             line = f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
         ignored = self.shift.moves_labels and not self.learns_by_gradients
         return f"{line}; {self.name} ignores that arms are differently frequent (shift: labels)" if ignored else line
+
+    @property
+    def adapts_to_target(self) -> bool:
+        """Whether training looks at the target's contexts: to align them, or with its own choices as labels."""
+        return False
 
     @property
     def largest_norm(self) -> float:
