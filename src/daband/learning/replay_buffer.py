@@ -1,7 +1,7 @@
 """Replay buffers: contexts, and for rounds their arm and reward.
 
 Contexts lie on the device, so that steps gather them without the host. Where they would take too much of the device,
-they lie on the host, and batches are prefetched.
+they lie on the host, and those of the coming steps are sent at once.
 
 Beyond its capacity a buffer keeps a uniform sample of all contexts it was given (reservoir sampling), or the latest.
 Which one is replaced depends on the seed and on the number of the new one alone, so a restored buffer continues as if

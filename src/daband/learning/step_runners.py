@@ -14,7 +14,7 @@ import torch
 from daband.arrays import AnyArray
 from daband.encoders import domain_rows
 from daband.errors import DeviceOutOfMemory, InvalidInput
-from daband.learning.batches import BLOCK, BatchShape, batches_for
+from daband.learning.batches import Batches, BatchShape
 from daband.learning.gradient_step import GradientStep
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
@@ -212,15 +212,15 @@ class Stepper:
         Every sixteenth step measures, the last among them: measuring takes about a sixth of the operations of a small
         network's step. Steps that were skipped count in no mean. The device is read once, at the end.
         """
-        self._refresh_batches(buffers)
+        batches = self._refresh_batches(buffers)
         first, faults = self.stack.first, self.stack.faults
         self.step.totals.zero_()
         faults[:, 0].zero_()
         faults[:, 2].zero_()
         try:
             with nullcontext() if first.worth_threads else one_thread(), tf32_matmul():
-                for start in range(0, steps, BLOCK):
-                    self._take_block(min(BLOCK, steps - start), left=steps - start)
+                for start in range(0, steps, batches.block):
+                    self._take_block(batches, min(batches.block, steps - start), left=steps - start)
         except torch.OutOfMemoryError as error:
             batch, runs = self._shape.rounds, self.stack.runs
             raise DeviceOutOfMemory(
@@ -254,20 +254,17 @@ class Stepper:
         runner.run(False)
         return latents
 
-    def _take_block(self, steps: int, *, left: int) -> None:
-        batches, step = self.step.batches, self.step
-        assert batches is not None
+    def _take_block(self, batches: Batches, steps: int, *, left: int) -> None:
+        step = self.step
         batches.load(steps)
         table = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
         step.schedule[:steps].copy_(torch.from_numpy(table))
         step.position.zero_()
         self.stack.first.encoder.train()
         for remaining in range(left, left - steps, -1):
-            batches.before_step()
             self.runner.run(remaining % _MEASURE_EVERY == 1 or remaining == 1)
-            batches.after_step()
 
-    def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> None:
+    def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
         """Make batches anew, and forget recordings, where the buffers have moved or begin to hold something."""
         parts = [own.parts().values() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
@@ -275,11 +272,12 @@ class Stepper:
         places = tuple(
             (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
         ) + tuple(own.weights for own in buffers)
-        if places != self._places:
+        if self.step.batches is None or places != self._places:
             generators = [learner.generator for learner in self.stack.learners]
-            self.step.batches = batches_for(buffers, self._shape, generators)
+            self.step.batches = Batches(buffers, self._shape, generators)
             self.runner.forget()
             self._places = places
+        return self.step.batches
 
     def _means(self, skipped: float, worst: float, counted: float, *totals: float) -> dict[str, float]:
         named = zip(self.step.measured_names, totals, strict=False)
