@@ -35,16 +35,10 @@ __all__ = [
 
 
 _NEED_TORCH = {
-    "DABand": "neural",
-    "NeuralLinUCB": "neural",
-    "adapt_stacked": "neural",
-    "can_stack": "neural",
-    "device_named": "neural",
-    "encode_expected": "neural",
-    "recipe_for": "recipes",
-    "recipe_names": "recipes",
+    "DABand": "neural", "NeuralLinUCB": "neural", "adapt_stacked": "neural", "can_stack": "neural",
+    "device_named": "neural", "encode_expected": "neural", "recipe_for": "recipes", "recipe_names": "recipes",
     "resolve_recipe": "recipes",
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
