@@ -246,12 +246,9 @@ class ReplayBuffers:
         """Buffers for contexts of this shape; with shared arms the contexts of a round are one of theirs."""
         domains = DomainNames() if domains is None else domains
         common: dict[str, Any] = {
-            "context_shape": context_shape,
-            "capacity": settings.capacity,
-            "device": device,
-            "place": settings.place,
+            "context_shape": context_shape, "capacity": settings.capacity, "device": device, "place": settings.place,
             "latest": settings.sampling == "last",
-        }
+        }  # fmt: skip
         targets = range(domains.first_target, len(domains))
         rounds = [RoundBuffer(**common, seed=_seed(seed, domain, True, domains)) for domain in range(len(domains))]
         unlabelled = [ContextBuffer(**common, seed=_seed(seed, domain, False, domains)) for domain in targets]
