@@ -195,7 +195,7 @@ def judge(path: Path, seed: int, second: int, out: Path) -> dict[str, Any]:
     from estimators import m_cbpe, plain_agreement
 
     import daband
-    from daband.evaluation.scores import scores_of
+    from daband.evaluation.policy_scores import scores_of
     from daband.trust import assess_each
     from daband.trust.choose import _without_rewards
     from daband.trust.estimate import ALONE, MISSED, SHARED, estimate_target
@@ -307,7 +307,7 @@ def _buy(scores: Any, table: Any, place: int, *, one_hot: bool) -> dict[str, Any
 
     Evenly with the candidates' predictions as control variates ("even"), and without ("plain").
     """
-    from daband.trust.selection import Proposals, Selection
+    from daband.trust.candidate_selection import Proposals, Selection
 
     arms = scores.target_arm
     predicted = np.clip(scores.target_mean.mean(axis=0), 0.0, 1.0)

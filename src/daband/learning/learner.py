@@ -359,16 +359,10 @@ class Learner:
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
         """Copies and pickles are rebuilt from the state: the views into shared tensors would not survive copying."""
         arguments = {
-            "recipe": self.recipe,
-            "feature_shape": self.encoder.context_shape,
-            "n_arms": self.n_arms,
-            "shared": self.shared,
-            "feedback": self.feedback,
-            "seed": self.seed,
-            "device": self.device,
-            "module": self._module,
-            "domains": self.domains,
-        }
+            "recipe": self.recipe, "feature_shape": self.encoder.context_shape, "n_arms": self.n_arms,
+            "shared": self.shared, "feedback": self.feedback, "seed": self.seed, "device": self.device,
+            "module": self._module, "domains": self.domains,
+        }  # fmt: skip
         return _rebuilt, (arguments, self.state(), self.cuda_graph)
 
 

@@ -15,15 +15,7 @@ from daband.policies.incoming_rounds import (
     resolve_weighting,
 )
 from daband.policies.pair_defaults import default_transform, setting_defaults
-from daband.policies.policy import (
-    Policy,
-    RewardedDecision,
-    build,
-    load_policy,
-    policies,
-    read_checkpoint,
-    read_notes,
-)
+from daband.policies.policy import Policy, RewardedDecision, build, load_policy, policies, read_checkpoint, read_notes
 from daband.policies.random import Random
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
 from daband.policies.trees import Trees
@@ -43,16 +35,10 @@ __all__ = [
 
 
 _NEED_TORCH = {
-    "DABand": "neural",
-    "NeuralLinUCB": "neural",
-    "adapt_stacked": "neural",
-    "can_stack": "neural",
-    "device_named": "neural",
-    "encode_expected": "neural",
-    "recipe_for": "recipes",
-    "recipe_names": "recipes",
+    "DABand": "neural", "NeuralLinUCB": "neural", "adapt_stacked": "neural", "can_stack": "neural",
+    "device_named": "neural", "encode_expected": "neural", "recipe_for": "recipes", "recipe_names": "recipes",
     "resolve_recipe": "recipes",
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

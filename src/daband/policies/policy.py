@@ -669,20 +669,13 @@ class Policy(ABC, metaclass=_PolicyType):
                 )
             step = None if self.transform is None else copy.deepcopy(self.transform.frozen(where))
             return FrozenPolicy(
-                policy=self.name,
-                domain=self.domains.names[where],
-                context_shape=self.context_shape,
-                arms=self.arms,
-                n_arms=self.n_arms,
-                reward_range=self.reward_range,
+                policy=self.name, domain=self.domains.names[where], context_shape=self.context_shape, arms=self.arms,
+                n_arms=self.n_arms, reward_range=self.reward_range,
                 range_estimated=self.settings()["reward_range"] == "auto",
                 largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
-                rounds_learned=self.rounds_learned,
-                seed=self.seed,
-                transform=step,
-                table=self.table,
+                rounds_learned=self.rounds_learned, seed=self.seed, transform=step, table=self.table,
                 **self._freeze(where)._asdict(),
-            )
+            )  # fmt: skip
 
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
@@ -705,16 +698,12 @@ class Policy(ABC, metaclass=_PolicyType):
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""
         settings = {
-            "context_shape": list(self.context_shape),
-            "n_arms": self.n_arms,
-            "arms": self.arms,
-            "reward_range": self._scale.setting,
-            "transform": transform_settings(self.transform),
-            "seed": self.seed,
+            "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
+            "reward_range": self._scale.setting, "transform": transform_settings(self.transform), "seed": self.seed,
             **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.half_life is None else {"half_life": self.half_life}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
-        }
+        }  # fmt: skip
         offered = {*setting_defaults(type(self)), "domains"}  # a class may leave out arms or transform
         return {name: value for name, value in settings.items() if name in offered}
 

@@ -33,8 +33,8 @@ from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
 from daband.files import read_bytes, read_npz, write_bytes, write_text
 from daband.linear import Decision, join_decisions
 from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
-from daband.training.folder import Folder, as_json
 from daband.training.source_weights import measured_source_weights
+from daband.training.work_folder import Folder, as_json
 
 Progress = Callable[[dict[str, float]], None]
 ByDomain = list[tuple[str | None, Any]]
