@@ -29,7 +29,7 @@ import numpy as np
 from daband.arrays import FloatArray
 from daband.trust.audit import certainty
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
-from daband.trust.confidence import Counts, score_limits
+from daband.trust.confidence_intervals import Counts, score_limits
 
 BUDGETS = (100, 200)
 MOST_CONTEXTS = 5000

@@ -58,11 +58,14 @@ PAGE_OF: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "signs": (signs, ("attribution", "linear-readings", "choose")),
     "sources": (sources_page, ("sources",)),
     "tables": (tables_page, ("trust", "default-development")),
-    "trust": (trust_page, ("trust", "trust-development")),
+    "trust": (trust_page, ("trust", "fresh-development", "trust-development")),
 }
 """By page, the function that writes it and the records that it is written from."""
 IMAGES = ROOT / "docs" / "images"
-TRAINED = ("audit", "baselines", "choose", "choose-cost", "prior-trust", "sources", "trust", "trust-development")
+TRAINED = (
+    "audit", "baselines", "choose", "choose-cost", "fresh-development", "prior-trust", "sources", "trust",
+    "trust-development",
+)  # fmt: skip
 """Records of networks whose pages end with a line on their recipe; other pages say it of every table."""
 
 

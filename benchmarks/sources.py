@@ -107,7 +107,7 @@ def _read(family: str) -> dict[str, Rounds]:
 def _warfarin() -> dict[str, Rounds]:
     """One transform for all populations."""
     from daband.domains import TableTransform, data_directory
-    from daband.domains.datasets import tables
+    from daband.domains.datasets import research_tables as tables
     from daband.domains.readers.tables import read_table
 
     frame = tables._prepare(read_table(data_directory() / tables._FILE))

@@ -168,7 +168,9 @@ def test_what_assess_ships_is_what_the_development_half_gives(monkeypatch: pytes
 
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     study = importlib.import_module("trust_report")
-    halves = [json.loads((BENCHMARKS / "records" / f"{name}-development.json").read_text()) for name in ("trust",)]
+    halves = [
+        json.loads((BENCHMARKS / "records" / f"{name}-development.json").read_text()) for name in ("trust", "fresh")
+    ]
     assert {half["half"] for half in halves} == {"development"}
     assert study.fitted([run for half in halves for run in half["runs"]]) == (ALONE, MISSED, SHARED)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from split import development, report
-from trust_report import SIMPLE, bound
+from trust_report import SIMPLE, assessments, bound
 
 from daband.trust.estimate import ALONE, MISSED, SHARED
 from pages.runs import fill
@@ -52,7 +52,7 @@ def _shipped(record: Record) -> list[Record]:
     for how, title in WAYS.items():
         held: dict[str, list[bool]] = {}
         for run in record["runs"]:
-            own = [one for one in run["assessed"] if one["how"] == how]
+            own = [one for one in assessments(run) if one["how"] == how]
             lows = [bound(one, MISSED, SHARED, alone=run["constants"][0]) for one in own]
             truths = [one["true"] >= low - 1e-9 for one, low in zip(own, lows, strict=True)]
             held[run["data"]] = held.get(run["data"], []) + truths

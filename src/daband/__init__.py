@@ -40,15 +40,12 @@ __all__ = [
 
 _NAMES_OF = {
     "errors": "CheckpointError DabandError DataError InvalidInput NotFitted TrainingDiverged",
-    "evaluation": "Evaluation LogEstimate evaluate evaluate_log",
-    "learning": "Recipe",
+    "evaluation": "Evaluation LogEstimate evaluate evaluate_log", "learning": "Recipe",
     "linear": "PCA Decision Standardise",
     "policies": "Constant DABand LinUCB NeuralLinUCB Policy Random Trees load recipe_for",
-    "serving": "export load_deployed",
-    "shift": "Shift",
-    "training": "Run continue_on_target fit_log learn_log train",
+    "serving": "export load_deployed", "shift": "Shift", "training": "Run continue_on_target fit_log learn_log train",
     "trust": "Assessment Audit Choice assess audit choose",
-}
+}  # fmt: skip
 """The names that each room offers here."""
 _ROOM_OF = {name: room for room, names in _NAMES_OF.items() for name in names.split()}
 _ROOMS = {"checks", "cli", "domains", "encoders", "experiments", "objectives", "report", *_NAMES_OF}

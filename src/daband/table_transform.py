@@ -374,13 +374,12 @@ class TableRows:
             return None
         try:
             values = self._values_of(row)
-            # With larger numbers a warning of numpy might follow.
-            plain = _PLAIN_NUMBERS.issuperset(map(type, values)) and max(values) < _LARGE and min(values) > -_LARGE
-            numbers = np.frombuffer(self._pack(*values)) if plain else None
-        except KeyError:
+            # With larger numbers a warning of numpy might follow, and NaN is a missing value.
+            if not (_PLAIN_NUMBERS.issuperset(map(type, values)) and math.hypot(*values) < _LARGE):
+                return None
+        except (KeyError, OverflowError):
             return None
-        if numbers is None:
-            return None
+        numbers = np.frombuffer(self._pack(*values))
         scaled = (numbers - self._mean) / self._deviation
         # In nearly every case all of them together are not as far out as one number may be.
         near = scaled.dot(scaled) <= FAR * FAR or (scaled.max() <= FAR and scaled.min() >= -FAR)

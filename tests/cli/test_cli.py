@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from daband.cli.output import method_table
+from daband.cli.progress_and_tables import method_table
 from daband.report import summarise
 
 SMALL = ("--set", "episodes=3", "--set", "episode_length=20", "--set", "pair_options.tiny=true")

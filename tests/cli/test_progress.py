@@ -7,8 +7,8 @@ import warnings
 import pytest
 from rich.console import Console
 
-from daband.cli import output
-from daband.cli.output import warnings_on, watch
+from daband.cli import progress_and_tables
+from daband.cli.progress_and_tables import warnings_on, watch
 from daband.cli.trust import candidates_bar
 from daband.experiments import Experiment, RunEvent
 from daband.training import CandidateProgress
@@ -23,7 +23,7 @@ def specs():
 def console(monkeypatch):
     def make(terminal):
         made = Console(file=io.StringIO(), force_terminal=terminal, width=110)
-        monkeypatch.setattr(output, "console", made)
+        monkeypatch.setattr(progress_and_tables, "console", made)
         return made
 
     return make
@@ -59,7 +59,7 @@ def test_live_lines_tell_episode_regret_time_and_the_whole(specs, console):
 def test_a_log_has_a_line_a_minute_and_one_at_the_end(specs, console, monkeypatch):
     screen = console(False)
     now = iter(range(0, 10_000, 40))  # 40 seconds from event to event
-    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(progress_and_tables.time, "monotonic", lambda: float(next(now)))
     with watch(specs) as hear:
         for number in range(1, 6):
             hear(episode(specs[0], number, of=10))

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from daband.domains import Framing, Reading, from_image_folder, imagenet_normalise
-from daband.domains.readers.images import ImageStore
+from daband.domains.readers.image_store import ImageStore
 from daband.errors import DataError, InvalidInput
 
 CLASSES = ["cat", "dog", "owl"]

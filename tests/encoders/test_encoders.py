@@ -151,3 +151,12 @@ def test_pixels_that_make_no_sense_are_refused():
         build_encoder("conv", context_shape=(3, 20, 20), pixels="bright")
     with pytest.raises(InvalidInput, match="three channels"):
         build_encoder("conv", context_shape=(1, 20, 20), pixels="imagenet")
+
+
+@pytest.mark.parametrize("network", ["mlp", nn.Sequential(nn.Flatten(), nn.Linear(6, 5))])
+def test_dense_layers_take_features_of_half_precision(network):
+    encoder = build_encoder(network, context_shape=(6,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        latent = encoder(torch.rand(8, 6), domain_rows=(4, 4)).latent
+    assert latent.dtype == torch.float32
+    torch.testing.assert_close(latent.norm(dim=1), torch.ones(8))

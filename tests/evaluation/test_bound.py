@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from daband.errors import InvalidInput
-from daband.evaluation.bound import (
+from daband.evaluation.regret_bound import (
     LiveBound,
     discriminator_divergence,
     observable_bound,

@@ -1,4 +1,4 @@
-"""Batches from buffers on the device, and the same batches prefetched from buffers on the host."""
+"""Batches from buffers on the device, and the same batches from buffers on the host."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ import torch
 from daband.domain_names import DomainNames
 from daband.encoders import Augmentation
 from daband.errors import InvalidInput
-from daband.learning.batches import BLOCK, BatchShape, PrefetchedBatches, ResidentBatches, batches_for
+from daband.learning.batches import BLOCK, Batches, BatchShape
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ContextBuffer, ReplayBuffers
 from daband.learning.settings import ReplaySettings
@@ -47,26 +47,24 @@ def assert_alike(one, other):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("replay", ["all", "last"])
-def test_prefetched_steps_are_the_steps_of_resident_contexts(device, replay, monkeypatch):
+def test_steps_on_contexts_of_the_host_are_those_on_contexts_of_the_device(device, replay, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    resident, prefetched = policy("device", device, replay=replay), policy("host", device, replay=replay)
-    for number, steps in enumerate((5, 3, 9, 9)):  # fewer, more, and so many that slots are used again
-        for some in (resident, prefetched):
+    on_device, on_host = policy("device", device, replay=replay), policy("host", device, replay=replay)
+    for number, steps in enumerate((5, 3, 9, 9)):
+        for some in (on_device, on_host):
             episode(some, number)
             measured = some.adapt(steps)
         assert measured["skipped_steps"] == 0
-    assert isinstance(prefetched.learner.stepper.step.batches, PrefetchedBatches)
-    assert isinstance(resident.learner.stepper.step.batches, ResidentBatches)
-    assert prefetched._buffers.rounds[0].contexts.device.type == "cpu"
-    assert prefetched._buffers.rounds[0].arms.device.type == device
+    assert on_host._buffers.rounds[0].contexts.device.type == "cpu"
+    assert on_host._buffers.rounds[0].arms.device.type == device
     if device == "cpu":
-        assert_alike(resident, prefetched)
+        assert_alike(on_device, on_host)
     else:  # which adds up in no fixed order
         images = np.random.default_rng(9).integers(0, 256, (50, *SHAPE), dtype=np.uint8)
-        np.testing.assert_allclose(resident.decide(images).mean, prefetched.decide(images).mean, atol=5e-3)
+        np.testing.assert_allclose(on_device.decide(images).mean, on_host.decide(images).mean, atol=5e-3)
 
 
-def test_a_policy_with_prefetched_batches_resumes_from_its_file_to_the_last_bit(tmp_path):
+def test_a_policy_with_contexts_on_the_host_resumes_from_its_file_to_the_last_bit(tmp_path):
     one = policy("host")
     episode(one, 0)
     one.adapt(4)
@@ -79,20 +77,19 @@ def test_a_policy_with_prefetched_batches_resumes_from_its_file_to_the_last_bit(
     assert_alike(one, other)
 
 
-def test_stacked_runs_prefetch_the_batches_of_runs_on_the_device():
-    resident, prefetched = ([policy(place, seed=seed) for seed in (1, 2)] for place in ("device", "host"))
+def test_stacked_runs_with_contexts_on_the_host_take_the_steps_of_runs_on_the_device():
+    on_device, on_host = ([policy(place, seed=seed) for seed in (1, 2)] for place in ("device", "host"))
     for number in range(3):
-        for some in (*resident, *prefetched):
+        for some in (*on_device, *on_host):
             episode(some, number)
-        adapt_stacked(resident)
-        adapt_stacked(prefetched)
-    assert isinstance(prefetched[0].learner.stepper.step.batches, PrefetchedBatches)
-    assert prefetched[0].learner.stepper.stack.runs == 2
-    for one, other in zip(resident, prefetched, strict=True):
+        adapt_stacked(on_device)
+        adapt_stacked(on_host)
+    assert on_host[0].learner.stepper.stack.runs == 2
+    for one, other in zip(on_device, on_host, strict=True):
         assert_alike(one, other)
 
 
-def test_a_prefetched_step_of_stacked_runs_is_that_of_each_alone():
+def test_a_step_of_stacked_runs_with_contexts_on_the_host_is_that_of_each_alone():
     stacked = [policy("host", seed=seed, steps=1) for seed in (1, 2)]
     for number in range(3):
         for some in stacked:
@@ -124,7 +121,7 @@ def made(buffers, *, latest=False, uses_target=True, seeds=(0,)):
         latest=latest,
         uses_target=uses_target,
     )
-    return batches_for(buffers, shape, [torch.Generator().manual_seed(seed) for seed in seeds])
+    return Batches(buffers, shape, [torch.Generator().manual_seed(seed) for seed in seeds])
 
 
 def drawn(batches, steps):
@@ -132,9 +129,7 @@ def drawn(batches, steps):
     batches.load(steps)
     found = []
     for position in range(steps):
-        batches.before_step()
         found.append([tensor.clone() for tensor in batches.at(torch.tensor([position]))])
-        batches.after_step()
     return found
 
 
@@ -174,17 +169,18 @@ def test_each_stacked_run_draws_what_it_draws_alone():
             assert all(torch.equal(mine[0], stacked[run]) for mine, stacked in zip(one, both, strict=True))
 
 
+@pytest.mark.parametrize("place", ["device", "host"])
 @pytest.mark.parametrize("runs", [1, 2])
-def test_batches_prepared_ahead_are_those_gathered_in_each_step(runs, monkeypatch):
-    learned = [policy("device", seed=seed) for seed in range(runs)]
+def test_batches_prepared_ahead_are_those_gathered_in_each_step(runs, place, monkeypatch):
+    learned = [policy(place, seed=seed) for seed in range(runs)]
     for some in learned:
         episode(some, 2)  # three buffers, one of them of rounds in the target
     shape = BatchShape(8, 1, SHAPE, Augmentation(shift=2, contrast=0.4), latest=False, uses_target=True)
     found = []
     for ahead in (False, True):
-        monkeypatch.setattr(ResidentBatches, "prepares_ahead", lambda _, ahead=ahead: ahead)
+        monkeypatch.setattr(Batches, "prepares_ahead", lambda *_, ahead=ahead: ahead)
         generators = [torch.Generator().manual_seed(seed) for seed in range(runs)]
-        found.append(drawn(batches_for([some.buffers for some in learned], shape, generators), 5))
+        found.append(drawn(Batches([some.buffers for some in learned], shape, generators), 5))
     for one, other in zip(*found, strict=True):
         assert one[0].dtype == torch.uint8
         assert not torch.equal(one[1], one[0] / 255)

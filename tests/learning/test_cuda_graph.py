@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from daband.learning.replay_buffer import ContextBuffer
-from daband.learning.step_runners import EagerRunner
 from daband.policies import DABand, NeuralLinUCB, recipe_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: no graph to record")
@@ -42,9 +41,9 @@ def test_replayed_steps_move_parameters_as_eager_steps_do():
     replayed, ours = trained(cuda_graph=True, episodes=1, steps=10)
     eager, theirs = trained(cuda_graph=False, episodes=1, steps=10)
     runner = replayed.learner.stepper.runner
-    assert not runner.refused
+    assert not runner.eager
     assert set(runner._replays) == {False, True}
-    assert isinstance(eager.learner.stepper.runner, EagerRunner)
+    assert eager.learner.stepper.runner.eager
     assert set(ours) == set(theirs)
     assert replayed.learner.step_number == eager.learner.step_number == 10
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.01)
@@ -59,7 +58,7 @@ def test_steps_on_rounds_of_both_domains_without_target_contexts_are_recorded_to
     for domain in ("source", "target"):
         policy.play(rng.normal(size=(64, 12)), np.eye(4)[rng.integers(0, 4, 64)], domain)
         policy.adapt(16)
-    assert not policy.learner.stepper.runner.refused
+    assert not policy.learner.stepper.runner.eager
     assert set(policy.learner.stepper.runner._replays) == {False, True}
 
 
@@ -106,7 +105,7 @@ def test_runs_together_equal_runs_alone_on_the_device():
     settings = {"source": pair.source, "target": pair.target, "episodes": 3}
     together = [fresh(seed) for seed in range(7)]  # more than one convolution takes
     runs = train_stacked([Training(policy, **settings) for policy in together])
-    assert not together[0].learner.stepper.runner.refused
+    assert not together[0].learner.stepper.runner.eager
     for seed in (0, 6):
         alone = fresh(seed)
         run = train(alone, **settings)

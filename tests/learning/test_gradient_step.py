@@ -4,9 +4,11 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 import daband
 from daband.learning.batches import Batches
+from daband.learning.gradient_step import GradientStep
 from daband.learning.stacked_runs import Stack
 from tests.learning.one_step import assert_same_step
 
@@ -45,3 +47,29 @@ def test_target_rows_of_a_term_have_a_gradient(monkeypatch):
     policy.observe_target(draw.normal(size=(48, 20)))
     monkeypatch.setattr(Batches, "labelled_apart", lambda _: pytest.fail("the batch was split"))
     policy.adapt(steps=1)
+
+
+def test_the_teacher_is_asked_when_its_term_counts(monkeypatch):
+    """A term whose weight is still 0 takes no pass of the EMA encoder, and the step is the same without."""
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 256, (2, 48, 1, 16, 16), dtype=np.uint8)
+    settings = {"context_shape": (1, 16, 16), "n_arms": 3, "feedback": "one_hot", "device": "cpu", "shift": "style"}
+    policy = daband.DABand(seed=0, **settings)
+    policy.learner.plan(1000)
+    policy.play(images[0], np.eye(3)[draw.integers(0, 3, 48)])
+    policy.observe_target(images[1])
+    always = copy.deepcopy(policy)
+    asked, teacher = [], Stack.encode_by_teacher
+    monkeypatch.setattr(Stack, "encode_by_teacher", lambda *given: asked.append(1) or teacher(*given))
+    policy.adapt(steps=2)
+    assert len(asked) == 1  # by the last step of a block, which measures
+    monkeypatch.setattr(GradientStep, "_teaches", lambda *_: True)
+    always.adapt(steps=2)
+    assert len(asked) == 3
+    assert_same_step(policy, always)
+    monkeypatch.undo()
+    step = GradientStep(Stack([policy.learner]))
+    weights = torch.zeros(1, len(policy.learner.objective.weights))
+    assert step._teaches(weights, measure=True)
+    assert not step._teaches(weights, measure=False)
+    assert step._teaches(weights + 0.5, measure=False)

@@ -13,7 +13,7 @@ from daband.encoders import CustomFeatures, encoders
 from daband.encoders.encoder import _filled_up
 from daband.errors import InvalidInput
 from daband.learning.settings import EncoderSettings, LearningSettings
-from daband.learning.step_runners import EagerRunner
+from daband.learning.step_runners import StepRunner
 from daband.objectives import Term, Weight, terms
 from daband.policies import load_policy
 from tests.policies.test_neural import ARMS, SHAPE, fingerprint, make, problem, small, trained
@@ -214,7 +214,7 @@ def test_skipped_steps_count_in_no_mean():
         stepper.step(measure)
         contexts.copy_(kept)
 
-    stepper.runner = EagerRunner(once_broken)
+    stepper.runner = StepRunner(once_broken)
     measured = policy.adapt(steps=9)  # the first and the last measure
     assert measured["skipped_steps"] == 1
     assert all(math.isfinite(value) for value in measured.values())

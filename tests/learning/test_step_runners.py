@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from daband.learning.step_runners import EagerRunner, GraphRunner
+from daband.learning.step_runners import StepRunner
 from tests.learning.test_batches import episode, policy
 
 
@@ -33,7 +33,7 @@ class Recorder:
 
 def runner(recorder):
     taken = []
-    return GraphRunner(taken.append, recorder), taken
+    return StepRunner(taken.append, recorder), taken
 
 
 def test_three_steps_warm_up_and_the_next_is_recorded_and_replayed():
@@ -77,14 +77,14 @@ def test_where_recording_fails_every_step_is_taken_eagerly_and_once():
         graph.run(True)
         graph.forget()
         graph.run(False)
-    assert graph.refused
+    assert graph.eager
     assert recorder.calls == ["warm up"] * 3
     assert taken == [False] * 4 + [True, False]
 
 
 def test_an_eager_runner_takes_every_step():
     taken = []
-    eager = EagerRunner(taken.append)
+    eager = StepRunner(taken.append)
     eager.run(True)
     eager.forget()
     eager.run(False)
@@ -101,7 +101,7 @@ def test_the_steps_of_a_policy_behind_a_graph_runner_are_those_behind_the_eager_
         if number == 0:
             recorded.adapt(0)
             stepper = stepper_of(recorded)
-            stepper.runner = GraphRunner(stepper.step, recorder)
+            stepper.runner = StepRunner(stepper.step, recorder)
         for some in (eager, recorded):
             some.adapt(steps)
     assert "replay" in recorder.calls
@@ -120,7 +120,7 @@ def test_a_buffer_that_moved_or_begins_to_hold_something_is_recorded_anew():
     recorder = Recorder()
     episode(some, 0)
     stepper = stepper_of(some)
-    stepper.runner = GraphRunner(stepper.step, recorder)
+    stepper.runner = StepRunner(stepper.step, recorder)
     some.adapt(8)
     once = list(recorder.calls)
     some.adapt(8)

@@ -5,10 +5,10 @@ import pytest
 
 from daband.report.document import Cell, Table
 from daband.report.figures import bound_figure, regret_figure, separate
+from daband.report.method_styles import css_variables, style_of, themed
+from daband.report.method_summaries import growth_exponent, mixing, role_of
 from daband.report.rendering import latex_text
-from daband.report.runs import Curve, common_curve
-from daband.report.style import css_variables, style_of, themed
-from daband.report.summary import growth_exponent, mixing, role_of
+from daband.report.run_files import Curve, common_curve
 
 
 @pytest.mark.parametrize("exponent", [0.3, 0.5, 1.0, 1.4])

@@ -13,7 +13,7 @@ import pytest
 import daband
 from daband.errors import DataError, InvalidInput
 from daband.service import Client, Limits, ServiceError, Settings, Store, Tokens
-from daband.service.store import Event, LogFailed, Writer
+from daband.service.event_log import Event, LogFailed, Writer
 from tests.service.conftest import ARMS, DIM, served
 
 ROW = [0.5] * DIM

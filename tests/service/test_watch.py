@@ -8,8 +8,8 @@ import pytest
 from daband.errors import InvalidInput
 from daband.evaluation.off_policy_estimators import effective_sample_size, mean_estimate, self_normalised
 from daband.service import Settings
-from daband.service.store import Event, LoggedReward
-from daband.service.watch import PromiseTest, ValueSums, Watch
+from daband.service.event_log import Event, LoggedReward
+from daband.service.watched_numbers import PromiseTest, ValueSums, Watch
 from daband.serving import load_deployed
 from tests.service.conftest import DIM
 

@@ -12,7 +12,7 @@ from daband.errors import InvalidInput
 from daband.service import Client, Clock, Settings, Store
 from daband.service.app import publish_file
 from daband.service.decider import model_from
-from daband.service.store import Event, Reward
+from daband.service.event_log import Event, Reward
 from daband.service.worker import Worker, replay, work
 from tests.service.conftest import ARMS, DIM, rewards_of, served, write_policy
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import daband
+from daband.linear import StandardiseStep
 from daband.serving import load_deployed
+from daband.serving.members import Member, RowScorer
+from daband.serving.numpy_networks import network_from
 
 
 @pytest.fixture(params=["tables", "large offsets", "paper"])
@@ -35,9 +38,6 @@ def test_a_row_has_the_scores_of_its_batch(deployed):
 
 def test_small_widths_keep_their_accuracy():
     """Far more rounds in some directions than in others: z'A^-1 z in single precision would be off by a tenth."""
-    from daband.serving.members import Member, RowScorer
-    from daband.serving.numpy_networks import network_from
-
     rng = np.random.default_rng(0)
     d = 16
     basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
@@ -64,3 +64,15 @@ def test_ties_are_scored_in_double_precision(tmp_path):
     deployed = load_deployed(tmp_path / "p.daband")
     assert deployed.frozen._row_scorer is not None
     assert all(deployed.decide(rng.normal(size=33)).propensity == pytest.approx(1 / 7) for _ in range(20))
+
+
+def test_a_column_of_almost_no_deviation_is_scored_in_double_precision():
+    rng = np.random.default_rng(0)
+    weights = {f"dense.{at}.weight": rng.normal(size=(4, 4)).astype(np.float32) for at in range(2)}
+    biases = {f"dense.{at}.bias": np.zeros(4, np.float32) for at in range(2)}
+    network = network_from({"kind": "mlp", "layers": 2}, weights | biases)
+    step = StandardiseStep(np.zeros(4), np.array([1.0, 1.0, 1e-200, 1.0]), None, clip=5.0, scale=1.0)
+    members = [Member(np.zeros((2, 4)), np.stack([np.eye(4)] * 2), network=network)]
+    assert RowScorer.of(members, 4) is not None
+    members.append(Member(np.zeros((2, 5)), np.stack([np.eye(5)] * 2), transform=step))
+    assert RowScorer.of(members, 4) is None

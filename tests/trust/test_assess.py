@@ -9,7 +9,7 @@ import daband
 from daband.domains.readers.arrays import ArrayEvaluation
 from daband.domains.readers.logs import ArrayLog
 from daband.errors import DataError, InvalidInput, NotFitted
-from daband.evaluation.scores import scores_of
+from daband.evaluation.policy_scores import scores_of
 from daband.trust import Assessment, assess_each, read_assessment
 
 NOBODY_STATED = daband.Shift(("covariate",))  # the pair itself states a style

@@ -8,7 +8,7 @@ import pytest
 
 from daband.trust.audit import certainty
 from daband.trust.audit_plan import Plan, plan_draws, plan_strata
-from daband.trust.confidence import confidence_sequence
+from daband.trust.confidence_intervals import confidence_sequence
 
 PREDICTED = np.concatenate([np.full(700, 0.99), np.random.default_rng(3).random(300)])
 

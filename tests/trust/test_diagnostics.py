@@ -93,7 +93,7 @@ def test_the_verdict_follows_from_bound_estimate_and_doubts():
         return verdict_of(value=value, low=low, required=required, disagreement=disagreement, doubts=list(doubts))
 
     assert verdict(0.9, 0.8, 0.5).text == "hand over"
-    assert verdict(0.9, 0.8, 0.795).text == "ask"
+    assert verdict(0.9, 0.8, 0.76).text == "ask"  # a constant arm's value in the target is an estimate too
     doubted = verdict(0.9, 0.8, 0.5, doubts=["all go to arm 1"])
     assert (doubted.text, doubted.why) == ("ask", "all go to arm 1")
     assert doubted.rewards >= 50

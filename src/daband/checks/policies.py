@@ -9,6 +9,7 @@ A check raises ``AssertionError`` with what it saw. All run over every registere
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import sys
 import tempfile
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,7 +47,17 @@ class MakePolicy(Protocol):
 
 SHAPE = (3,)
 N_ARMS = 4
-ARM_MODELS = ("disjoint", "shared")
+
+
+def _of_both_arm_models(check: Callable[[MakePolicy, str], None]) -> Callable[[MakePolicy], None]:
+    """A decorator: the check joins the others, and is made with disjoint and with shared arms."""
+
+    @functools.wraps(check)
+    def of_both(make: MakePolicy) -> None:
+        for arms in ("disjoint", "shared"):
+            check(make, arms)
+
+    return POLICY_CHECKS.add(of_both)
 
 
 def random_contexts(rng: np.random.Generator, n: int, arms: str, n_arms: int = N_ARMS) -> FloatArray:
@@ -114,69 +125,62 @@ def assert_close(left: AnyArray, right: AnyArray, what: str) -> None:
     assert np.allclose(left, right, rtol=1e-6, atol=1e-8), f"{what} differ by up to {worst:g}"
 
 
-@POLICY_CHECKS.add
-def check_shapes_and_propensities(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_shapes_and_propensities(make: MakePolicy, arms: str) -> None:
     """Decisions have the shapes they promise, arms within range, probabilities within (0, 1]."""
-    rng = np.random.default_rng(0)
-    for arms in ARM_MODELS:
-        policy = experienced(make, arms)
-        decision = policy.select(random_contexts(rng, 7, arms))
-        assert decision.arm.shape == (7,), decision.arm.shape
-        assert decision.arm.dtype == np.int64, decision.arm.dtype
-        assert decision.propensity.shape == (7,), decision.propensity.shape
-        assert decision.mean.shape == decision.width.shape == (7, N_ARMS), (decision.mean.shape, decision.width.shape)
-        assert ((decision.arm >= 0) & (decision.arm < N_ARMS)).all(), decision.arm
-        assert ((decision.propensity > 0) & (decision.propensity <= 1)).all(), decision.propensity
-        assert np.isfinite(decision.mean).all()
-        assert np.isfinite(decision.width).all()
-        assert (decision.width >= 0).all()
+    policy = experienced(make, arms)
+    decision = policy.select(random_contexts(np.random.default_rng(0), 7, arms))
+    assert decision.arm.shape == (7,), decision.arm.shape
+    assert decision.arm.dtype == np.int64, decision.arm.dtype
+    assert decision.propensity.shape == (7,), decision.propensity.shape
+    assert decision.mean.shape == decision.width.shape == (7, N_ARMS), (decision.mean.shape, decision.width.shape)
+    assert ((decision.arm >= 0) & (decision.arm < N_ARMS)).all(), decision.arm
+    assert ((decision.propensity > 0) & (decision.propensity <= 1)).all(), decision.propensity
+    assert np.isfinite(decision.mean).all()
+    assert np.isfinite(decision.width).all()
+    assert (decision.width >= 0).all()
 
 
-@POLICY_CHECKS.add
-def check_probabilities_of_every_arm(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_probabilities_of_every_arm(make: MakePolicy, arms: str) -> None:
     """``probabilities`` is a distribution over the available arms, of which ``decide`` tells the chosen arm's share."""
-    for arms in ARM_MODELS:
-        contexts = random_contexts(np.random.default_rng(13), 9, arms)
-        mask = np.array([True, False, True, True])
-        for policy in (fresh(make, arms), experienced(make, arms)):
-            before = fingerprint(policy)
-            shares, decision = policy.probabilities(contexts, available=mask), policy.decide(contexts, available=mask)
-            assert shares.shape == (9, N_ARMS), shares.shape
-            assert (shares[:, ~mask] == 0).all(), "an arm that is not available has a probability"
-            assert_close(shares.sum(axis=1), np.ones(9), "the sums of probabilities")
-            assert_close(shares[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
-            assert fingerprint(policy) == before, "probabilities changed the policy"
+    contexts = random_contexts(np.random.default_rng(13), 9, arms)
+    mask = np.array([True, False, True, True])
+    for policy in (fresh(make, arms), experienced(make, arms)):
+        before = fingerprint(policy)
+        shares, decision = policy.probabilities(contexts, available=mask), policy.decide(contexts, available=mask)
+        assert shares.shape == (9, N_ARMS), shares.shape
+        assert (shares[:, ~mask] == 0).all(), "an arm that is not available has a probability"
+        assert_close(shares.sum(axis=1), np.ones(9), "the sums of probabilities")
+        assert_close(shares[np.arange(9), decision.arm], decision.propensity, "probabilities and propensities")
+        assert fingerprint(policy) == before, "probabilities changed the policy"
 
 
-@POLICY_CHECKS.add
-def check_propensities_weigh_rounds(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_propensities_weigh_rounds(make: MakePolicy, arms: str) -> None:
     """Even propensities teach what none teach; every offered way to use uneven ones leaves finite predictions."""
-    for arms in ARM_MODELS:
-        rng = np.random.default_rng(14)
-        contexts, chosen, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
-        without, even = fresh(make, arms), fresh(make, arms)
-        without.update(contexts, chosen, reward)
-        even.update(contexts, chosen, reward, propensity=np.full(24, 1 / N_ARMS))
-        assert_close(without.decide(contexts).mean, even.decide(contexts).mean, "means")
-        for weighting in even.propensity_weightings:
-            policy = fresh(make, arms)
-            policy.update(
-                contexts, chosen, reward, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting
-            )
-            policy.observe_target(contexts)
-            policy.adapt(steps=2)
-            assert policy.rounds_learned == 24, policy.rounds_learned
-            assert np.isfinite(policy.decide(contexts).mean).all(), weighting
+    rng = np.random.default_rng(14)
+    contexts, chosen, reward = random_contexts(rng, 24, arms), rng.integers(0, N_ARMS, 24), rng.random(24)
+    without, even = fresh(make, arms), fresh(make, arms)
+    without.update(contexts, chosen, reward)
+    even.update(contexts, chosen, reward, propensity=np.full(24, 1 / N_ARMS))
+    assert_close(without.decide(contexts).mean, even.decide(contexts).mean, "means")
+    for weighting in even.propensity_weightings:
+        policy = fresh(make, arms)
+        policy.update(contexts, chosen, reward, propensity=rng.uniform(0.01, 1.0, 24), propensity_weighting=weighting)
+        policy.observe_target(contexts)
+        policy.adapt(steps=2)
+        assert policy.rounds_learned == 24, policy.rounds_learned
+        assert np.isfinite(policy.decide(contexts).mean).all(), weighting
 
 
-@POLICY_CHECKS.add
-def check_same_seed_same_choices(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_same_seed_same_choices(make: MakePolicy, arms: str) -> None:
     """Two policies of one seed choose alike; seed 0 is a seed like any other."""
-    for arms in ARM_MODELS:
-        contexts = random_contexts(np.random.default_rng(1), 40, arms)
-        for seed in (0, 3):
-            first, second = experienced(make, arms, seed), experienced(make, arms, seed)
-            assert_same(first.select(contexts).arm, second.select(contexts).arm, f"seed {seed}")
+    contexts = random_contexts(np.random.default_rng(1), 40, arms)
+    for seed in (0, 3):
+        first, second = experienced(make, arms, seed), experienced(make, arms, seed)
+        assert_same(first.select(contexts).arm, second.select(contexts).arm, f"seed {seed}")
 
 
 @POLICY_CHECKS.add
@@ -191,73 +195,68 @@ def check_ties_follow_the_seed(make: MakePolicy) -> None:
     assert any((choices[0] != other).any() for other in choices[1:]), "seeds 0 to 3 break every tie alike"
 
 
-@POLICY_CHECKS.add
-def check_decide_changes_nothing(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_decide_changes_nothing(make: MakePolicy, arms: str) -> None:
     """``decide`` leaves the policy to the bit as it was."""
-    for arms in ARM_MODELS:
-        policy = experienced(make, arms)
-        before = fingerprint(policy)
-        policy.decide(random_contexts(np.random.default_rng(3), 9, arms), "target")
-        assert fingerprint(policy) == before, "decide changed the policy"
+    policy = experienced(make, arms)
+    before = fingerprint(policy)
+    policy.decide(random_contexts(np.random.default_rng(3), 9, arms), "target")
+    assert fingerprint(policy) == before, "decide changed the policy"
 
 
-@POLICY_CHECKS.add
-def check_batch_equals_singles(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_batch_equals_singles(make: MakePolicy, arms: str) -> None:
     """Selecting a batch equals selecting its contexts one by one."""
-    for arms in ARM_MODELS:
-        for domain in ("source", "target"):
-            contexts = random_contexts(np.random.default_rng(4), 10, arms)
-            batch = experienced(make, arms).select(contexts, domain)
-            one_by_one = experienced(make, arms)
-            singles = [one_by_one.select(contexts[i : i + 1], domain) for i in range(10)]
-            assert_close(batch.mean, np.concatenate([single.mean for single in singles]), "mean")
-            assert_close(batch.width, np.concatenate([single.width for single in singles]), "width")
-            assert_same(batch.arm, np.concatenate([single.arm for single in singles]), "arms")
+    for domain in ("source", "target"):
+        contexts = random_contexts(np.random.default_rng(4), 10, arms)
+        batch = experienced(make, arms).select(contexts, domain)
+        one_by_one = experienced(make, arms)
+        singles = [one_by_one.select(contexts[i : i + 1], domain) for i in range(10)]
+        assert_close(batch.mean, np.concatenate([single.mean for single in singles]), "mean")
+        assert_close(batch.width, np.concatenate([single.width for single in singles]), "width")
+        assert_same(batch.arm, np.concatenate([single.arm for single in singles]), "arms")
 
 
-@POLICY_CHECKS.add
-def check_play_equals_rounds(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_play_equals_rounds(make: MakePolicy, arms: str) -> None:
     """``play`` makes the choices of ``select`` and ``update`` in turn."""
-    for arms in ARM_MODELS:
-        rng = np.random.default_rng(6)
-        contexts, rewards = random_contexts(rng, 20, arms), rng.random((20, N_ARMS))
-        mask = rng.random((20, N_ARMS)) < 0.7
-        mask[np.arange(20), rng.integers(0, N_ARMS, 20)] = True
-        played = experienced(make, arms).play(contexts, rewards, available=mask)
-        policy = experienced(make, arms)
-        for i in range(20):
-            decision = policy.select(contexts[i : i + 1], available=mask[i])
-            assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by turns, {played.arm[i]} in play"
-            assert abs(decision.propensity[0] - played.propensity[i]) < 1e-8
-            policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
+    rng = np.random.default_rng(6)
+    contexts, rewards = random_contexts(rng, 20, arms), rng.random((20, N_ARMS))
+    mask = rng.random((20, N_ARMS)) < 0.7
+    mask[np.arange(20), rng.integers(0, N_ARMS, 20)] = True
+    played = experienced(make, arms).play(contexts, rewards, available=mask)
+    policy = experienced(make, arms)
+    for i in range(20):
+        decision = policy.select(contexts[i : i + 1], available=mask[i])
+        assert decision.arm[0] == played.arm[i], f"round {i}: {decision.arm[0]} by turns, {played.arm[i]} in play"
+        assert abs(decision.propensity[0] - played.propensity[i]) < 1e-8
+        policy.update(contexts[i : i + 1], decision.arm, rewards[i, decision.arm])
 
 
-@POLICY_CHECKS.add
-def check_masks_are_obeyed(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_masks_are_obeyed(make: MakePolicy, arms: str) -> None:
     """An arm that is not available is never chosen; one arm left is chosen for certain."""
-    for arms in ARM_MODELS:
-        policy = experienced(make, arms)
-        contexts = random_contexts(np.random.default_rng(7), 50, arms)
-        assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
-        only = policy.select(contexts, available=[False, False, True, False])
-        assert (only.arm == 2).all()
-        assert_close(only.propensity, np.ones(50), "propensity of the only arm")
+    policy = experienced(make, arms)
+    contexts = random_contexts(np.random.default_rng(7), 50, arms)
+    assert (policy.select(contexts, available=[True, False, True, False]).arm % 2 == 0).all()
+    only = policy.select(contexts, available=[False, False, True, False])
+    assert (only.arm == 2).all()
+    assert_close(only.propensity, np.ones(50), "propensity of the only arm")
 
 
-@POLICY_CHECKS.add
-def check_late_rewards_in_any_order(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_late_rewards_in_any_order(make: MakePolicy, arms: str) -> None:
     """Rewards may come late, some not at all, one by one or together, and their order does not matter."""
-    for arms in ARM_MODELS:
-        rng = np.random.default_rng(8)
-        contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
-        some = rng.permutation(16)[:11]
-        at_once, by_turns = fresh(make, arms), fresh(make, arms)
-        at_once.update(contexts[some], chosen[some], reward[some])
-        for i in some[::-1]:
-            by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
-        probe = random_contexts(rng, 5, arms)
-        assert_close(at_once.decide(probe).mean, by_turns.decide(probe).mean, "mean")
-        assert_close(at_once.decide(probe).width, by_turns.decide(probe).width, "width")
+    rng = np.random.default_rng(8)
+    contexts, chosen, reward = random_contexts(rng, 16, arms), rng.integers(0, N_ARMS, 16), rng.random(16)
+    some = rng.permutation(16)[:11]
+    at_once, by_turns = fresh(make, arms), fresh(make, arms)
+    at_once.update(contexts[some], chosen[some], reward[some])
+    for i in some[::-1]:
+        by_turns.update(contexts[i : i + 1], chosen[i : i + 1], reward[i : i + 1])
+    probe = random_contexts(rng, 5, arms)
+    assert_close(at_once.decide(probe).mean, by_turns.decide(probe).mean, "mean")
+    assert_close(at_once.decide(probe).width, by_turns.decide(probe).width, "width")
 
 
 @POLICY_CHECKS.add
@@ -270,39 +269,37 @@ def check_round_ids_count_once(make: MakePolicy) -> None:
             assert_refused(candidate, lambda p, ids=ids: p.update(contexts, [0, 1], [0.5, 0.5], ids=ids), "ids")  # type: ignore[misc]
 
 
-@POLICY_CHECKS.add
-def check_saving_and_loading(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_saving_and_loading(make: MakePolicy, arms: str) -> None:
     """A loaded policy goes on exactly as the one that was saved, through more learning."""
-    for arms in ARM_MODELS:
-        policy = experienced(make, arms)
-        loaded = reload_policy(policy)
-        assert type(loaded) is type(policy)
-        assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
-        rng = np.random.default_rng(10)
-        contexts, rewards = random_contexts(rng, 30, arms), rng.random((30, N_ARMS))
-        first, second = policy.play(contexts, rewards), loaded.play(contexts, rewards)
-        policy.adapt(steps=2)
-        loaded.adapt(steps=2)
-        assert_same(first.arm, second.arm, "arms after loading")
-        assert_same(first.mean, second.mean, "means after loading, to the bit")
-        assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned otherwise"
+    policy = experienced(make, arms)
+    loaded = reload_policy(policy)
+    assert type(loaded) is type(policy)
+    assert fingerprint(loaded) == fingerprint(policy), "saving a loaded policy gives another file"
+    rng = np.random.default_rng(10)
+    contexts, rewards = random_contexts(rng, 30, arms), rng.random((30, N_ARMS))
+    first, second = policy.play(contexts, rewards), loaded.play(contexts, rewards)
+    policy.adapt(steps=2)
+    loaded.adapt(steps=2)
+    assert_same(first.arm, second.arm, "arms after loading")
+    assert_same(first.mean, second.mean, "means after loading, to the bit")
+    assert fingerprint(loaded) == fingerprint(policy), "the loaded policy learned otherwise"
 
 
-@POLICY_CHECKS.add
-def check_copies_learn_alike(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_copies_learn_alike(make: MakePolicy, arms: str) -> None:
     """A copy and an unpickled policy learn exactly as the original does, and independently of it."""
-    for arms in ARM_MODELS:
-        policy = experienced(make, arms)
-        copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
-        before = fingerprint(policy)
-        after = []
-        for some in (*copies, policy):
-            assert fingerprint(some) == before, "a copy differs, or changed with another"
-            rng = np.random.default_rng(11)
-            some.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
-            some.adapt(steps=2)
-            after.append(fingerprint(some))
-        assert after[0] == after[1] == after[2], "a copy learned otherwise than the original"
+    policy = experienced(make, arms)
+    copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]  # noqa: S301 - its own
+    before = fingerprint(policy)
+    after = []
+    for some in (*copies, policy):
+        assert fingerprint(some) == before, "a copy differs, or changed with another"
+        rng = np.random.default_rng(11)
+        some.play(random_contexts(rng, 6, arms), rng.random((6, N_ARMS)))
+        some.adapt(steps=2)
+        after.append(fingerprint(some))
+    assert after[0] == after[1] == after[2], "a copy learned otherwise than the original"
 
 
 @POLICY_CHECKS.add
@@ -337,36 +334,24 @@ def check_bad_input_changes_nothing(make: MakePolicy) -> None:
         contexts[1, 2] = value
         return contexts
 
+    rounds: dict[str, Any] = {"contexts": good, "arm": [0, 1, 2], "reward": [0.0, 0.5, 1.0]}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        *(("contexts", {"contexts": spoiled(value)}) for value in (nan, np.inf, 1e200)),
+        *(("contexts", {"contexts": wrong}) for wrong in (good[:, :2], good[0], good[:0], [["x", "y", "z"]])),
+        ("contexts", {"contexts": spoiled(nan).astype(np.float32)}), ("domain", {"domain": "elsewhere"}),
+        *(("available", {"available": mask}) for mask in ([False] * N_ARMS, [True] * (N_ARMS + 1), [0, 1, 2, 1])),
+    ]  # fmt: skip
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("contexts", {"contexts": spoiled(nan)}), ("domain", {"domain": "nowhere"}),
+        *(("arm", {"arm": arm}) for arm in ([0, 1, N_ARMS], [0, -1, 1], [0, 1], [0.5, 1.0, 1.0])),
+        *(("reward", {"reward": [0.0, reward, 1.0]}) for reward in (nan, np.inf, 1.5, -0.5)),
+        ("reward", {"reward": [0.0, 1.0]}), ("propensity", {"propensity": [0.5, 1.0]}),
+        *(("propensity", {"propensity": [0.5, propensity, 1.0]}) for propensity in (0.0, 1.5, nan)),
+        *(("ids", {"ids": ids}) for ids in ([1, 2], [1.5, 2.5, 3.5])),
+    ]  # fmt: skip
     cases: list[tuple[str, Callable[[Policy], object]]] = [
-        ("contexts", lambda p: p.select(spoiled(nan))),
-        ("contexts", lambda p: p.select(spoiled(np.inf))),
-        ("contexts", lambda p: p.select(spoiled(1e200))),
-        ("contexts", lambda p: p.select(spoiled(nan).astype(np.float32))),
-        ("contexts", lambda p: p.select(good[:, :2])),
-        ("contexts", lambda p: p.select(good[0])),
-        ("contexts", lambda p: p.select(good[:0])),
-        ("contexts", lambda p: p.select([["x", "y", "z"]])),
-        ("domain", lambda p: p.select(good, "elsewhere")),
-        ("available", lambda p: p.select(good, available=[False] * N_ARMS)),
-        ("available", lambda p: p.select(good, available=[True] * (N_ARMS + 1))),
-        ("available", lambda p: p.select(good, available=[0, 1, 2, 1])),
-        ("contexts", lambda p: p.update(spoiled(nan), [0, 1, 2], [0.0, 0.5, 1.0])),
-        ("arm", lambda p: p.update(good, [0, 1, N_ARMS], [0.0, 0.5, 1.0])),
-        ("arm", lambda p: p.update(good, [0, -1, 1], [0.0, 0.5, 1.0])),
-        ("arm", lambda p: p.update(good, [0, 1], [0.0, 0.5, 1.0])),
-        ("arm", lambda p: p.update(good, [0.5, 1.0, 1.0], [0.0, 0.5, 1.0])),
-        ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, nan, 1.0])),
-        ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, np.inf, 1.0])),
-        ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, 1.5, 1.0])),
-        ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, -0.5, 1.0])),
-        ("reward", lambda p: p.update(good, [0, 1, 2], [0.0, 1.0])),
-        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, 0.0, 1.0])),
-        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, 1.5, 1.0])),
-        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, nan, 1.0])),
-        ("propensity", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], propensity=[0.5, 1.0])),
-        ("domain", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], "nowhere")),
-        ("ids", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], ids=[1, 2])),
-        ("ids", lambda p: p.update(good, [0, 1, 2], [0.0, 0.5, 1.0], ids=[1.5, 2.5, 3.5])),  # type: ignore[list-item]
+        *((name, lambda p, wrong=wrong: p.select(**{"contexts": good, **wrong})) for name, wrong in asked),
+        *((name, lambda p, wrong=wrong: p.update(**{**rounds, **wrong})) for name, wrong in told),
         ("reward", lambda p: p.play(good, np.full((3, N_ARMS), 2.0))),
         ("reward", lambda p: p.play(good, np.full((3, N_ARMS + 1), 0.5))),
         ("contexts", lambda p: p.observe_target(spoiled(nan))),
@@ -412,15 +397,14 @@ def _play_in_units(make: MakePolicy, arms: str, *, factor: float) -> RewardedDec
     return policy.play(random_contexts(rng, 60, arms), factor * rng.uniform(-1, 1, (60, N_ARMS)))
 
 
-@POLICY_CHECKS.add
-def check_units_of_two_change_no_bit(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_units_of_two_change_no_bit(make: MakePolicy, arms: str) -> None:
     """Rewards times a power of two, with their range, give the same arms to the bit, and predictions in that unit."""
-    for arms in ARM_MODELS:
-        expected, scaled = (_play_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
-        assert_same(expected.arm, scaled.arm, "arms in another unit")
-        assert_same(1024.0 * expected.mean, scaled.mean, "predicted rewards in another unit")
-        assert_same(1024.0 * expected.width, scaled.width, "widths in another unit")
-        assert_same(1024.0 * expected.reward, scaled.reward, "rewards in another unit")
+    expected, scaled = (_play_in_units(make, arms, factor=factor) for factor in (1.0, 1024.0))
+    assert_same(expected.arm, scaled.arm, "arms in another unit")
+    assert_same(1024.0 * expected.mean, scaled.mean, "predicted rewards in another unit")
+    assert_same(1024.0 * expected.width, scaled.width, "widths in another unit")
+    assert_same(1024.0 * expected.reward, scaled.reward, "rewards in another unit")
 
 
 @POLICY_CHECKS.add
@@ -540,54 +524,52 @@ def check_repr_says_what_it_is(make: MakePolicy) -> None:
         assert part in repr(policy), f"{part!r} is not in {policy!r}"
 
 
-@POLICY_CHECKS.add
-def check_sums_teach_what_rounds_teach(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_sums_teach_what_rounds_teach(make: MakePolicy, arms: str) -> None:
     """For a policy that learns by sums: sums of parts, put together in another order, give what ``update`` gives."""
-    for arms in ARM_MODELS:
-        expected, policy = fresh(make, arms), fresh(make, arms)
-        if not isinstance(policy, RidgePolicy):
-            return
-        rng = np.random.default_rng(15)
-        contexts, chosen, reward = random_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
-        propensity = rng.uniform(0.1, 1.0, 40)
-        expected.update(contexts, chosen, reward, propensity=propensity)
-        blank = policy.without_rounds()
-        if blank.needs_sample:
-            blank.prepare_for_log(contexts, reward)
-        whole = blank.empty_sums()
-        for part in (slice(25, 40), slice(0, 10), slice(10, 25)):
-            sums = blank.empty_sums()
-            blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], propensity=propensity[part])
-            whole.merge(sums)
-        assert policy.rounds_learned == 0, policy.rounds_learned
-        policy.learn_sums(whole, blank)
-        assert policy.rounds_learned == 40, policy.rounds_learned
-        assert_close(policy.decide(contexts).mean, expected.decide(contexts).mean, "means")
-        assert_close(policy.decide(contexts).width, expected.decide(contexts).width, "widths")
+    expected, policy = fresh(make, arms), fresh(make, arms)
+    if not isinstance(policy, RidgePolicy):
+        return
+    rng = np.random.default_rng(15)
+    contexts, chosen, reward = random_contexts(rng, 40, arms), rng.integers(0, N_ARMS, 40), rng.random(40)
+    propensity = rng.uniform(0.1, 1.0, 40)
+    expected.update(contexts, chosen, reward, propensity=propensity)
+    blank = policy.without_rounds()
+    if blank.needs_sample:
+        blank.prepare_for_log(contexts, reward)
+    whole = blank.empty_sums()
+    for part in (slice(25, 40), slice(0, 10), slice(10, 25)):
+        sums = blank.empty_sums()
+        blank.add_to_sums(sums, contexts[part], chosen[part], reward[part], propensity=propensity[part])
+        whole.merge(sums)
+    assert policy.rounds_learned == 0, policy.rounds_learned
+    policy.learn_sums(whole, blank)
+    assert policy.rounds_learned == 40, policy.rounds_learned
+    assert_close(policy.decide(contexts).mean, expected.decide(contexts).mean, "means")
+    assert_close(policy.decide(contexts).width, expected.decide(contexts).width, "widths")
 
 
-@POLICY_CHECKS.add
-def check_the_past_can_be_discounted(make: MakePolicy) -> None:
+@_of_both_arm_models
+def check_the_past_can_be_discounted(make: MakePolicy, arms: str) -> None:
     """After ``trust_prior``, ``play`` equals rounds, a file continues, and at a factor of 0 the past is forgotten."""
-    for arms in ARM_MODELS:
-        if not experienced(make, arms).can_discount:
-            return
-        rng = np.random.default_rng(16)
-        contexts, rewards = random_contexts(rng, 12, arms), rng.random((12, N_ARMS))
-        played, single = experienced(make, arms), experienced(make, arms)
-        for policy in (played, single):
-            policy.trust_prior("adaptive")
-        arms_played = played.play(contexts, rewards, "target").arm
-        for i in range(12):
-            single = reload_policy(single) if i == 6 else single
-            arm = single.select(contexts[i : i + 1], "target").arm
-            assert arm[0] == arms_played[i], f"round {i}: {arm[0]} and {arms_played[i]}"
-            single.update(contexts[i : i + 1], arm, rewards[i, arm], "target")
-        assert_close(played.decide(contexts, "target").mean, single.decide(contexts, "target").mean, "means")
-        forgetful = experienced(make, arms)
-        forgetful.trust_prior(0.0)
-        means = forgetful.decide(contexts, "target", rule="greedy").mean
-        assert_same(means, np.zeros_like(means), "means of a policy that trusts nothing")
+    if not experienced(make, arms).can_discount:
+        return
+    rng = np.random.default_rng(16)
+    contexts, rewards = random_contexts(rng, 12, arms), rng.random((12, N_ARMS))
+    played, single = experienced(make, arms), experienced(make, arms)
+    for policy in (played, single):
+        policy.trust_prior("adaptive")
+    arms_played = played.play(contexts, rewards, "target").arm
+    for i in range(12):
+        single = reload_policy(single) if i == 6 else single
+        arm = single.select(contexts[i : i + 1], "target").arm
+        assert arm[0] == arms_played[i], f"round {i}: {arm[0]} and {arms_played[i]}"
+        single.update(contexts[i : i + 1], arm, rewards[i, arm], "target")
+    assert_close(played.decide(contexts, "target").mean, single.decide(contexts, "target").mean, "means")
+    forgetful = experienced(make, arms)
+    forgetful.trust_prior(0.0)
+    means = forgetful.decide(contexts, "target", rule="greedy").mean
+    assert_same(means, np.zeros_like(means), "means of a policy that trusts nothing")
 
 
 def check_policy(make: MakePolicy) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from daband.cli.output import console, say
+from daband.cli.progress_and_tables import console, say
 from daband.domains import check_data, data_directory, data_of, get_data, list_data, load, pairs
 from daband.errors import InvalidInput
 

@@ -19,7 +19,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from daband.cli.output import console, say
+from daband.cli.progress_and_tables import console, say
 from daband.domains import (
     PICTURE_SIDE,
     ColumnRoles,

@@ -14,8 +14,8 @@ from rich.markup import escape
 import daband
 from daband.cli import options
 from daband.cli.files import table_as_log
-from daband.cli.output import console, say, warnings_on
-from daband.cli.running import rows_bar
+from daband.cli.progress_and_tables import console, say, warnings_on
+from daband.cli.run_progress import rows_bar
 from daband.domains import Columns, LogColumns, ParquetLog, PlainLog
 from daband.errors import InvalidInput
 from daband.experiments import PolicyFolder, checked_method, decimals, policy_class, policy_folder

@@ -16,13 +16,13 @@ from rich.table import Table
 import daband
 from daband import experiments
 from daband.cli import data
+from daband.cli.ablate_and_sweep import ablate, sweep
 from daband.cli.files import takes_files
 from daband.cli.logs import evaluate_log_command, fit_log_command, learn_command
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, complete_methods, seed_numbers, spans, stem
-from daband.cli.output import console, errors, method_table, profile_runs, say, warnings_on
-from daband.cli.running import continue_command, run_all
+from daband.cli.progress_and_tables import console, errors, method_table, profile_runs, say, warnings_on
+from daband.cli.run_progress import continue_command, run_all
 from daband.cli.serving import decide_command, export_command, export_events_command, serve_command
-from daband.cli.studies import ablate, sweep
 from daband.cli.trust import assess_command, assessed_line, audit_command, choose_command
 from daband.errors import DabandError
 from daband.registry import name_plugins

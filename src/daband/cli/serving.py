@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from daband.cli.output import say
+from daband.cli.progress_and_tables import say
 from daband.errors import DataError, InvalidInput
 from daband.files import check_writable, read_json
 from daband.lazy_polars import pl

@@ -17,8 +17,8 @@ from rich.table import Table
 import daband
 from daband import experiments
 from daband.cli.options import Name, Overrides, stem
-from daband.cli.output import console, say, warnings_on
-from daband.cli.running import interrupted_exit, interruptible
+from daband.cli.progress_and_tables import console, say, warnings_on
+from daband.cli.run_progress import interrupted_exit, interruptible
 from daband.domains import load, pairs
 from daband.errors import InvalidInput
 from daband.files import make_folder, write_bytes

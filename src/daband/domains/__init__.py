@@ -26,7 +26,7 @@ from daband.domains.readers.arrays import ArrayContexts, ArrayEvaluation, ArrayS
 from daband.domains.readers.callables import from_callable
 from daband.domains.readers.columns import ColumnRoles, Columns, column_differences
 from daband.domains.readers.image_folder import Reading, from_image_folder
-from daband.domains.readers.images import Framing
+from daband.domains.readers.image_store import Framing
 from daband.domains.readers.logs import ArrayLog, from_log
 from daband.domains.readers.parquet_files import (
     LogColumns,

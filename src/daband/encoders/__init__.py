@@ -12,6 +12,7 @@ from daband.encoders.encoder import (
     build_encoder,
     domain_rows,
     encoders,
+    latents_of_head,
     unit_range,
 )
 from daband.encoders.frozen_encoder import freeze_encoder
@@ -20,5 +21,5 @@ from daband.image_layout import image_layout
 __all__ = [
     "Augmentation", "CustomFeatures", "DomainNorm", "Encoded", "Encoder", "Features", "InferenceEncoder",
     "LatentSettings", "augment", "build_encoder", "domain_rows", "encoders", "freeze_encoder", "has_bfloat16",
-    "image_layout", "triton_kernels", "unit_range",
+    "image_layout", "latents_of_head", "triton_kernels", "unit_range",
 ]  # fmt: skip

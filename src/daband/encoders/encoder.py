@@ -128,7 +128,7 @@ class Encoder(nn.Module):
         wide = self.features(unit_range(contexts), domain_rows=domain_rows, **more)
         kind = wide.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-            return self._encoded(wide, domain_rows, runs)
+            return self._encoded(wide.to(self.first.weight.dtype), domain_rows, runs)
 
     def _encoded(self, wide: torch.Tensor, domain_rows: Sequence[int], runs: int) -> Encoded:
         """The dense layers, which are too small to gain from another type of numbers."""
@@ -182,7 +182,7 @@ encoders: Registry[BuildFeatures] = Registry("encoder", "daband.encoders")
 # The encoder that acts: a copy that training does not touch, so that threads may encode while another one trains.
 
 
-_ROWS = 2048
+_ROWS, _ROWS_ON_DEVICE = 2048, 4096
 _NUMBERS = 1 << 18
 """How many numbers of contexts are encoded at a time on the CPU: the output of a layer then stays in the cache."""
 
@@ -195,22 +195,37 @@ def domain_rows(domain: int, rows: int) -> tuple[int, ...]:
 class InferenceEncoder:
     """Encodes contexts for the head. Nothing changes ``network``, and encoding changes no state of the process."""
 
-    def __init__(self, network: Encoder, *, shared: bool, device: torch.device) -> None:
-        self.network = network.requires_grad_(False).eval()
-        for module in network.modules():
-            if isinstance(module, DomainNorm):
-                module.frozen = {}
+    def __init__(self, network: Encoder | Callable[[], Encoder], *, shared: bool, device: torch.device) -> None:
+        self._network = _frozen(network) if isinstance(network, Encoder) else network
         self.shared = shared
         self.device = device
+        self.ahead: dict[int, tuple[AnyArray, FloatArray]] = {}
+        """By domain, contexts that were encoded before anybody asked, and their latents."""
+
+    @property
+    def network(self) -> Encoder:
+        """The network; one that is given as a function is made when it is first asked for."""
+        if not isinstance(self._network, Encoder):
+            self._network = _frozen(self._network())
+        return self._network
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_network": self.network}
 
     def encode(self, contexts: AnyArray | torch.Tensor, domain: int) -> FloatArray:
         """Latents for the head of contexts of a domain, float64: (B, d), or (B, K, d) for shared arms."""
+        if domain in self.ahead and contexts is self.ahead[domain][0]:
+            return self.ahead[domain][1]
         tensor = contexts if isinstance(contexts, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(contexts))
         if tensor.dtype != torch.uint8:
             tensor = tensor.to(torch.float32)
         lead = tensor.shape[:2] if self.shared else tensor.shape[:1]
         flat = tensor.reshape(-1, *tensor.shape[len(lead) :])
-        rows = _ROWS
+        return latents_of_head(self.encode_on_device(flat, domain)).reshape(*lead, -1)
+
+    def encode_on_device(self, flat: torch.Tensor, domain: int) -> torch.Tensor:
+        """Latents (B, d) of contexts (B, *context_shape), bytes or float32, where the network is."""
+        rows = _ROWS if self.device.type == "cpu" else _ROWS_ON_DEVICE
         if self.device.type == "cpu":
             rows = min(rows, max(64, _NUMBERS // math.prod(flat.shape[1:])))
         pieces = []
@@ -220,10 +235,21 @@ class InferenceEncoder:
                 given = _filled_up(part) if self.device.type == "cuda" else part
                 latent = self.network(given, domain_rows=domain_rows(domain, len(given))).latent
                 pieces.append(latent[: len(part)])
-        latents: FloatArray = torch.cat(pieces).cpu().numpy().astype(np.float64)
-        # Norms of exactly one, also behind float32: the head's algebra counts on it.
-        latents /= np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
-        return latents.reshape(*lead, -1)
+        return torch.cat(pieces)
+
+
+def _frozen(network: Encoder) -> Encoder:
+    for module in network.modules():
+        if isinstance(module, DomainNorm):
+            module.frozen = {}
+    return network.requires_grad_(False).eval()
+
+
+def latents_of_head(rows: torch.Tensor) -> FloatArray:
+    """Latents (..., d) in float64 with norms of exactly one, also behind float32: the head's algebra counts on it."""
+    latents: FloatArray = rows.cpu().numpy().astype(np.float64)
+    latents /= np.maximum(np.linalg.norm(latents, axis=-1, keepdims=True), 1e-12)
+    return latents
 
 
 def _filled_up(contexts: torch.Tensor) -> torch.Tensor:

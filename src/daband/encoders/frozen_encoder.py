@@ -35,14 +35,10 @@ def freeze_encoder(encoder: Encoder, *, name: str, options: Mapping[str, Any], d
         last = list(features.map_shape)
     else:
         settings = {
-            "kind": "torch",
-            "name": name,
-            "module": options.get("module"),
+            "kind": "torch", "name": name, "module": options.get("module"),
             "options": {key: value for key, value in options.items() if key != "module"},
-            "latent": asdict(encoder.latent),
-            "context_shape": list(encoder.context_shape),
-            "domain": domain,
-        }
+            "latent": asdict(encoder.latent), "context_shape": list(encoder.context_shape), "domain": domain,
+        }  # fmt: skip
         return TorchNetwork(settings, copy.deepcopy(encoder).to("cpu"))
     first = _folded(encoder.first, encoder.normalise, domain)
     if last:  # maps lie channels last here, channels first there
@@ -131,12 +127,9 @@ def _conv(features: ConvFeatures, domain: int) -> tuple[dict[str, Any], dict[str
             weight, bias = _with_pixels(weight, bias, features.pixels)
         arrays[f"convolution.{index}.weight"], arrays[f"convolution.{index}.bias"] = _single(weight), _single(bias)
     header = {
-        "kind": "conv",
-        "layers": [],
-        "convolutions": len(features.layers),
-        "normalise_image": features.normalise_image,
+        "kind": "conv", "layers": [], "convolutions": len(features.layers), "normalise_image": features.normalise_image,
         "pooled": list(features.map_shape) if features.pools else None,
-    }
+    }  # fmt: skip
     if features.normalise_image:  # by the image's own mean and deviation, which stand between pixels and convolution
         scale, shift = _pixel_map(features.pixels, features.context_shape[0])
         arrays["pixel_scale"], arrays["pixel_shift"] = _single(scale), _single(shift)

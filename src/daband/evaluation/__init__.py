@@ -1,12 +1,12 @@
 """Evaluation: a fixed policy's value, regret and accuracy; estimates from logs; paired tests; bounds; collapse."""
 
-from daband.evaluation.bound import BoundTerms, LiveBound, discriminator_divergence, observable_bound
 from daband.evaluation.collapse_watch import CollapseWarning, CollapseWatch
 from daband.evaluation.model_selection import CRITERIA, SourceHistory, criteria
 from daband.evaluation.off_policy import ESTIMATORS, LogEstimate, compare_estimators, evaluate_log
 from daband.evaluation.off_policy_estimators import MeanEstimate, normal_interval
 from daband.evaluation.paired_test import Paired, compare_paired, holm
-from daband.evaluation.scores import Scores, in_domains, scores_of
+from daband.evaluation.policy_scores import Scores, in_domains, scores_of
+from daband.evaluation.regret_bound import BoundTerms, LiveBound, discriminator_divergence, observable_bound
 from daband.evaluation.zero_shot import Evaluation, best_arms, count_arms, evaluate
 
 __all__ = [

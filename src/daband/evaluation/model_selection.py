@@ -27,7 +27,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray
 from daband.domains import Contexts, EvaluationDomain, LoggedDomain, RewardDomain
 from daband.errors import InvalidInput
-from daband.evaluation.scores import rewarded_rounds
+from daband.evaluation.policy_scores import rewarded_rounds
 from daband.policies import Policy
 
 _SCALE = 10.0

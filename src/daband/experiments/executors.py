@@ -78,7 +78,7 @@ def in_turn(
 
 
 def in_processes(jobs: int, *, work: Work = execute) -> Executor:
-    """An executor with this many runs at the same time, each in a process and with one thread of its own."""
+    """An executor with this many runs at the same time, each in a process and with its share of the processors."""
 
     def executor(todo: Sequence[RunSpec], out: Path, listener: Listener) -> Iterator[tuple[RunSpec, Outcome]]:
         return _in_processes(todo, out, listener, jobs, work)
@@ -93,11 +93,12 @@ def _in_processes(
         yield from in_turn(todo, out, listener, work=work)
         return
     context = multiprocessing.get_context("spawn")
+    workers = min(jobs, len(todo))
     # Libraries read these variables when a worker starts; what the user has set stays.
-    threads = {name: os.environ.get(name) or "1" for name in THREAD_VARIABLES}
+    share = str(max(1, (os.cpu_count() or 1) // workers))
+    threads = {name: os.environ.get(name) or share for name in THREAD_VARIABLES}
     with environment_variables(threads), context.Manager() as manager:
         reports: _Reports = manager.Queue()
-        workers = min(jobs, len(todo))
         others = multiprocessing.active_children()
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts) as pool:
             waiting: dict[Future[Record], RunSpec] = {
@@ -124,10 +125,13 @@ def _in_processes(
                 raise
 
 
-def _cheapness(spec: RunSpec) -> tuple[bool, bool]:
-    """Sorts costly runs first, so that no process waits for a long run that another began last."""
+def _cheapness(spec: RunSpec) -> tuple[bool, bool, bool]:
+    """Sorts costly runs first, so that no process waits for a long run that another began last.
+
+    A ridge regression on contexts as they are takes longer than one behind a transform.
+    """
     policy = policy_class(spec.method)
-    return not policy.learns_by_gradients, getattr(policy, "source_terms_only", True)
+    return not policy.learns_by_gradients, getattr(policy, "source_terms_only", True), spec.method != "linucb"
 
 
 def _outcome(future: Future[Record]) -> Outcome:

@@ -1,4 +1,4 @@
-"""Where the batches of gradient steps come from: replay buffers on the device, or on the host with prefetching.
+"""Where the batches of gradient steps come from: replay buffers on the device, or on the host.
 
 What the coming steps draw (rows of the buffers, numbers for the augmentation) is drawn before the first of them, so a
 step itself uses no random generator and has one shape: it can be recorded as a CUDA graph.
@@ -7,7 +7,6 @@ step itself uses no random generator and has one shape: it can be recorded as a 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,8 +20,8 @@ BLOCK = 64
 """The most steps that are drawn for at once."""
 _MOST_AHEAD = 1 << 27
 """Numbers of contexts that are prepared before the steps that use them."""
-_SLOTS = 3
-"""Steps whose contexts are on the device or on their way: one in use, one that has arrived, one being sent."""
+_MOST_AUGMENTED = 1 << 26
+"""Numbers of contexts that are augmented at once, which takes several times their memory for a moment."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,12 @@ class DrawnBatch(NamedTuple):
     """(runs, rounds)."""
 
 
-class Batches(ABC):
-    """The draws of the coming steps in tables whose places in memory never change."""
+class Batches:
+    """The draws of the coming steps in tables whose places in memory never change.
+
+    On the CPU a step gathers its own contexts. On a GPU, where a step's time goes by the number of its operations,
+    those of all coming steps are gathered and augmented at once, also from buffers on the host.
+    """
 
     def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
         self.shape = shape
@@ -96,31 +99,68 @@ class Batches(ABC):
         self._reward = torch.zeros(BLOCK, runs, labelled, dtype=torch.float32, device=device)
         types = {part.contexts.dtype for own in self._parts for part in own}
         self._type = types.pop() if len(types) == 1 else torch.float32
-        self._stored_shape = (runs, len(self.segments) * rows, *self._parts[0][0].context_shape)
+        stored_shape = (runs, len(self.segments) * rows, *self._parts[0][0].context_shape)
+        self._on_host = device.type == "cuda" and any(part.on_host for own in self._parts for part in own)
+        fit = max(1, min(BLOCK, _MOST_AHEAD // math.prod(stored_shape)))
+        self.block = fit if self._on_host else BLOCK
+        """For how many steps at most is drawn at once."""
+        self.ahead = self.prepares_ahead(fit)
+        lead = (self.block,) if self.ahead else ()
+        self._gathered = torch.zeros(*lead, *stored_shape, dtype=self._type, device=device)
+        self._prepared = self._gathered[:0]
+        if self.ahead and shape.augmentation_draws:
+            sizes = (self.block, runs, self.n_contexts, *shape.context_shape)
+            self._prepared = torch.zeros(sizes, dtype=torch.float32, device=device)
+
+    def prepares_ahead(self, fit: int) -> bool:
+        """Whether contexts of the coming steps are gathered at once, if those of ``fit`` steps fit in memory."""
+        return self._on_host or (self._device.type == "cuda" and fit == BLOCK)
 
     def load(self, steps: int) -> None:
-        """Draw for the coming steps, at most ``BLOCK``; each run draws from its own generator."""
+        """Draw for the coming steps, at most ``block``; each run draws from its own generator."""
         rows, augmentation = self._rows[:steps], self._augmentation[:steps]
         n_rows = 0 if self.shape.latest else rows[0, 0].numel()
-        total = n_rows + augmentation[0, 0].numel()
-        for run, (own, generator) in enumerate(zip(self._parts, self._generators, strict=True)):
-            drawn = torch.rand(steps, total, generator=generator, device=self._device, dtype=torch.float32)
-            augmentation[:, run] = drawn[:, n_rows:].view(augmentation[:, run].shape)
+        sizes = (len(self._parts), steps, n_rows + augmentation[0, 0].numel())
+        drawn = torch.empty(sizes, device=self._device, dtype=torch.float32)
+        for own_draws, generator in zip(drawn, self._generators, strict=True):
+            torch.rand(own_draws.shape, generator=generator, out=own_draws)
+        drawn = drawn.transpose(0, 1)
+        augmentation.copy_(drawn[:, :, n_rows:].view(augmentation.shape))
+        evenly = drawn[:, :, :n_rows].view(rows.shape) if n_rows else rows
+        if n_rows:
+            counts = torch.tensor([[len(part) for part in own] for own in self._parts]).to(self._device)[:, :, None]
+            torch.minimum((evenly * counts).long(), counts - 1, out=rows)
+        for run, own in enumerate(self._parts):
             if self.shape.latest:
                 rows[:, run] = torch.stack([_latest(part, self.shape.rounds) for part in own]).to(self._device)
-            else:
-                counts = torch.tensor([len(part) for part in own], device=self._device)[:, None]
-                evenly = drawn[:, :n_rows].view(rows[:, run].shape)
-                rows[:, run] = torch.minimum((evenly * counts).long(), counts - 1)
-                for place, part in enumerate(own):
-                    if isinstance(part, RoundBuffer) and part.weighted:
-                        rows[:, run, place] = _by_weight(part, evenly[:, place])
+            for place, part in enumerate(own):
+                if n_rows and isinstance(part, RoundBuffer) and part.weighted:
+                    rows[:, run, place] = _by_weight(part, evenly[:, run, place])
             for place, segment in enumerate(self.labelled):
                 part, own_rows = own[segment], rows[:, run, segment]
                 assert isinstance(part, RoundBuffer)
                 columns = slice(place * self.shape.rounds, (place + 1) * self.shape.rounds)
                 self._arm[:steps, run, columns] = part.arms[own_rows]
                 self._reward[:steps, run, columns] = part.rewards[own_rows].to(torch.float32)
+        if self.ahead:
+            self._prepare(steps)
+
+    def _prepare(self, steps: int) -> None:
+        """Gather and augment the contexts of the coming steps."""
+        size = self.shape.rounds
+        for run, own in enumerate(self._parts):
+            for place, part in enumerate(own):
+                rows = self._rows[:steps, run, place]
+                drawn = part.contexts.index_select(0, rows.flatten().to(part.contexts.device))
+                contexts = drawn.view(*rows.shape, *part.contexts.shape[1:])
+                columns = slice(place * size, (place + 1) * size)
+                self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
+        at_once = max(1, _MOST_AUGMENTED // math.prod(self._gathered.shape[1:]))
+        for start in range(0, steps if len(self._prepared) else 0, at_once):
+            block = slice(start, min(start + at_once, steps))
+            stored = self._gathered[block].view(-1, self.n_contexts, *self.shape.context_shape)
+            augmented = self._augment(stored, self._augmentation[block].flatten(0, 1))
+            self._prepared[block] = augmented.view(self._prepared[block].shape)
 
     def domain_rows(self, places: Sequence[int] | None = None) -> tuple[int, ...]:
         """How many contexts of each domain the segments at these places have, all by default."""
@@ -133,29 +173,20 @@ class Batches(ABC):
         apart = self.labelled == list(range(len(self.labelled))) and not domains[0] & domains[1]
         return self.segment_rows * len(self.labelled) if apart and self.labelled and self.unlabelled else 0
 
-    def before_step(self) -> None:  # noqa: B027 - batches on the device need nothing
-        """What the host does before it starts a step."""
-
-    def after_step(self) -> None:  # noqa: B027
-        """What the host does once it has started a step."""
-
     def at(self, position: torch.Tensor) -> DrawnBatch:
         """The batch of the step at ``position`` (1,), a number on the device."""
 
         def now(table: torch.Tensor) -> torch.Tensor:
             return table.index_select(0, position).squeeze(0)
 
-        contexts = self._contexts(position).view(len(self._parts), self.n_contexts, *self.shape.context_shape)
-        augmented = self._augmented(contexts, position)
+        if self.ahead:
+            stored = now(self._gathered)
+        else:
+            stored = self._gathered
+            self._gather(now(self._rows), stored)
+        contexts = stored.view(len(self._parts), self.n_contexts, *self.shape.context_shape)
+        augmented = now(self._prepared) if len(self._prepared) else self._augment(contexts, now(self._augmentation))
         return DrawnBatch(contexts, augmented, now(self._arm), now(self._reward))
-
-    @abstractmethod
-    def _contexts(self, position: torch.Tensor) -> torch.Tensor:
-        """The stored contexts (runs, rows, ...) of the step at ``position``."""
-
-    def _augmented(self, contexts: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The contexts (runs, R, ...) of the step at ``position``, augmented."""
-        return self._augment(contexts, self._augmentation.index_select(0, position).squeeze(0))
 
     def _augment(self, contexts: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         """Contexts (a, b, ...) augmented by draws (a, b, draws)."""
@@ -172,106 +203,6 @@ class Batches(ABC):
                     torch.index_select(contexts, 0, some, out=there)
                 else:
                     there.copy_(as_float(contexts.index_select(0, some.to(contexts.device))))
-
-
-class ResidentBatches(Batches):
-    """From buffers on the device: a step gathers its own contexts.
-
-    On a GPU, where a step's time goes by the number of its operations, those of all coming steps are gathered and
-    augmented at once.
-    """
-
-    def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
-        super().__init__(buffers, shape, generators)
-        self.ahead = self.prepares_ahead()
-        lead = (BLOCK,) if self.ahead else ()
-        self._gathered = torch.zeros(*lead, *self._stored_shape, dtype=self._type, device=self._device)
-        self._prepared = self._gathered[:0]
-        if self.ahead and shape.augmentation_draws:
-            sizes = (BLOCK, len(buffers), self.n_contexts, *shape.context_shape)
-            self._prepared = torch.zeros(sizes, dtype=torch.float32, device=self._device)
-
-    def prepares_ahead(self) -> bool:
-        """Whether to, which depends on the device and on how much memory it would take."""
-        return self._device.type == "cuda" and BLOCK * math.prod(self._stored_shape) <= _MOST_AHEAD
-
-    def load(self, steps: int) -> None:
-        super().load(steps)
-        if not self.ahead:
-            return
-        size = self.shape.rounds
-        for run, own in enumerate(self._parts):
-            for place, part in enumerate(own):
-                rows = self._rows[:steps, run, place]
-                contexts = part.contexts.index_select(0, rows.flatten()).view(*rows.shape, *part.contexts.shape[1:])
-                columns = slice(place * size, (place + 1) * size)
-                self._gathered[:steps, run, columns] = contexts if contexts.dtype == self._type else as_float(contexts)
-            if len(self._prepared):
-                stored = self._gathered[:steps, run].view(steps, self.n_contexts, *self.shape.context_shape)
-                self._prepared[:steps, run] = self._augment(stored, self._augmentation[:steps, run])
-
-    def _contexts(self, position: torch.Tensor) -> torch.Tensor:
-        if self.ahead:
-            return self._gathered.index_select(0, position).squeeze(0)
-        self._gather(self._rows.index_select(0, position).squeeze(0), self._gathered)
-        return self._gathered
-
-    def _augmented(self, contexts: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        if len(self._prepared):
-            return self._prepared.index_select(0, position).squeeze(0)
-        return super()._augmented(contexts, position)
-
-
-class PrefetchedBatches(Batches):
-    """From buffers on the host: while the device works on a step, the host sends the contexts of the next ones.
-
-    On a GPU they are gathered in pinned memory and copied on a stream of their own.
-    """
-
-    def __init__(self, buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]):
-        super().__init__(buffers, shape, generators)
-        self._sent = torch.zeros(_SLOTS, *self._stored_shape, dtype=self._type, device=self._device)
-        self._cuda = self._device.type == "cuda"
-        self._host = self._sent
-        if self._cuda:
-            self._host = torch.zeros(self._sent.shape, dtype=self._type, pin_memory=True)
-            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            self._arrived = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
-            self._used = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
-        self._next = 0
-
-    def load(self, steps: int) -> None:
-        super().load(steps)
-        self._host_rows = self._rows[:steps].cpu()
-        self._next = 0
-
-    def before_step(self) -> None:
-        """Gather the contexts of the next step and send them; the current stream waits for them."""
-        slot = self._next % _SLOTS
-        if self._cuda:
-            self._arrived[slot].synchronize()  # the copy from this slot's pinned memory is over
-        self._gather(self._host_rows[self._next], self._host[slot])
-        if self._cuda:
-            self._stream.wait_event(self._used[slot])
-            with torch.cuda.stream(self._stream):
-                self._sent[slot].copy_(self._host[slot], non_blocking=True)
-                self._arrived[slot].record(self._stream)
-            torch.cuda.current_stream(self._device).wait_event(self._arrived[slot])
-        self._next += 1
-
-    def after_step(self) -> None:
-        """Once the device has run the step that was started last, its slot is free."""
-        if self._cuda:
-            self._used[(self._next - 1) % _SLOTS].record(torch.cuda.current_stream(self._device))
-
-    def _contexts(self, position: torch.Tensor) -> torch.Tensor:
-        return self._sent.index_select(0, position % _SLOTS).squeeze(0)
-
-
-def batches_for(buffers: Sequence[ReplayBuffers], shape: BatchShape, generators: Sequence[torch.Generator]) -> Batches:
-    """Prefetched batches where any filled buffer keeps its contexts on the host, else resident ones."""
-    on_host = any(part.on_host for own in buffers for part in own.parts().values() if len(part))
-    return (PrefetchedBatches if on_host else ResidentBatches)(buffers, shape, generators)
 
 
 def _by_weight(part: RoundBuffer, evenly: torch.Tensor) -> torch.Tensor:

@@ -68,6 +68,7 @@ class FlatParameters:
     def __init__(self, places: Sequence[_Place]) -> None:
         self.places = list(places)
         self.sizes = [place.size for place in self.places]
+        self._orders: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module]) -> FlatParameters:
@@ -116,13 +117,42 @@ class FlatParameters:
     def parameters(self, rows: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """The parameters of all runs, by module and name, from (runs, size): each (runs, *shape).
 
-        The gradient of a split is one concatenation, so that of ``rows`` comes in one piece.
+        The gradient of a split is one concatenation, so that of ``rows`` comes in one piece. With several runs, the
+        runs' parts of each parameter are adjacent: one copy of all rows, where networks would copy every parameter.
         """
         found: dict[str, dict[str, torch.Tensor]] = {place.part: {} for place in self.places}
-        for place, numbers in zip(self.places, torch.split(rows, self.sizes, dim=1), strict=True):
+        runs, pieces = len(rows), torch.split(rows, self.sizes, dim=1)
+        if runs > 1:
+            adjacent = _Adjacent.apply(rows, *self._order(runs, rows.device))  # type: ignore[no-untyped-call]
+            sizes = [runs * size for size in self.sizes]
+            pieces = tuple(piece.view(runs, -1) for piece in torch.split(adjacent, sizes))
+        for place, numbers in zip(self.places, pieces, strict=True):
             if place.name:
                 found[place.part][place.name] = place.shaped(numbers)
         return found
+
+    def _order(self, runs: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which number of (runs, size) stands at each place where a parameter's runs are adjacent, and the inverse."""
+        if (runs, device) not in self._orders:
+            numbers = torch.arange(runs * sum(self.sizes), device=device).view(runs, -1)
+            order = torch.cat([piece.reshape(-1) for piece in torch.split(numbers, self.sizes, dim=1)])
+            self._orders[runs, device] = order.int(), order.argsort().int()
+        return self._orders[runs, device]
+
+
+class _Adjacent(torch.autograd.Function):
+    """The numbers of rows in another order; the way back is a copy in the inverse order."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, order: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(back)
+        ctx.shape = rows.shape
+        return rows.reshape(-1).index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradients[0].index_select(0, back).view(ctx.shape), None, None
 
 
 class FlatStatistics:
@@ -154,6 +184,10 @@ class FlatStatistics:
         found = {name: part.flatten(1) for name, part in self._stacked(vector)}
         shapes = dict(self._buffers)
         return {name: part if shapes[name] else part[0] for name, part in found.items()}
+
+    def of_run(self, vector: torch.Tensor, run: int) -> dict[str, torch.Tensor]:
+        """The buffers of one run, by name, as views."""
+        return dict(self._own(vector, run))
 
     def run_of(self, device: torch.device) -> torch.Tensor:
         """To which run each number belongs."""

@@ -40,6 +40,7 @@ class GradientStep:
         """How many of them were taken."""
         self.totals = torch.zeros(runs, _MOST_MEASURED, dtype=torch.float32, device=device)
         """Sums over measured steps: their number, and then what ``measured_names`` says."""
+        self._taught = stack.first.objective.taught
         norms = [module for module in stack.first.encoder.modules() if isinstance(module, DomainNorm)]
         by_domain = all(norm.statistics == "own" for norm in norms)
         self._target_for_norms = device.type == "cpu" and by_domain and not stack.first.objective.needs_target
@@ -80,7 +81,7 @@ class GradientStep:
         drawn = batches.at(self.position)
         parameters = stack.by_module()
         rows, unlabelled = batches.segment_rows, batches.unlabelled
-        teaches = bool(unlabelled) and stack.first.objective.needs_teacher
+        teaches = bool(unlabelled) and self._teaches(weights, measure)
         with self._maps_type():
             with self._on_side_stream():
                 contexts = _joined(drawn.contexts, rows, unlabelled, dim=1) if teaches else drawn.contexts[:, :0]
@@ -99,6 +100,12 @@ class GradientStep:
 
         return stack.losses(run_loss, parameters["objective"], inputs)
 
+    def _teaches(self, weights: torch.Tensor, measure: bool) -> bool:
+        """Whether the EMA encoder's predictions matter: not to terms whose weights (runs, terms) are still 0."""
+        if measure or weights.device.type != "cpu":  # a CUDA graph has no branches
+            return bool(self._taught)
+        return bool(weights.numpy()[:, self._taught].any())
+
     def _encode(
         self, parameters: Parameters, contexts: torch.Tensor, batches: Batches
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,8 +120,9 @@ class GradientStep:
         return latent, alignment
 
     def _maps_type(self) -> AbstractContextManager[object]:
-        """On a GPU maps are bfloat16 where torch may use TF32, which has as many digits; parameters are not."""
-        allowed = has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
+        """On a GPU maps of images are bfloat16 where torch may use TF32; parameters and vectors are not."""
+        images = len(self.stack.first.encoder.context_shape) == 3
+        allowed = images and has_bfloat16(self.stack.device) and torch.backends.cudnn.allow_tf32
         return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False) if allowed else nullcontext()
 
     def _on_side_stream(self) -> AbstractContextManager[object]:
@@ -155,18 +163,12 @@ class GradientStep:
             variance = torch.einsum("nd,kde,ne->nk", z, run.inverse, z).clamp(min=0)
             width = run.alpha * variance.sqrt().view(len(of_target), -1)
         batch = Batch(
-            predicted=of_rounds,
-            arm=run.arm,
-            reward=run.reward,
-            alignment=_of(alignments, sources, run.alignment),
-            target_predicted=of_target,
-            target_width=width,
-            target_alignment=_of(alignments, unlabelled, run.alignment),
+            predicted=of_rounds, arm=run.arm, reward=run.reward, alignment=_of(alignments, sources, run.alignment),
+            target_predicted=of_target, target_width=width, target_alignment=_of(alignments, unlabelled, run.alignment),
             alignments=run.alignment if len(aligned) == len(alignments) else None,
             target_teacher=predict(run.teacher.detach()) if len(run.teacher) else of_target.detach(),
-            weight=run.weights[0],
-            target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
-        )
+            weight=run.weights[0], target_prior=run.prior if learner.recipe.learning.prior == "estimated" else None,
+        )  # fmt: skip
         loss, values = functional_call(objective, dict(parameters), (batch, run.weights, measure))
         if not measure:
             return loss, loss.detach()[None]

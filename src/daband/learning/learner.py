@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from daband.arrays import AnyArray, FloatArray
 from daband.domain_names import DomainNames
 from daband.encoders import DomainNorm, Encoder, InferenceEncoder, build_encoder
 from daband.errors import InvalidInput
-from daband.learning.flat_parameters import FlatParameters, fresh_moments
+from daband.learning.flat_parameters import FlatParameters, FlatStatistics, fresh_moments
 from daband.learning.settings import CUSTOM, Recipe
 from daband.learning.skill_gate import SkillGate
 from daband.learning.torch_settings import single_precision, worth_threads
@@ -91,6 +92,8 @@ class Learner:
             alone = self.layout.only("encoder")
             self.ema_vector = alone.pack({"encoder": self.ema})
             alone.install({"encoder": self.ema}, self.ema_vector)
+        self.ema_statistics: tuple[FlatStatistics, torch.Tensor, int] | None = None
+        """Where a stack keeps the statistics of the EMA encoder: their layout, the numbers of all runs, its own run."""
         self.own_buffers, self.ema_buffers = _buffers_besides_norms(self.encoder, self.ema)
         """Buffers of a custom network that are no norm's, and those of its EMA copy, if it has one."""
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -150,6 +153,11 @@ class Learner:
         return self.uses_target or self.recipe.learning.prior == "estimated"
 
     @property
+    def encodes_ahead(self) -> bool:
+        """Whether contexts that are known beforehand are encoded right after steps: on a GPU, by the EMA encoder."""
+        return self.device.type == "cuda" and self.ema is not None and not self.shared
+
+    @property
     def alignment(self) -> str:
         """What is aligned between the domains, and by how much, in one line."""
         norms = [module for module in self.encoder.modules() if isinstance(module, DomainNorm)]
@@ -207,20 +215,27 @@ class Learner:
             self.layout.only("encoder").install({"encoder": self.ema}, ema_vector)
         self.moments, self.constants, self.faults = dict(moments), dict(constants), faults
 
-    def schedule(self, steps: int) -> list[list[float]]:
-        """For each of the coming steps every term's weight, and the decay of the EMA encoder."""
+    def schedule(self, steps: int) -> AnyArray:
+        """For each of the coming steps every term's weight, and the decay of the EMA encoder: (steps, terms + 1)."""
         coming = range(self.step_number, self.step_number + steps)
+        weights = self.objective.weights_over(coming, run_steps=self.run_steps, gate=self.gate)
         # The EMA encoder follows faster while training is young.
-        kept = [min((2 + step) / (11 + step), self.recipe.learning.ema_decay) for step in coming]
-        columns = [*self.objective.weights_over(coming, run_steps=self.run_steps, gate=self.gate), kept]
+        numbers = np.arange(self.step_number, self.step_number + steps)
+        kept = np.minimum((2 + numbers) / (11 + numbers), self.recipe.learning.ema_decay)
         self.step_number += steps
-        return [list(row) for row in zip(*columns, strict=True)]
+        return np.array([*weights, kept], np.float32).T
 
     def acting_copy(self) -> InferenceEncoder:
         """A copy of the encoder whose features the head is built on: the EMA encoder where there is one."""
         network = self.encoder if self.ema is None else self.ema
         frozen = {name for name, parameter in self.encoder.named_parameters() if not parameter.requires_grad}
         shared = {id(parameter): parameter for name, parameter in network.named_parameters() if name in frozen}
+        if self.encodes_ahead and self.ema_statistics is not None and self.ema_vector is not None and self.stackable:
+            # Most contexts are encoded ahead, and nobody asks for the copy: its numbers are enough, in two pieces.
+            statistics, vector, run = self.ema_statistics
+            copies = self.ema_vector.clone(), statistics, vector.clone(), run
+            make = partial(_with_values, network, self.layout, *copies)
+            return InferenceEncoder(make, shared=self.shared, device=self.device)
         # Copying everything that a module of somebody else may hold takes ten times as long.
         copied = _with_own_tensors(network) if self.stackable else copy.deepcopy(network, shared)
         return InferenceEncoder(copied, shared=self.shared, device=self.device)
@@ -344,16 +359,10 @@ class Learner:
     def __reduce__(self) -> tuple[Callable[..., Learner], tuple[Any, ...]]:
         """Copies and pickles are rebuilt from the state: the views into shared tensors would not survive copying."""
         arguments = {
-            "recipe": self.recipe,
-            "feature_shape": self.encoder.context_shape,
-            "n_arms": self.n_arms,
-            "shared": self.shared,
-            "feedback": self.feedback,
-            "seed": self.seed,
-            "device": self.device,
-            "module": self._module,
-            "domains": self.domains,
-        }
+            "recipe": self.recipe, "feature_shape": self.encoder.context_shape, "n_arms": self.n_arms,
+            "shared": self.shared, "feedback": self.feedback, "seed": self.seed, "device": self.device,
+            "module": self._module, "domains": self.domains,
+        }  # fmt: skip
         return _rebuilt, (arguments, self.state(), self.cuda_graph)
 
 
@@ -382,16 +391,41 @@ def _buffers_besides_norms(
     return own, slow if average is not None else []
 
 
-def _with_own_tensors(module: _Module) -> _Module:
-    """A copy of a module with parameters and buffers of its own; all else that it holds must never change."""
+def _with_own_tensors(module: _Module, values: Mapping[str, torch.Tensor] | None = None, prefix: str = "") -> _Module:
+    """A copy of a module with parameters and buffers of its own; all else that it holds must never change.
+
+    They are those of ``values``, by name, where it has them.
+    """
+
+    def own(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        value = None if values is None else values.get(prefix + name)
+        return tensor.detach().clone() if value is None else value
+
     twin = copy.copy(module)
     twin._parameters = {
-        name: None if own is None else nn.Parameter(own.detach().clone(), requires_grad=False)
-        for name, own in module._parameters.items()
+        name: None if tensor is None else nn.Parameter(own(name, tensor), requires_grad=False)
+        for name, tensor in module._parameters.items()
     }
-    twin._buffers = {name: None if own is None else own.detach().clone() for name, own in module._buffers.items()}
-    twin._modules = {name: None if part is None else _with_own_tensors(part) for name, part in module._modules.items()}
+    twin._buffers = {name: None if tensor is None else own(name, tensor) for name, tensor in module._buffers.items()}
+    twin._modules = {
+        name: None if part is None else _with_own_tensors(part, values, f"{prefix}{name}.")
+        for name, part in module._modules.items()
+    }
     return twin
+
+
+def _with_values(
+    network: Encoder,
+    layout: FlatParameters,
+    vector: torch.Tensor,
+    statistics: FlatStatistics,
+    buffers: torch.Tensor,
+    run: int,
+) -> Encoder:
+    """A copy of a run's encoder whose parameters and norms' buffers are parts of these vectors."""
+    parameters = layout.only("encoder").parameters(vector[None])["encoder"]
+    values = {**{name: own[0] for name, own in parameters.items()}, **statistics.of_run(buffers, run)}
+    return _with_own_tensors(network, values)
 
 
 def _initialise_gaussian(network: nn.Module) -> None:

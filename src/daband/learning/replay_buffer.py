@@ -1,7 +1,7 @@
 """Replay buffers: contexts, and for rounds their arm and reward.
 
 Contexts lie on the device, so that steps gather them without the host. Where they would take too much of the device,
-they lie on the host, and batches are prefetched.
+they lie on the host, and those of the coming steps are sent at once.
 
 Beyond its capacity a buffer keeps a uniform sample of all contexts it was given (reservoir sampling), or the latest.
 Which one is replaced depends on the seed and on the number of the new one alone, so a restored buffer continues as if
@@ -246,12 +246,9 @@ class ReplayBuffers:
         """Buffers for contexts of this shape; with shared arms the contexts of a round are one of theirs."""
         domains = DomainNames() if domains is None else domains
         common: dict[str, Any] = {
-            "context_shape": context_shape,
-            "capacity": settings.capacity,
-            "device": device,
-            "place": settings.place,
+            "context_shape": context_shape, "capacity": settings.capacity, "device": device, "place": settings.place,
             "latest": settings.sampling == "last",
-        }
+        }  # fmt: skip
         targets = range(domains.first_target, len(domains))
         rounds = [RoundBuffer(**common, seed=_seed(seed, domain, True, domains)) for domain in range(len(domains))]
         unlabelled = [ContextBuffer(**common, seed=_seed(seed, domain, False, domains)) for domain in targets]

@@ -92,8 +92,8 @@ class ReplaySettings:
     """Stored rounds, and stored target contexts; beyond it a uniform sample of all is kept, or with ``sampling``
     "last" the latest."""
     place: str = "auto"
-    """Where stored contexts lie: on the "device", on the "host" (each step's are prefetched), or "auto": on the device
-    unless they would take more than a quarter of it."""
+    """Where stored contexts lie: on the "device", on the "host" (those of the coming steps are sent), or "auto": on the
+    device unless they would take more than a quarter of it."""
     refit: bool = True
     """Whether the head is fitted anew, with the present encoder, on a schedule; else old features stay in A and b."""
     refit_after: int = 256

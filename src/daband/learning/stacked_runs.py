@@ -97,6 +97,8 @@ class Stack:
         if first.ema is not None:
             self.ema_statistics = statistics.pack([learner.ema for learner in self.learners if learner.ema is not None])
             self._ema_buffers = statistics.buffers(self.ema_statistics)
+            for run, learner in enumerate(self.learners):
+                learner.ema_statistics = statistics, self.ema_statistics, run
         self._ema_layout = first.layout.only("encoder")
 
     def _stack_rest_of_objective(self) -> None:

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
+import numpy as np
 import torch
 
+from daband.arrays import AnyArray
+from daband.encoders import domain_rows
 from daband.errors import DeviceOutOfMemory, InvalidInput
-from daband.learning.batches import BLOCK, BatchShape, batches_for
+from daband.learning.batches import Batches, BatchShape
 from daband.learning.gradient_step import GradientStep
 from daband.learning.learner import Learner
 from daband.learning.replay_buffer import ReplayBuffers
@@ -32,22 +35,8 @@ Step = Callable[[bool], None]
 """A step that changes tensors in place; its argument says whether it measures."""
 
 
-class EagerRunner:
-    """Runs every step as it is."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def run(self, measure: bool) -> None:
-        """Take one step."""
-        self._step(measure)
-
-    def forget(self) -> None:
-        """There is no recording."""
-
-
 class Recorder(Protocol):
-    """What a ``GraphRunner`` asks of the device."""
+    """What a ``StepRunner`` asks of the device."""
 
     def warm_up(self, work: Callable[[], None]) -> None:
         """Run ``work`` where it will be recorded later."""
@@ -56,20 +45,20 @@ class Recorder(Protocol):
         """Record ``work`` without running it, and return what replays it; RuntimeError where that is impossible."""
 
 
-class GraphRunner:
-    """Replays a recording of the step: one of the step that measures, one of the step that does not."""
+class StepRunner:
+    """Runs a step as it is, or where there is a recorder from a recording: of the step that measures, or the other."""
 
-    def __init__(self, step: Step, recorder: Recorder) -> None:
+    def __init__(self, step: Step, recorder: Recorder | None = None) -> None:
         self._step = step
         self._recorder = recorder
         self._replays: dict[bool, Callable[[], None]] = {}
         self._warm_ups = 0
-        self.refused = False
-        """Whether recording failed, so that steps run eagerly."""
+        self.eager = recorder is None
+        """Whether steps run as they are: without a recorder, or once recording has failed."""
 
     def run(self, measure: bool) -> None:
-        """Take one step: eagerly while warming up or once recording has failed, else from its recording."""
-        if measure not in self._replays and not self.refused:
+        """Take one step; with a recorder some warm up before they are recorded."""
+        if self._recorder is not None and measure not in self._replays and not self.eager:
             if self._warm_ups < _WARM_UP:
                 self._warm_ups += 1
                 self._recorder.warm_up(lambda: self._step(measure))
@@ -77,12 +66,12 @@ class GraphRunner:
             try:
                 self._replays[measure] = self._recorder.record(lambda: self._step(measure))
             except RuntimeError as error:
-                self.refused = True
+                self.eager = True
                 warnings.warn(
                     f"the gradient step cannot be recorded as a CUDA graph, so steps run eagerly: {error}", stacklevel=2
                 )
         replay = self._replays.get(measure)
-        if replay is None or self.refused:
+        if replay is None or self.eager:
             self._step(measure)
         else:
             replay()
@@ -136,7 +125,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-_MEASURE_EVERY = 8
+_MEASURE_EVERY = 16
 
 
 def take_steps(learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
@@ -144,11 +133,28 @@ def take_steps(learners: Sequence[Learner], steps: int, buffers: Sequence[Replay
 
     Learners that are given together must be stackable; they stay stacked until one of them is given with others.
     """
+    return start_steps(learners, steps, buffers)()
+
+
+def start_steps(
+    learners: Sequence[Learner], steps: int, buffers: Sequence[ReplayBuffers]
+) -> Callable[[], list[dict[str, float]]]:
+    """What ``take_steps`` does; a GPU works on the steps until the returned call asks for what they measured."""
+    return _stepper_of(learners).start(steps, buffers)
+
+
+def encode_ahead(learners: Sequence[Learner], contexts: Sequence[AnyArray], domain: int) -> torch.Tensor:
+    """Start to encode as many contexts of a domain for each learner by its EMA encoder, for all learners at once.
+
+    Returns latents (learners, B, d) on the device; the next call writes over them.
+    """
+    return _stepper_of(learners).encode(contexts, domain)
+
+
+def _stepper_of(learners: Sequence[Learner]) -> Stepper:
     learners = list(learners)
     stepper = learners[0].stepper
-    if not isinstance(stepper, Stepper) or not stepper.serves(learners):
-        stepper = Stepper(learners)
-    return stepper.take(steps, buffers)
+    return stepper if isinstance(stepper, Stepper) and stepper.serves(learners) else Stepper(learners)
 
 
 class Stepper:
@@ -160,20 +166,22 @@ class Stepper:
         first = self.stack.first
         learning = first.recipe.learning
         self._shape = BatchShape(
-            rounds=learning.batch,
-            contexts_per_round=first.contexts_per_round,
-            context_shape=first.encoder.context_shape,
-            augmentation=learning.augmentation,
-            latest=first.recipe.replay.sampling == "last",
-            uses_target=first.uses_target,
-        )
+            rounds=learning.batch, contexts_per_round=first.contexts_per_round,
+            context_shape=first.encoder.context_shape, augmentation=learning.augmentation,
+            latest=first.recipe.replay.sampling == "last", uses_target=first.uses_target,
+        )  # fmt: skip
         self.step = GradientStep(self.stack)
         self._cuda_graph = first.cuda_graph
-        records = self.stack.device.type == "cuda" and first.cuda_graph
-        self.runner = GraphRunner(self.step, CudaRecorder()) if records else EagerRunner(self.step)
+        self._recorder = CudaRecorder()
+        self.runner = self._runner_of(self.step)
+        self._ahead: dict[object, tuple[torch.Tensor, torch.Tensor, torch.Tensor, StepRunner]] = {}
         self._places: tuple[object, ...] = ()
         for learner in self.stack.learners:
             learner.stepper = self
+
+    def _runner_of(self, step: Step) -> StepRunner:
+        records = self.stack.device.type == "cuda" and self._cuda_graph
+        return StepRunner(step, self._recorder if records else None)
 
     def serves(self, learners: Sequence[Learner]) -> bool:
         """Whether these learners' numbers are still the rows of this stack."""
@@ -181,21 +189,21 @@ class Stepper:
         return mine and self._cuda_graph == learners[0].cuda_graph
 
     @single_precision()
-    def take(self, steps: int, buffers: Sequence[ReplayBuffers]) -> list[dict[str, float]]:
-        """Take ``steps`` steps and return, for each learner, means of what was measured.
+    def start(self, steps: int, buffers: Sequence[ReplayBuffers]) -> Callable[[], list[dict[str, float]]]:
+        """Start ``steps`` steps; the returned call gives, for each learner, means of what was measured.
 
-        Every eighth step measures, the last among them: measuring takes about a sixth of the operations of a small
+        Every sixteenth step measures, the last among them: measuring takes about a sixth of the operations of a small
         network's step. Steps that were skipped count in no mean. The device is read once, at the end.
         """
-        self._refresh_batches(buffers)
+        batches = self._refresh_batches(buffers)
         first, faults = self.stack.first, self.stack.faults
         self.step.totals.zero_()
         faults[:, 0].zero_()
         faults[:, 2].zero_()
         try:
             with nullcontext() if first.worth_threads else one_thread(), tf32_matmul():
-                for start in range(0, steps, BLOCK):
-                    self._take_block(min(BLOCK, steps - start), left=steps - start)
+                for start in range(0, steps, batches.block):
+                    self._take_block(batches, min(batches.block, steps - start), left=steps - start)
         except torch.OutOfMemoryError as error:
             batch, runs = self._shape.rounds, self.stack.runs
             raise DeviceOutOfMemory(
@@ -203,22 +211,43 @@ class Stepper:
                 + ("" if runs == 1 else f", or fewer than {runs} stacked runs")
             ) from error
         numbers = torch.cat([faults[:, ::2], self.step.totals], dim=1)
-        return [self._means(*row) for row in numbers.cpu().tolist()]
+        return lambda: [self._means(*row) for row in numbers.cpu().tolist()]
 
-    def _take_block(self, steps: int, *, left: int) -> None:
-        batches, step = self.step.batches, self.step
-        assert batches is not None
+    @single_precision()
+    def encode(self, contexts: Sequence[AnyArray], domain: int) -> torch.Tensor:
+        """What ``encode_ahead`` returns; contexts of one shape and domain are encoded by one recording."""
+        stack, key = self.stack, (domain, contexts[0].shape, contexts[0].dtype)
+        if key not in self._ahead:
+            rows = domain_rows(domain, len(contexts[0]))
+            bytes_or_floats = torch.uint8 if contexts[0].dtype == np.uint8 else torch.float32
+            sizes = (stack.runs, *contexts[0].shape)
+            on_host = torch.zeros(sizes, dtype=bytes_or_floats, pin_memory=stack.device.type == "cuda")
+            on_device = torch.zeros_like(on_host, device=stack.device)
+            latents = torch.zeros(*sizes[:2], stack.first.encoder.dimension, device=stack.device)
+
+            def encode(_: bool) -> None:
+                encoded = stack.encode_by_teacher(on_device, rows)
+                assert encoded is not None
+                latents.copy_(encoded)
+
+            self._ahead[key] = on_host, on_device, latents, self._runner_of(encode)
+        on_host, on_device, latents, runner = self._ahead[key]
+        np.stack(contexts, out=on_host.numpy(), casting="same_kind")
+        on_device.copy_(on_host, non_blocking=True)
+        runner.run(False)
+        return latents
+
+    def _take_block(self, batches: Batches, steps: int, *, left: int) -> None:
+        step = self.step
         batches.load(steps)
-        table = torch.tensor([learner.schedule(steps) for learner in self.stack.learners], dtype=torch.float32)
-        step.schedule[:steps].copy_(table.transpose(0, 1))
+        table = np.stack([learner.schedule(steps) for learner in self.stack.learners], axis=1)
+        step.schedule[:steps].copy_(torch.from_numpy(table))
         step.position.zero_()
         self.stack.first.encoder.train()
         for remaining in range(left, left - steps, -1):
-            batches.before_step()
             self.runner.run(remaining % _MEASURE_EVERY == 1 or remaining == 1)
-            batches.after_step()
 
-    def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> None:
+    def _refresh_batches(self, buffers: Sequence[ReplayBuffers]) -> Batches:
         """Make batches anew, and forget recordings, where the buffers have moved or begin to hold something."""
         parts = [own.parts().values() for own in buffers]
         if len({tuple(part.kind for part in own) for own in parts}) > 1:
@@ -226,11 +255,12 @@ class Stepper:
         places = tuple(
             (id(part), part.kind, None if part.on_host else part.contexts.data_ptr()) for own in parts for part in own
         ) + tuple(own.weights for own in buffers)
-        if places != self._places:
+        if self.step.batches is None or places != self._places:
             generators = [learner.generator for learner in self.stack.learners]
-            self.step.batches = batches_for(buffers, self._shape, generators)
+            self.step.batches = Batches(buffers, self._shape, generators)
             self.runner.forget()
             self._places = places
+        return self.step.batches
 
     def _means(self, skipped: float, worst: float, counted: float, *totals: float) -> dict[str, float]:
         named = zip(self.step.measured_names, totals, strict=False)

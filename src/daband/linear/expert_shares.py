@@ -73,12 +73,9 @@ class ExpertShares:
     def state(self) -> dict[str, AnyArray]:
         """Everything needed to continue to the last bit."""
         return {
-            "shares": self.shares,
-            "gram": self._gram,
-            "moment": self._moment,
-            "square": np.array([self._square]),
+            "shares": self.shares, "gram": self._gram, "moment": self._moment, "square": np.array([self._square]),
             "rounds": np.array([self.n, self._revised_at], np.int64),
-        }
+        }  # fmt: skip
 
     def restore(self, state: dict[str, AnyArray]) -> None:
         """Restore what ``state`` returned."""

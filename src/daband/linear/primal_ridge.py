@@ -251,15 +251,11 @@ class PrimalRidge:
         """The arrays of ``n`` heads, by the names of attributes."""
         dim, eye = self.dim, np.eye(self.dim)
         return {
-            "counts": np.zeros(n, np.int64),
-            "theta": np.zeros((n, dim)),
-            "inverse": np.tile(eye / self.ridge, (n, 1, 1)),
-            "_gram": np.tile(eye * self.ridge, (n, 1, 1)),
-            "_moment": np.zeros((n, dim)),
-            "_pending": np.zeros((n, _PENDING, dim)),
-            "_n_pending": np.zeros(n, np.int64),
-            "_since_refresh": np.zeros(n, np.int64),
-        }
+            "counts": np.zeros(n, np.int64), "theta": np.zeros((n, dim)),
+            "inverse": np.tile(eye / self.ridge, (n, 1, 1)), "_gram": np.tile(eye * self.ridge, (n, 1, 1)),
+            "_moment": np.zeros((n, dim)), "_pending": np.zeros((n, _PENDING, dim)),
+            "_n_pending": np.zeros(n, np.int64), "_since_refresh": np.zeros(n, np.int64),
+        }  # fmt: skip
 
     @property
     def n_heads(self) -> int:
@@ -371,18 +367,9 @@ class PrimalRidge:
         if self._n_pending[head] == _PENDING:
             self._sum(head, np.zeros((0, self.dim)), np.zeros(0))
         variance = kernels.update_one(
-            self.inverse,
-            self.theta,
-            self._moment,
-            self._pending,
-            self._n_pending,
-            self.counts,
-            self._since_refresh,
-            z,
-            head,
-            reward,
-            LARGEST_SQUARE * self.ridge,
-        )
+            self.inverse, self.theta, self._moment, self._pending, self._n_pending, self.counts, self._since_refresh, z,
+            head, reward, LARGEST_SQUARE * self.ridge,
+        )  # fmt: skip
         if variance < 0.0:
             raise_too_large(np.array([z @ z]), self.ridge)
         if variance > _LARGE_VARIANCE or self._since_refresh[head] >= self.refresh_after:

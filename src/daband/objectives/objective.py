@@ -94,9 +94,9 @@ class Objective(nn.Module):
         return self._any("needs_width")
 
     @property
-    def needs_teacher(self) -> bool:
-        """Whether any term needs the EMA encoder's predictions."""
-        return self._any("needs_teacher")
+    def taught(self) -> list[int]:
+        """The places of terms that need the EMA encoder's predictions."""
+        return [place for place, term in enumerate(self.terms.values()) if getattr(term, "needs_teacher", False)]
 
     @property
     def gated(self) -> list[str]:

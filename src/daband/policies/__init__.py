@@ -15,43 +15,30 @@ from daband.policies.incoming_rounds import (
     resolve_weighting,
 )
 from daband.policies.pair_defaults import default_transform, setting_defaults
-from daband.policies.policy import (
-    Policy,
-    RewardedDecision,
-    build,
-    load_policy,
-    policies,
-    read_checkpoint,
-    read_notes,
-)
+from daband.policies.policy import Policy, RewardedDecision, build, load_policy, policies, read_checkpoint, read_notes
 from daband.policies.random import Random
 from daband.policies.ridge import Constant, LinUCB, RidgePolicy
 from daband.policies.trees import Trees
 
 if TYPE_CHECKING:
-    from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named
+    from daband.policies.neural import DABand, NeuralLinUCB, adapt_stacked, can_stack, device_named, encode_expected
     from daband.policies.recipes import recipe_for, recipe_names, resolve_recipe
 
 __all__ = [
     "Constant", "DABand", "LinUCB", "NeuralLinUCB",
     "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
     "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
-    "check_rewards", "default_transform", "device_named", "load_policy", "policies",
+    "check_rewards", "default_transform", "device_named", "encode_expected", "load_policy", "policies",
     "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
     "setting_defaults",
 ]  # fmt: skip
 
 
 _NEED_TORCH = {
-    "DABand": "neural",
-    "NeuralLinUCB": "neural",
-    "adapt_stacked": "neural",
-    "can_stack": "neural",
-    "device_named": "neural",
-    "recipe_for": "recipes",
-    "recipe_names": "recipes",
+    "DABand": "neural", "NeuralLinUCB": "neural", "adapt_stacked": "neural", "can_stack": "neural",
+    "device_named": "neural", "encode_expected": "neural", "recipe_for": "recipes", "recipe_names": "recipes",
     "resolve_recipe": "recipes",
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -25,10 +25,10 @@ import copy
 import math
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -48,10 +48,19 @@ from daband.arrays import (
     unit_scale,
 )
 from daband.domain_names import DomainNames
-from daband.encoders import InferenceEncoder, freeze_encoder
+from daband.encoders import InferenceEncoder, freeze_encoder, latents_of_head
 from daband.errors import InvalidInput, TrainingDiverged
 from daband.image_layout import channels_first, channels_first_shape, image_layout
-from daband.learning import ContextBuffer, EncoderSettings, Learner, Recipe, ReplayBuffers, RoundBuffer, take_steps
+from daband.learning import (
+    ContextBuffer,
+    EncoderSettings,
+    Learner,
+    Recipe,
+    ReplayBuffers,
+    RoundBuffer,
+    encode_ahead,
+    start_steps,
+)
 from daband.linear import (
     ArmModel,
     Decision,
@@ -62,6 +71,7 @@ from daband.linear import (
     PrimalRidge,
     PseudoLabels,
     RidgeHead,
+    RidgeSums,
     Standardise,
     arm_probabilities,
     calibrated_scale,
@@ -90,6 +100,8 @@ numbers more steps overfit (development half: benchmarks/records/default-develop
 _STREAK_THAT_STOPS = 3
 _PLAYED_TOGETHER = 64
 """Rounds whose covariances are computed at once; they grow with its square."""
+_NUMBERS_AT_ONCE = 1 << 24
+"""Numbers that sums on a device multiply at a time."""
 _MOST_CONTEXTS = 2048
 """Contexts of a domain from which arm frequencies are estimated: more take time and change little."""
 _RAREST = 1e-3
@@ -99,6 +111,12 @@ _SELF_TRAINED = "shrunk"
 """The expert on whose features a policy's own choices in the target are regressed."""
 _COMPONENTS, _MOST_ROWS = 64, 4096
 """Principal components of the expert of that name, and the contexts of a domain that they are fitted to."""
+
+
+Features: TypeAlias = Sequence[FloatArray]
+"""Of each expert its own: (B, d), or (B, K, d) with shared arms."""
+OfRounds: TypeAlias = BoolArray | None
+"""Which rounds are meant, (B,); None where it does not matter."""
 
 
 class ContextFeatures:
@@ -191,9 +209,8 @@ class Expert:
     @property
     def ready(self) -> bool:
         """Whether there are features: a transform has to be fitted first."""
-        if isinstance(self.features, InferenceEncoder) or self.features.transform is None:
-            return True
-        return self.features.transform.fitted
+        fitted = self.features.transform if isinstance(self.features, ContextFeatures) else None
+        return fitted is None or fitted.fitted
 
 
 @dataclass(frozen=True)
@@ -299,16 +316,9 @@ class NeuralLinUCB(Policy):
         domains: DomainNames | None = None,
     ) -> None:
         super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            reward_range=reward_range,
-            transform=transform,
-            seed=seed,
-            shift=shift,
-            half_life=half_life,
-            domains=domains,
-        )
+            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=transform,
+            seed=seed, shift=shift, half_life=half_life, domains=domains,
+        )  # fmt: skip
         one_of("feedback", feedback, FEEDBACKS)
         self.feedback = feedback
         self.device_setting = device
@@ -329,16 +339,10 @@ class NeuralLinUCB(Policy):
         self._device = device_named(device)
         check_head_memory(n_arms=self.n_arms, dim=self.recipe.encoder.latent.dimension, arms=arms, primal=True)
         self._learner = Learner(
-            recipe=self.recipe,
-            feature_shape=self._encoded_shape,
-            n_arms=self.n_arms,
-            shared=arms == "shared",
-            feedback=feedback,
-            seed=self.seed,
-            device=self._device,
-            module=encoder if isinstance(encoder, nn.Module) else None,
-            domains=self.domains,
-        )
+            recipe=self.recipe, feature_shape=self._encoded_shape, n_arms=self.n_arms, shared=arms == "shared",
+            feedback=feedback, seed=self.seed, device=self._device,
+            module=encoder if isinstance(encoder, nn.Module) else None, domains=self.domains,
+        )  # fmt: skip
         exploration = Exploration(
             explore,
             checked_number("alpha", self.recipe.alpha if alpha is None else alpha),
@@ -365,19 +369,14 @@ class NeuralLinUCB(Policy):
         self._refitted_at = 0
         self._warned_no_target = False
         self._warned_large_pixels = False
+        self._expected: Callable[[], Sequence[tuple[AnyArray, str]]] | None = None
 
     def _make_experts(self, arms: ArmModel, ridge: float, exploration: Exploration) -> tuple[Expert, ...]:
         def head(dim: int, exploration: Exploration, form: str, ridge: float) -> RidgeHead:
             return RidgeHead(
-                n_arms=self.n_arms,
-                dim=dim,
-                arms=arms,
-                ridge=ridge,
-                exploration=exploration,
-                seed=self.seed,
-                form=form,
+                n_arms=self.n_arms, dim=dim, arms=arms, ridge=ridge, exploration=exploration, seed=self.seed, form=form,
                 fades=self.half_life is not None,
-            )
+            )  # fmt: skip
 
         latent = self._learner.encoder.dimension
         network = Expert("network", self._learner.acting_copy(), head(latent, exploration, "primal", ridge), 1.0, 1.0)
@@ -436,15 +435,10 @@ class NeuralLinUCB(Policy):
     def settings(self) -> dict[str, Any]:
         exploration = self._head.exploration
         return {
-            **super().settings(),
-            "recipe": self.recipe.settings(),
-            "feedback": self.feedback,
-            "alpha": exploration.alpha,
-            "ridge": self._head.ridge,
-            "explore": exploration.rule,
-            "epsilon": exploration.epsilon,
-            "device": self.device_setting,
-        }
+            **super().settings(), "recipe": self.recipe.settings(), "feedback": self.feedback,
+            "alpha": exploration.alpha, "ridge": self._head.ridge, "explore": exploration.rule,
+            "epsilon": exploration.epsilon, "device": self.device_setting,
+        }  # fmt: skip
 
     def timed_parts(self) -> list[tuple[str, object, str]]:
         heads = ("_decide_by_heads", "_learn_by_heads", "_play_block", "_fit_head")
@@ -489,6 +483,10 @@ class NeuralLinUCB(Policy):
         return line + ("; in the target it also learns from its own choices" if self._pseudo is not None else "")
 
     @property
+    def adapts_to_target(self) -> bool:
+        return self._learner.objective.needs_target or self._pseudo is not None
+
+    @property
     def self_trains(self) -> bool:
         """Whether it learns from its own choices in the target too (``linear/pseudo_labels.py``)."""
         one_best = self.feedback == "one_hot" and self.arms == "disjoint"
@@ -529,6 +527,9 @@ class NeuralLinUCB(Policy):
 
     def _publish(self) -> None:
         """Let decisions rest on the present experts and shares; one that has begun keeps those it began with."""
+        if len(self._experts) == 1:
+            self._acting = Acting(self._experts, (1.0,), (1.0,), self._offset)
+            return
         ready = np.array([expert.ready for expert in self._experts])
         shares = np.where(ready, self._shares.shares, 0.0)
         if not shares[0] and not all(ready):  # until all are ready nothing is known of them: the network is never out
@@ -555,7 +556,7 @@ class NeuralLinUCB(Policy):
         return self._decide_by_heads(mixture, features, available, first_round, rule)
 
     def _decide_by_heads(
-        self, mixture: HeadMixture, features: Sequence[FloatArray], available: Mask, first_round: int, rule: str | None
+        self, mixture: HeadMixture, features: Features, available: Mask, first_round: int, rule: str | None
     ) -> Decision:
         mixture, available = self._match_arms(mixture, features[0], available)
         with self._locks.state:
@@ -604,13 +605,9 @@ class NeuralLinUCB(Policy):
                 buffer = self._buffers.unlabelled[domain - self.domains.first_target]
             reference = buffer.contexts[: min(len(buffer), MOST_CONTEXTS)].cpu().numpy() if len(buffer) else None
         return FrozenParts(
-            tuple(members),
-            self._head.exploration,
-            self.counts.copy(),
-            layout=self._layout,
-            reference=reference,
+            tuple(members), self._head.exploration, self.counts.copy(), layout=self._layout, reference=reference,
             seen_target=any(len(buffer) for buffer in self._buffers.unlabelled),
-        )
+        )  # fmt: skip
 
     def _probabilities(self, contexts: AnyArray, domain: int, available: Mask, rule: str | None) -> FloatArray:
         acting = self._acting
@@ -629,19 +626,14 @@ class NeuralLinUCB(Policy):
         in_source = domain < len(self._source_weights)
         if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting.mixture(), features, None, 0, "greedy").mean
-        self._learn_by_heads(experts, features, arms, rewards, weights, new)
+        self._learn_by_heads(features, arms, rewards, weights, new)
         self._remember(contexts, arms, rewards, domain, weights, predicted)
 
     def _learn_by_heads(
-        self,
-        experts: Sequence[Expert],
-        features: Sequence[FloatArray],
-        arms: IntArray,
-        rewards: FloatArray,
-        weights: Weights,
-        new: BoolArray | None,
+        self, features: Features, arms: IntArray, rewards: FloatArray, weights: Weights, new: OfRounds
     ) -> None:
         """Let every head learn rounds; of ``new`` contexts it is noted before what each had predicted."""
+        experts = self._acting.experts
         with self._locks.state:
             if new is not None and new.any():
                 both = zip(experts, features, strict=True)
@@ -682,26 +674,14 @@ class NeuralLinUCB(Policy):
         return decision
 
     def _play_round(
-        self,
-        features: Sequence[FloatArray],
-        rewards: FloatArray,
-        available: Mask,
-        new: BoolArray | None,
-        first_round: int,
-        weight: Weights,
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
     ) -> list[Decision]:
         decision = self._decide_by_heads(self._acting.mixture(), features, available, first_round, None)
-        self._learn_by_heads(self._acting.experts, features, decision.arm, rewards[:, decision.arm[0]], weight, new)
+        self._learn_by_heads(features, decision.arm, rewards[:, decision.arm[0]], weight, new)
         return [decision]
 
     def _play_block(
-        self,
-        features: Sequence[FloatArray],
-        rewards: FloatArray,
-        available: Mask,
-        new: BoolArray | None,
-        first_round: int,
-        weight: Weights,
+        self, features: Features, rewards: FloatArray, available: Mask, new: OfRounds, first_round: int, weight: Weights
     ) -> list[Decision]:
         """What ``_play_round`` does in each of these rounds, with one update of every head behind the last."""
         experts = self._acting.experts
@@ -830,19 +810,39 @@ class NeuralLinUCB(Policy):
 
     # Gradient steps, and the heads that are refitted after them.
 
+    @property
+    def encodes_ahead(self) -> bool:
+        as_they_are = self.transform is None and self._layout in (None, "channels_first")
+        return as_they_are and self._learner.encodes_ahead
+
+    def expect(self, read: Callable[[], Sequence[tuple[AnyArray, str]]]) -> None:
+        self._expected = read if self.encodes_ahead else None
+
+    def _read_expected(self) -> dict[int, AnyArray]:
+        read, self._expected = self._expected, None
+        try:
+            return {} if read is None else {self._index(name): self._check_contexts(part) for part, name in read()}
+        except Exception:  # whoever asks for the contexts gets it
+            return {}
+
     def _adapt(self, steps: int | None) -> dict[str, float]:
         due = self.before_steps(steps)
-        return self.after_steps(self._take_steps(due)) if due else {}
-
-    def _take_steps(self, steps: int) -> dict[str, float]:
-        (measured,) = take_steps([self._learner], steps, [self.buffers])
+        if not due:
+            return {}
+        (measured,), hand_over = self._take_steps(due)
+        measured = self.after_steps(measured)
+        hand_over()
         return measured
+
+    def _take_steps(self, steps: int) -> tuple[list[dict[str, float]], Callable[[], None]]:
+        return _take_steps([self], steps)
 
     def before_steps(self, steps: int | None) -> int:
         """Prepare gradient steps, and return how many are due: 0 where there is nothing to learn from."""
         steps = self._steps if steps is None else steps
         buffers = self._buffers
         if steps == 0 or not any(len(buffer) for buffer in buffers.rounds):
+            self._expected = None
             return 0
         if (
             self._learner.objective.needs_target
@@ -900,6 +900,13 @@ class NeuralLinUCB(Policy):
 
     def _refit_head(self, network: Expert) -> RidgeHead:
         """The network's head fitted to every stored round, each once, with the features of its encoder."""
+        if self._device.type == "cuda" and self.arms == "disjoint" and self._head.trust is None:
+            head = copy.copy(self._head)
+            fresh = PrimalRidge(head.statistics.n_heads, head.dim, head.ridge)
+            with suppress(InvalidInput):  # too ill-conditioned for sums: the host does better
+                fresh.add_sums(self._sum_on_device(network))
+                head.statistics, self._refitted_at = fresh, self._buffers.rounds_seen
+                return head
         rounds = [self._encode_rounds(network, domain, buffer) for domain, buffer in enumerate(self._buffers.rounds)]
         self._refitted_at = self._buffers.rounds_seen
         head = copy.copy(self._head)  # a decision under way keeps the head it began with
@@ -912,6 +919,18 @@ class NeuralLinUCB(Policy):
         head.trust.refit(*(self._fit_head(*(np.concatenate(column) for column in columns)) for columns in by_role))
         head.statistics = head.trust.statistics
         return head
+
+    def _sum_on_device(self, network: Expert) -> RidgeSums:
+        """The sums over every stored round, with the features of the network, taken where the rounds lie."""
+        assert isinstance(network.features, InferenceEncoder)
+        sums = RidgeSums(network.head.statistics.n_heads, network.head.dim)
+        for domain, buffer in enumerate(self._buffers.rounds):
+            n = len(buffer)
+            if n:
+                latents = network.features.encode_on_device(buffer.contexts[:n], domain).double()
+                latents /= torch.linalg.vector_norm(latents, dim=1, keepdim=True).clamp(min=1e-12)
+                add_on_device(sums, latents, buffer.arms[:n], buffer.rewards[:n], buffer.weights[:n])
+        return sums
 
     def _encode_rounds(
         self, network: Expert, domain: int, buffer: RoundBuffer
@@ -1125,10 +1144,61 @@ def _adapt_locked(members: Sequence[Policy]) -> list[dict[str, float] | Exceptio
         if steps:
             ready.setdefault((steps, kinds), []).append((index, policy))
     for (steps, _), some in ready.items():
-        learners, buffers = [policy.learner for _, policy in some], [policy.buffers for _, policy in some]
-        for (index, policy), measured in zip(some, take_steps(learners, steps, buffers), strict=True):
+        every_measured, hand_over = _take_steps([policy for _, policy in some], steps)
+        for (index, policy), measured in zip(some, every_measured, strict=True):
             try:
                 results[index] = policy.after_steps(measured)
             except Exception as error:
                 results[index] = error
+        hand_over()
     return [results[index] for index in range(len(members))]
+
+
+def add_on_device(
+    sums: RidgeSums, latents: torch.Tensor, arms: torch.Tensor, rewards: torch.Tensor, weights: torch.Tensor
+) -> None:
+    """``RidgeSums.add`` of float64 rounds (n, d) on a device: a product for all heads at once, and one read."""
+    heads = torch.arange(len(sums.counts), device=latents.device)
+    total = torch.zeros(len(heads), sums.dim, sums.dim + 1, dtype=torch.float64, device=latents.device)
+    counted = torch.cat([latents, rewards[:, None]], dim=1) * weights[:, None]
+    at_once = max(1, _NUMBERS_AT_ONCE // (len(heads) * sums.dim))
+    for some in torch.split(torch.arange(len(latents), device=latents.device), at_once):
+        of_head = (arms[some] == heads[:, None]).double()
+        total.baddbmm_((of_head[:, :, None] * latents[some]).transpose(1, 2), counted[some].expand(len(heads), -1, -1))
+    numbers = total.cpu().numpy()
+    sums.gram += numbers[:, :, :-1]
+    sums.moment += numbers[:, :, -1]
+    sums.counts += np.bincount(arms.cpu().numpy(), minlength=len(heads))
+
+
+def _take_steps(members: Sequence[NeuralLinUCB], steps: int) -> tuple[list[dict[str, float]], Callable[[], None]]:
+    """What the policies' steps measured, and what ``encode_expected`` returns: a GPU has begun with it by then."""
+    finish = start_steps([policy.learner for policy in members], steps, [policy.buffers for policy in members])
+    hand_over = encode_expected(members)
+    return finish(), hand_over
+
+
+def encode_expected(members: Sequence[Policy]) -> Callable[[], None]:
+    """Start to encode what these policies, whose steps were stacked, expect; the returned call gives them the latents.
+
+    The contexts of a domain are encoded for all policies at once. Where the policies expect different numbers of them,
+    they are encoded when somebody asks.
+    """
+    neural = [policy for policy in members if isinstance(policy, NeuralLinUCB)]
+    expected = [policy._read_expected() for policy in neural]
+    learners = [policy.learner for policy in neural]
+    encoded = {
+        domain: encode_ahead(learners, [parts[domain] for parts in expected], domain)
+        for domain in (expected[0] if expected else ())
+        if len({(len(parts[domain]), parts[domain].dtype) for parts in expected if domain in parts}) == 1
+        and all(domain in parts for parts in expected)
+    }
+
+    def hand_over() -> None:
+        latents = {domain: latents_of_head(rows) for domain, rows in encoded.items()}
+        for run, (policy, parts) in enumerate(zip(neural, expected, strict=True)):
+            encoder = policy._experts[0].features
+            assert isinstance(encoder, InferenceEncoder)
+            encoder.ahead = {domain: (parts[domain], latents[domain][run]) for domain in latents}
+
+    return hand_over

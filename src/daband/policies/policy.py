@@ -31,7 +31,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -557,6 +557,14 @@ class Policy(ABC, metaclass=_PolicyType):
         with self._locks.write:
             self._observe(self._transform_contexts(self._check_contexts(contexts), where), where)
 
+    @property
+    def encodes_ahead(self) -> bool:
+        """Whether ``adapt`` also encodes what ``expect`` says."""
+        return False
+
+    def expect(self, read: Callable[[], Sequence[tuple[AnyArray, str]]]) -> None:
+        """Say what reads the contexts, each with its domain, that are asked for right after the next ``adapt``."""
+
     def adapt(self, steps: int | None = None) -> dict[str, float]:
         """Take gradient steps; returns what was measured on the way. A policy without an encoder has none to take."""
         if steps is not None:
@@ -661,20 +669,13 @@ class Policy(ABC, metaclass=_PolicyType):
                 )
             step = None if self.transform is None else copy.deepcopy(self.transform.frozen(where))
             return FrozenPolicy(
-                policy=self.name,
-                domain=self.domains.names[where],
-                context_shape=self.context_shape,
-                arms=self.arms,
-                n_arms=self.n_arms,
-                reward_range=self.reward_range,
+                policy=self.name, domain=self.domains.names[where], context_shape=self.context_shape, arms=self.arms,
+                n_arms=self.n_arms, reward_range=self.reward_range,
                 range_estimated=self.settings()["reward_range"] == "auto",
                 largest_norm=self.largest_norm if step is None else LARGEST_RAW_NORM,
-                rounds_learned=self.rounds_learned,
-                seed=self.seed,
-                transform=step,
-                table=self.table,
+                rounds_learned=self.rounds_learned, seed=self.seed, transform=step, table=self.table,
                 **self._freeze(where)._asdict(),
-            )
+            )  # fmt: skip
 
     def add_arm(self) -> int:
         """Add an arm of which nothing is known yet, and return its number."""
@@ -697,16 +698,12 @@ class Policy(ABC, metaclass=_PolicyType):
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this policy anew, as JSON can hold them."""
         settings = {
-            "context_shape": list(self.context_shape),
-            "n_arms": self.n_arms,
-            "arms": self.arms,
-            "reward_range": self._scale.setting,
-            "transform": transform_settings(self.transform),
-            "seed": self.seed,
+            "context_shape": list(self.context_shape), "n_arms": self.n_arms, "arms": self.arms,
+            "reward_range": self._scale.setting, "transform": transform_settings(self.transform), "seed": self.seed,
             **({"shift": self.shift.state()} if self.shift.stated else {}),
             **({} if self.half_life is None else {"half_life": self.half_life}),
             **({} if self.domains == DomainNames() else {"domains": self.domains.settings()}),
-        }
+        }  # fmt: skip
         offered = {*setting_defaults(type(self)), "domains"}  # a class may leave out arms or transform
         return {name: value for name, value in settings.items() if name in offered}
 
@@ -736,6 +733,11 @@ class Policy(ABC, metaclass=_PolicyType):
             line = f"nothing is aligned but the scale: each domain has its own statistics (shift: {self.shift})"
         ignored = self.shift.moves_labels and not self.learns_by_gradients
         return f"{line}; {self.name} ignores that arms are differently frequent (shift: labels)" if ignored else line
+
+    @property
+    def adapts_to_target(self) -> bool:
+        """Whether training looks at the target's contexts: to align them, or with its own choices as labels."""
+        return False
 
     @property
     def largest_norm(self) -> float:

@@ -41,14 +41,9 @@ class Random(Policy):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            reward_range=reward_range,
-            transform=transform,
-            shift=shift,
-            seed=seed,
-        )
+            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=transform,
+            shift=shift, seed=seed,
+        )  # fmt: skip
         self._key = draw_key(self.seed)
         self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 

@@ -264,38 +264,23 @@ class LinUCB(RidgePolicy):
         half_life: float | None = None,
     ) -> None:
         super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            reward_range=reward_range,
-            transform=transform,
-            shift=shift,
-            seed=seed,
-            half_life=half_life,
-        )
+            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=transform,
+            shift=shift, seed=seed, half_life=half_life,
+        )  # fmt: skip
         ridge = checked_number("ridge", ridge)
         self._head = RidgeHead(
-            n_arms=self.n_arms,
-            dim=math.prod(self.feature_shape),
-            arms=arms,
-            ridge=ridge,
+            n_arms=self.n_arms, dim=math.prod(self.feature_shape), arms=arms, ridge=ridge,
             exploration=Exploration(explore, checked_number("alpha", alpha), checked_number("epsilon", epsilon)),
-            seed=self.seed,
-            form=form,
-            fades=self.half_life is not None,
-        )
+            seed=self.seed, form=form, fades=self.half_life is not None,
+        )  # fmt: skip
         self.largest_norm = math.sqrt(LARGEST_SQUARE * ridge)  # beyond it the arithmetic is no longer accurate
 
     def settings(self) -> dict[str, Any]:
         exploration = self._head.exploration
         return {
-            **super().settings(),
-            "alpha": exploration.alpha,
-            "ridge": self._head.ridge,
-            "explore": exploration.rule,
-            "epsilon": exploration.epsilon,
-            "form": self._head.form,
-        }
+            **super().settings(), "alpha": exploration.alpha, "ridge": self._head.ridge, "explore": exploration.rule,
+            "epsilon": exploration.epsilon, "form": self._head.form,
+        }  # fmt: skip
 
     def _features(self, contexts: AnyArray) -> AnyArray:
         if contexts.ndim == 2 and self.arms == "disjoint":
@@ -340,23 +325,13 @@ class Constant(RidgePolicy):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            context_shape=context_shape,
-            n_arms=n_arms,
-            arms=arms,
-            reward_range=reward_range,
-            transform=None,
-            shift=shift,
-            seed=seed,
-        )
+            context_shape=context_shape, n_arms=n_arms, arms=arms, reward_range=reward_range, transform=None,
+            shift=shift, seed=seed,
+        )  # fmt: skip
         self._head = RidgeHead(
-            n_arms=self.n_arms,
-            dim=1,
-            arms="disjoint",
-            ridge=1.0,
-            exploration=Exploration("ucb", checked_number("alpha", alpha)),
-            seed=self.seed,
-            form="primal",
-        )
+            n_arms=self.n_arms, dim=1, arms="disjoint", ridge=1.0,
+            exploration=Exploration("ucb", checked_number("alpha", alpha)), seed=self.seed, form="primal",
+        )  # fmt: skip
         self.largest_norm = LARGEST_RAW_NORM  # contexts are not looked at
 
     @property

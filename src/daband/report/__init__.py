@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from daband.report.runs import read_records
-from daband.report.summary import (
+from daband.report.method_summaries import (
     Mean,
     MethodSummary,
     PaperAccuracy,
@@ -15,6 +14,7 @@ from daband.report.summary import (
     paper_tables,
     summarise,
 )
+from daband.report.run_files import read_records
 
 if TYPE_CHECKING:
     from daband.report.data_frames import compare, episodes, frame

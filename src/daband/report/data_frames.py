@@ -11,8 +11,8 @@ import polars as pl
 
 from daband.errors import InvalidInput
 from daband.experiments import Record
-from daband.report.runs import load_runs
-from daband.report.summary import paired_difference, score_by_seed, summarise
+from daband.report.method_summaries import paired_difference, score_by_seed, summarise
+from daband.report.run_files import load_runs
 
 Folders = str | Path | Sequence[str | Path]
 

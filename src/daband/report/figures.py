@@ -14,8 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.experiments import TARGET_ACCURACY, Metric
-from daband.report.runs import Curve
-from daband.report.style import (
+from daband.report.method_styles import (
     ACCENT,
     ARMS,
     GRID,
@@ -29,7 +28,8 @@ from daband.report.style import (
     label,
     style_of,
 )
-from daband.report.summary import Key
+from daband.report.method_summaries import Key
+from daband.report.run_files import Curve
 
 WIDTH = 4.5
 """Inches: as wide as a phone shows without making the letters too small, and a column of a page in print."""

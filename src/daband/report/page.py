@@ -30,8 +30,20 @@ from daband.experiments import (
 )
 from daband.files import read_json, write_bytes, write_text
 from daband.report.document import Block, Document, Drawing, Folded, Section, Table, Text, Tile
+from daband.report.method_styles import FIGURES, label
+from daband.report.method_summaries import (
+    Mean,
+    MethodComparison,
+    MethodSummary,
+    labelled,
+    pair_family,
+    paper_accuracy,
+    role_of,
+    summarise,
+    verdict,
+)
 from daband.report.rendering import caption, render
-from daband.report.runs import RunFiles, load_runs
+from daband.report.run_files import RunFiles, load_runs
 from daband.report.sections_results import (
     ablation_blocks,
     by_class_blocks,
@@ -49,18 +61,6 @@ from daband.report.sections_runs import (
     policy_blocks,
     setup_blocks,
     warnings_of,
-)
-from daband.report.style import FIGURES, label
-from daband.report.summary import (
-    Mean,
-    MethodComparison,
-    MethodSummary,
-    labelled,
-    pair_family,
-    paper_accuracy,
-    role_of,
-    summarise,
-    verdict,
 )
 
 FORMATS = ("svg", "png", "pdf")

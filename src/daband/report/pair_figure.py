@@ -10,7 +10,7 @@ import numpy as np
 from daband.arrays import AnyArray, FloatArray, IntArray, unit_scale
 from daband.domains import Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.image_layout import channels_last, image_layout
-from daband.report.style import COLOURS, figure_text
+from daband.report.method_styles import COLOURS, figure_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 
-from daband.report.style import css_variables, themed
+from daband.report.method_styles import css_variables, themed
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LATEX = {

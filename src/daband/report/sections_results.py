@@ -14,10 +14,8 @@ from daband.evaluation import Paired
 from daband.experiments import TARGET_ACCURACY, TARGET_VALUE, Metric, Record, ablation_rows, decimals, metric_of
 from daband.report.document import Block, Cell, Drawing, Folded, Section, SideBySide, Table, Text
 from daband.report.figures import Group, ablation_figure, gain_figure, pairs_figure, score_figure, sweep_figure
-from daband.report.rendering import caption
-from daband.report.runs import RunFiles
-from daband.report.style import label
-from daband.report.summary import (
+from daband.report.method_styles import label
+from daband.report.method_summaries import (
     BASELINE,
     UNKNOWN,
     Key,
@@ -34,6 +32,8 @@ from daband.report.summary import (
     summarise,
     verdict,
 )
+from daband.report.rendering import caption
+from daband.report.run_files import RunFiles
 
 _OURS = ("daband", "default")
 _WIDEST = 16

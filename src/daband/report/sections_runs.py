@@ -23,11 +23,11 @@ from daband.report.figures import (
     map_figure,
     regret_figure,
 )
+from daband.report.method_styles import TERMS, label, short
+from daband.report.method_summaries import Key, Mean, growth_exponent, mixing
 from daband.report.rendering import caption
-from daband.report.runs import Curve, RunFiles, common_curve
+from daband.report.run_files import Curve, RunFiles, common_curve
 from daband.report.sections_results import class_names, mean_cell, slug
-from daband.report.style import TERMS, label, short
-from daband.report.summary import Key, Mean, growth_exponent, mixing
 from daband.trust import Assessment
 
 _MOST_CURVES = 8

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from daband.service.app import create_app, serve
+from daband.service.event_log import Store, export_events
 from daband.service.settings import Clock, Limits, Settings, Tokens
-from daband.service.store import Store, export_events
 
 if TYPE_CHECKING:
     from daband.service.client import Client, ServiceDecision, ServiceError

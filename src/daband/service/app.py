@@ -34,9 +34,9 @@ from starlette.routing import Route
 from daband.errors import CheckpointError, InvalidInput
 from daband.service import pages
 from daband.service.decider import Decider, checked_id, checked_reward, model_from
+from daband.service.event_log import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.service.pages import openapi
 from daband.service.settings import Clock, Settings
-from daband.service.store import Activation, Event, LogAnswer, LogFailed, Reward, Store, Writer
 from daband.serving import load_deployed
 
 _log = logging.getLogger("daband.service")

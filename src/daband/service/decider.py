@@ -17,8 +17,8 @@ import orjson
 
 from daband.arrays import Mask
 from daband.errors import InvalidInput, did_you_mean
+from daband.service.event_log import Event
 from daband.service.settings import Settings
-from daband.service.store import Event
 from daband.serving import Deployed, load_deployed
 
 _FIELDS = ("event_id", "context", "eligible", "domain", "incumbent", "incumbent_propensity", "deferred")

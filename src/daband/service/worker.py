@@ -23,9 +23,9 @@ import sqlalchemy as sa
 from daband.errors import DabandError, InvalidInput
 from daband.policies import Policy, load_policy
 from daband.service.decider import model_from
+from daband.service.event_log import LoggedReward, ModelRow, Reward, Store
 from daband.service.settings import Clock, Limits, Settings, Tokens
-from daband.service.store import LoggedReward, ModelRow, Reward, Store
-from daband.service.watch import Watch
+from daband.service.watched_numbers import Watch
 from daband.serving import Deployed, export
 
 # Learning from the log: a policy, the log's rewards in their order, and numbered models that come of it.

@@ -79,18 +79,11 @@ def _decide_lines(deployed: Deployed, among: list[str | int] | None, *, strict: 
 def about(deployed: Deployed) -> dict[str, Any]:
     """What a file holds, as JSON can."""
     return {
-        "policy": deployed.policy,
-        "domain": deployed.domain,
-        "columns": deployed.columns,
-        "context_shape": deployed.context_shape,
-        "arms": deployed.arm_names,
-        "reward_range": deployed.reward_range,
-        "rounds_learned": deployed.rounds_learned,
-        "assessment": deployed.assessment,
-        "version": deployed.version,
-        "versions": deployed.versions,
-        "format_version": deployed.format_version,
-    }
+        "policy": deployed.policy, "domain": deployed.domain, "columns": deployed.columns,
+        "context_shape": deployed.context_shape, "arms": deployed.arm_names, "reward_range": deployed.reward_range,
+        "rounds_learned": deployed.rounds_learned, "assessment": deployed.assessment, "version": deployed.version,
+        "versions": deployed.versions, "format_version": deployed.format_version,
+    }  # fmt: skip
 
 
 def _convert_types(row: Any, deployed: Deployed) -> Any:

@@ -191,13 +191,9 @@ class Deployed:
     def summary_of(self, contexts: AnyArray, mean: FloatArray, width: FloatArray) -> tuple[FloatArray, IntArray]:
         """``summary``, where means and widths (n, K) on the policy's own scale are known."""
         return summary_scores(
-            contexts,
-            mean,
-            width,
-            dimensions=math.prod(self.context_shape),
-            image=self.reader.images is not None,
+            contexts, mean, width, dimensions=math.prod(self.context_shape), image=self.reader.images is not None,
             multiplier=self.frozen.exploration.optimism,
-        )
+        )  # fmt: skip
 
     def arm_mask(self, available: Any, among: Any, n: int) -> BoolArray:
         """Which arms may be chosen, (n, K): by booleans (``available``), by names or numbers (``among``), or both."""
@@ -344,18 +340,12 @@ def _upgrade(header: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> tuple
         other = {"share": weight, "width_share": second, "transform": linear["transform"], "network": None}
         members.append({**other, "constant": False})
     upgraded = {
-        **header,
-        "context_shape": context["shape"],
-        "arms": "shared" if context["per_arm"] else "disjoint",
-        "n_arms": len(names),
-        "largest_norm": context["largest_norm"],
+        **header, "context_shape": context["shape"], "arms": "shared" if context["per_arm"] else "disjoint",
+        "n_arms": len(names), "largest_norm": context["largest_norm"],
         "exploration": {"rule": "greedy", "alpha": 0.0, "epsilon": 1.0} if even else exploration,
-        "seed": exploration["seed"],
-        "layout": None if network is None else network.get("layout"),
-        "members": members,
-        "arm_names": names,
-        "feature_names": context["feature_names"],
-    }
+        "seed": exploration["seed"], "layout": None if network is None else network.get("layout"), "members": members,
+        "arm_names": names, "feature_names": context["feature_names"],
+    }  # fmt: skip
     return upgraded, parts
 
 

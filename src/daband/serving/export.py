@@ -109,14 +109,11 @@ def export(
     contexts = frozen.reference if reference is None else _reference_contexts(frozen, reference)
     table = frozen.table
     header: dict[str, Any] = {
-        **frozen.header(),
-        "arm_names": _names(arm_names, frozen.n_arms),
+        **frozen.header(), "arm_names": _names(arm_names, frozen.n_arms),
         "feature_names": list(table.feature_names if table is not None else () if pair is None else pair.feature_names),
-        "images": _image_rule(frozen, pair, images, layout),
-        "assessment": _as_json(assessment),
-        "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))},
-        "reference": None,
-    }
+        "images": _image_rule(frozen, pair, images, layout), "assessment": _as_json(assessment),
+        "versions": {**_versions(), "policy": str(getattr(policy, "version", 0))}, "reference": None,
+    }  # fmt: skip
     arrays = frozen.arrays()
     ranges = None if layout is not None else _ranges(frozen, contexts) if earlier is None else earlier.reader.ranges
     if ranges is not None:

@@ -157,8 +157,9 @@ class FrozenPolicy:
         if scorer is not None and contexts.dtype == np.float64:
             mean, width = scorer(contexts.reshape(-1))
             scores = (mean + width * self._optimism).tolist()
-            *_, second, best = sorted(scores)
-            if best - second > _CLOSE * (1.0 + abs(best)):
+            ranked = sorted(scores)
+            best = ranked[-1]
+            if best - ranked[-2] > _CLOSE * (1.0 + abs(best)):
                 if self._is_certain:
                     return mean, width, (scores.index(best), 1.0)
                 return mean, width, self.choose(mean[None], width[None], None, round_number)[0]

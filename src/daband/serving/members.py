@@ -20,6 +20,8 @@ __all__ = ["Member", "RowScorer"]
 
 _LARGEST_OFFSET = 16.0
 """Deviations between zero and the mean of a column up to which single precision is enough to standardise it."""
+_LARGEST_WEIGHT = 1e15
+"""Of a column whose deviation is tiny: with larger ones products overflow."""
 _MOST_NUMBERS = 1 << 20
 """Numbers up to which folding pays: with more of them memory is what takes time."""
 _ALIGNED = 8
@@ -108,10 +110,13 @@ class RowScorer:
 
     def __init__(self, members: Sequence[Member], n_inputs: int) -> None:
         firsts = [_first(member, n_inputs) for member in members]
+        weight = np.concatenate([first.weight for first in firsts], axis=1)
+        if not np.abs(weight).max() < _LARGEST_WEIGHT:
+            raise OverflowError("a column has a deviation of almost nothing")
         kind = np.float32 if max(first.offset for first in firsts) <= _LARGEST_OFFSET else np.float64
         self._is_double = kind is np.float64
         self._row = np.ones(n_inputs + 1, kind)
-        self._weight = np.concatenate([first.weight for first in firsts], axis=1).astype(kind)
+        self._weight = weight.astype(kind)
         self._low = np.concatenate([first.low for first in firsts]).astype(kind)
         self._high = np.concatenate([first.high for first in firsts]).astype(kind)
         self._parts: list[tuple[slice, list[_Layer], Float32Array, slice, slice]] = []
@@ -142,7 +147,7 @@ class RowScorer:
                 return None
         try:
             return cls(members, n_inputs) if any(member.network is not None for member in members) else None
-        except np.linalg.LinAlgError:  # rounding left an inverse that is not positive definite
+        except (OverflowError, np.linalg.LinAlgError):  # or rounding left an inverse that is not positive definite
             return None
 
     def __call__(self, context: FloatArray) -> tuple[FloatArray, FloatArray]:

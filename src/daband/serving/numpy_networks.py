@@ -254,14 +254,10 @@ class TreeNetwork:
 def empty_trees(models: int, trees: int = 1) -> dict[str, AnyArray]:
     """The arrays of a ``TreeNetwork`` without a tree."""
     return {
-        "feature": np.zeros(1, np.int64),
-        "threshold": np.zeros(1),
-        "children": np.zeros((2, 1), np.int64),
-        "value": np.zeros(1),
-        "roots": np.zeros((models, trees), np.int64),
-        "base": np.full(models, 0.5),
+        "feature": np.zeros(1, np.int64), "threshold": np.zeros(1), "children": np.zeros((2, 1), np.int64),
+        "value": np.zeros(1), "roots": np.zeros((models, trees), np.int64), "base": np.full(models, 0.5),
         "depth": np.ones(1, np.int64),
-    }
+    }  # fmt: skip
 
 
 def network_from(settings: Mapping[str, Any], arrays: Mapping[str, AnyArray], *, encoder: Any = None) -> Network:

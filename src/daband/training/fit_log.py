@@ -52,9 +52,9 @@ from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.files import read_npz, write_bytes
 from daband.lazy_polars import pl
 from daband.policies import Policy, RidgePolicy, check_domain, check_prior_trust, read_checkpoint
-from daband.training.folder import Folder
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
+from daband.training.work_folder import Folder
 
 Progress = Callable[[dict[str, float]], None]
 

@@ -213,9 +213,21 @@ class RunGroup:
         try:
             for index in range(self._size):
                 self._attempt(index, partial(begin, index))
+            self._encode_resumed()
         except BaseException:
             self.stop()
             raise
+
+    def _encode_resumed(self) -> None:
+        """Encode for runs that were resumed what their last ``adapt`` had encoded, in the same way: to the last bit."""
+        resumed = [one for one in self._trainers.values() if one.episode and not one.over and one.policy.encodes_ahead]
+        if not resumed or len({trainer.episode for trainer in resumed}) > 1:
+            return
+        from daband.policies import encode_expected
+
+        for trainer in resumed:
+            trainer.announce(trainer.episode)
+        encode_expected([trainer.policy for trainer in resumed])()
 
     @property
     def has_folder(self) -> bool:
@@ -245,6 +257,8 @@ class RunGroup:
         # Runs that were resumed may be ahead: they wait.
         play = partial(Trainer.play, since=time.perf_counter(), beside=len(present))
         present = [index for index in present if self._attempt(index, partial(play, trainers[index]))]
+        for index in present:
+            trainers[index].announce(behind + 1)
         if self._size == 1:
             for index in present:
                 self._attempt(index, partial(_adapt_alone, trainers[index]))

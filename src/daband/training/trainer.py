@@ -33,8 +33,8 @@ from daband.evaluation import CollapseWarning, CollapseWatch, LiveBound
 from daband.files import read_bytes, read_npz, write_bytes, write_text
 from daband.linear import Decision, join_decisions
 from daband.policies import Policy, RewardedDecision, read_checkpoint, resolve_weighting
-from daband.training.folder import Folder, as_json
 from daband.training.source_weights import measured_source_weights
+from daband.training.work_folder import Folder, as_json
 
 Progress = Callable[[dict[str, float]], None]
 ByDomain = list[tuple[str | None, Any]]
@@ -318,6 +318,7 @@ class Trainer:
         self._material = Prefetcher(phase.read, episodes=phase.episodes, wanted=phase.prefetches)
         self._played: RewardedDecision | None = None
         self._unlabelled: ByDomain = []
+        self._coming: tuple[ByDomain, ByDomain] | None = None
 
     def _trust_prior(self) -> None:
         if self.phase.prior_trust != 1.0:
@@ -352,7 +353,8 @@ class Trainer:
         its part of the time, and saves as much more seldom.
         """
         self._since, self._beside = self._since if since is None else since, beside
-        rounds, self._unlabelled = self._material.take(self.episode)
+        rounds, self._unlabelled = self._material.take(self.episode) if self._coming is None else self._coming
+        self._coming = None
         in_units = self.policy.knows_reward_range  # else means of this episode are partly in another unit
         played = _play_episode(
             self.policy, rounds, self.phase.domain_name, self.history, self.phase.settings.propensity_weighting
@@ -360,6 +362,17 @@ class Trainer:
         self._played = played if in_units else None
         for name, contexts in self._unlabelled:
             self.policy.observe_target(contexts, name)
+
+    def announce(self, coming: int) -> None:
+        """Let a policy that encodes ahead know what it is asked for next: this episode's targets, the coming rounds."""
+
+        def read() -> list[tuple[AnyArray, str]]:
+            self._coming = self._material.take(coming) if coming < self.phase.episodes else None
+            rounds = [] if self._coming is None else self._coming[0]
+            unlabelled = [(part, name or "target") for name, part in self._unlabelled]
+            return [*((part.contexts, name or self.phase.domain_name) for name, part in rounds), *unlabelled]
+
+        self.policy.expect(read)
 
     def close(self, measured: dict[str, float]) -> None:
         """Write down the episode with what ``adapt`` measured."""

@@ -222,7 +222,8 @@ def _number(value: float) -> str:
 
 FEWEST_ASKED, MOST_ASKED = 50, 1000
 _NORMAL_95 = 1.645
-_CLEARLY = 0.01
+_CLEARLY = 0.05
+"""How far the bound has to be above what is required: what a constant arm is worth in the target is estimated too."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from daband.arrays import FloatArray, IntArray
-from daband.trust.confidence import Interval, WeightedDraws, confidence_sequence, counted, score_interval
+from daband.trust.confidence_intervals import Interval, WeightedDraws, confidence_sequence, counted, score_interval
 
 _MOST_STRATA, _PER_STRATUM = 10, 10
 _EVEN = 0.5

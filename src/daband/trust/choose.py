@@ -22,9 +22,9 @@ from daband.training import CandidateProgress, train_candidates
 from daband.trust.assess import assess
 from daband.trust.assessment import Assessment
 from daband.trust.audit import Ask, questions_csv, read_answers
+from daband.trust.candidate_selection import Proposals, Selection
 from daband.trust.estimate import Estimate, estimate_target
 from daband.trust.explanations import explanations_of
-from daband.trust.selection import Proposals, Selection
 
 # What ``choose`` chooses from: a name, a method, and settings other than its defaults.
 

@@ -48,6 +48,8 @@ class Explanation:
     expert: str = ""
     method: str = ""
     """The kind of policy and what it assumes: the same for two seeds."""
+    adapted: bool = False
+    """Whether the policy's training looked at the target's contexts."""
 
     @property
     def name(self) -> str:
@@ -86,6 +88,7 @@ def explanations_of(
             readings["other units"] = (in_source_units(source, target, columns), "source")
     explanations: list[Explanation] = []
     for index, policy in enumerate(policies):
+        method = f"{policy.name} {policy.shift}"
         before = {
             name: (_scaled(mean, reward_range), arm) for name, mean, arm in _predict(policy, source, origin, rule)
         }
@@ -95,7 +98,7 @@ def explanations_of(
                 in_source = before[name]
                 target_mean = _scaled(mean, reward_range)
                 one = Explanation(
-                    index, reading, in_source[0], target_mean, in_source[1], arm, name, f"{policy.name} {policy.shift}"
+                    index, reading, in_source[0], target_mean, in_source[1], arm, name, method, policy.adapts_to_target
                 )
                 if not any(_same(one, other) for other in explanations):
                     explanations.append(one)

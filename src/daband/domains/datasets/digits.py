@@ -16,7 +16,7 @@ import numpy as np
 from daband.arrays import AnyArray, IntArray
 from daband.domains.datasets.builder import Parts, declare, facts, file_of, halved, load_labelled, made_up_images
 from daband.domains.download import unpack
-from daband.domains.readers.images import decode_image
+from daband.domains.readers.image_store import decode_image
 from daband.domains.registry import find, need
 from daband.errors import DataError
 

@@ -9,7 +9,7 @@ import numpy as np
 from daband.arrays import AnyArray, IntArray
 from daband.domains.datasets.builder import Parts, catalogue, declare, facts, halved, made_up_images
 from daband.domains.readers.image_folder import ImageList, Reading, pair_of_images, scan_classes
-from daband.domains.readers.images import Framing, ImageStore
+from daband.domains.readers.image_store import Framing, ImageStore
 from daband.domains.registry import find, need
 from daband.domains.splits import split_half
 from daband.errors import DataError

@@ -13,7 +13,7 @@ from daband.arguments import whole
 from daband.arrays import AnyArray, FloatArray, IntArray
 from daband.domains.contract import About, Contexts, EvaluationDomain, Pair, RewardDomain
 from daband.domains.mixtures import takes_several
-from daband.domains.readers.images import Framing, ImageStore
+from daband.domains.readers.image_store import Framing, ImageStore
 from daband.domains.splits import EvaluatedRewards, hold_out_rewards, require_classes, split_half
 from daband.errors import DataError, InvalidInput
 from daband.files import checked_path

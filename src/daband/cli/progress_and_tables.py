@@ -18,7 +18,7 @@ from rich.table import Table
 from daband.cli.options import spans
 from daband.experiments import TARGET_ACCURACY, RunEvent, RunSpec, decimals, metric_of, profile_run
 from daband.report import Mean, MethodSummary
-from daband.report.summary import UNKNOWN
+from daband.report.method_summaries import UNKNOWN
 
 console = Console()
 """Where commands print; it writes to what ``sys.stdout`` is at the time."""

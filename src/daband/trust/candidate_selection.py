@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from daband.arrays import BoolArray, FloatArray, IntArray
-from daband.trust.confidence import Interval, WeightedDraws, confidence_sequence
+from daband.trust.confidence_intervals import Interval, WeightedDraws, confidence_sequence
 
 _VALUE_EVERY = 3
 """One question in so many is for the leader's interval."""

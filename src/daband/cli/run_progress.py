@@ -23,7 +23,7 @@ from rich.table import Table
 
 from daband import experiments
 from daband.cli.options import Jobs, TrustInPrior, number_or_name
-from daband.cli.output import CONTINUING, console, errors, say, warnings_on, watch
+from daband.cli.progress_and_tables import CONTINUING, console, errors, say, warnings_on, watch
 from daband.report import Mean
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from daband.arguments import between_0_and_1
 from daband.arrays import FloatArray
 from daband.errors import InvalidInput
 from daband.evaluation import MeanEstimate, normal_interval
+from daband.service.event_log import Event, LoggedReward
 from daband.service.settings import Settings
-from daband.service.store import Event, LoggedReward
 from daband.serving import Deployed, Monitor
 
 # A test that rewards have fallen below a promise; it may be looked at after every reward.

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from daband import experiments
 from daband.cli.options import Jobs, Name, Out, Overrides, Ray, Seeds, seed_numbers, stem
-from daband.cli.output import console, say
-from daband.cli.running import interrupted_exit, report_hint, run_all
+from daband.cli.progress_and_tables import console, say
+from daband.cli.run_progress import interrupted_exit, report_hint, run_all
 from daband.errors import InvalidInput
 from daband.report import Mean
 
