@@ -211,8 +211,8 @@ class ConvolutionByProducts(torch.autograd.Function):
         by_place = weight.permute(2, 3, 0, 1).contiguous()
         for y in range(patch[0]):
             for x in range(patch[1]):  # place by place of a patch: what is added is in the cache then
-                part = gradient @ by_place[y, x]
-                by_maps[:, y : y + out_height, x : x + out_width] += part.view(*ctx.patches[:3], patch[2])
+                part = (gradient @ by_place[y, x]).view(*ctx.patches[:3], patch[2])
+                by_maps[:, y : y + out_height, x : x + out_width].add_(part)  # "+=" would copy it onto itself
         return by_maps.permute(0, 3, 1, 2), by_weight, by_bias
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from daband.policies.budget_pacing import Paced
 from daband.policies.incoming_rounds import (
     check_arms,
-    check_domain,
     check_prior_trust,
     check_propensities,
     check_rewards,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Constant", "DABand", "LinUCB", "NeuralLinUCB",
     "Paced", "Policy", "Random", "RewardedDecision", "RidgePolicy", "Trees",
-    "adapt_stacked", "build", "can_stack", "check_arms", "check_domain", "check_prior_trust", "check_propensities",
+    "adapt_stacked", "build", "can_stack", "check_arms", "check_prior_trust", "check_propensities",
     "check_rewards", "default_transform", "device_named", "encode_expected", "load_policy", "policies",
     "read_checkpoint", "read_notes", "recipe_for", "recipe_names", "resolve_recipe", "resolve_weighting",
     "setting_defaults",

@@ -12,7 +12,6 @@ import numpy as np
 
 from daband.arguments import whole
 from daband.arrays import AnyArray, ArrayLike, BoolArray, FloatArray, IntArray, Weights, as_numpy, unit_scale
-from daband.domain_names import DomainNames
 from daband.errors import InvalidInput
 from daband.linear import DISCOUNTS, kernels
 
@@ -43,23 +42,9 @@ def check_contexts(
     return array
 
 
-def check_domain(domain: str) -> str:
-    """The domain's name, "source" or "target"."""
-    return DomainNames().names[DomainNames().index(domain)]
-
-
 def check_arms(arm: ArrayLike, n: int, n_arms: int) -> IntArray:
     """Arms (n,) of 0..n_arms - 1."""
-    return _check_arms(as_numpy(arm, "arm"), n, n_arms)
-
-
-def check_played(arm: ArrayLike, reward: ArrayLike, n: int, n_arms: int) -> tuple[IntArray, FloatArray]:
-    """The arms (n,) that were played and their rewards (n,)."""
-    arms, rewards = as_numpy(arm, "arm"), as_numpy(reward, "reward")
-    return _check_arms(arms, n, n_arms), _check_rewards(rewards, (n,))
-
-
-def _check_arms(array: AnyArray, n: int, n_arms: int) -> IntArray:
+    array = as_numpy(arm, "arm")
     if array.shape != (n,):
         raise InvalidInput(f"arm must have shape ({n},), got {array.shape}")
     if array.dtype.kind not in "iu":
@@ -99,11 +84,7 @@ def check_propensities(propensity: ArrayLike, n: int) -> FloatArray:
 
 def check_rewards(reward: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Rewards of this shape; whether they lie within the policy's range is the reward scale's to check."""
-    return _check_rewards(as_numpy(reward, "reward"), shape)
-
-
-def _check_rewards(array: AnyArray, shape: tuple[int, ...]) -> FloatArray:
-    rewards: FloatArray = array.astype(np.float64, copy=False)
+    rewards: FloatArray = as_numpy(reward, "reward").astype(np.float64, copy=False)
     if rewards.shape != shape:
         raise InvalidInput(f"reward must have shape {shape}, got {rewards.shape}")
     return rewards

@@ -83,6 +83,7 @@ from daband.linear import (
     shift_transform,
 )
 from daband.objectives import FEEDBACKS
+from daband.policies.incoming_rounds import PlayedRounds
 from daband.policies.pair_defaults import standardised_alpha, standardised_ridge
 from daband.policies.policy import Policy, exploration_setting, policies
 from daband.policies.recipes import UNALIGNED_STEPS, changes_setting, resolve_recipe, with_encoder
@@ -627,7 +628,7 @@ class NeuralLinUCB(Policy):
         if self._learner.gated and in_source:
             predicted = self._decide_by_heads(self._acting.mixture(), features, None, 0, "greedy").mean
         self._learn_by_heads(features, arms, rewards, weights, new)
-        self._remember(contexts, arms, rewards, domain, weights, predicted)
+        self._remember(PlayedRounds(contexts, arms, rewards, domain, weights), predicted)
 
     def _learn_by_heads(
         self, features: Features, arms: IntArray, rewards: FloatArray, weights: Weights, new: OfRounds
@@ -670,7 +671,8 @@ class NeuralLinUCB(Policy):
                 parts += play(rows, rewards[part], mask, is_new, first_round + start, weights)
             decision = join_decisions(parts)
         played = rewards[np.arange(len(contexts)), decision.arm]
-        self._remember(contexts, decision.arm, played, domain, self._domain_weights(domain, len(played)), decision.mean)
+        weights = self._domain_weights(domain, len(played))
+        self._remember(PlayedRounds(contexts, decision.arm, played, domain, weights), decision.mean)
         return decision
 
     def _play_round(
@@ -775,16 +777,9 @@ class NeuralLinUCB(Policy):
         self._experts = tuple(experts)
         self._publish()
 
-    def _remember(
-        self,
-        contexts: AnyArray,
-        arms: IntArray,
-        rewards: FloatArray,
-        domain: int,
-        weights: Weights,
-        predicted: FloatArray | None,
-    ) -> None:
+    def _remember(self, rounds: PlayedRounds, predicted: FloatArray | None) -> None:
         """Store rounds; ``predicted`` (B, K) is what was predicted before they were learned."""
+        contexts, arms, rewards, domain, weights, _ = rounds
         self._buffers.rounds[domain].add_rounds(contexts, arms, rewards, weights)
         if self._pseudo is not None and self.domains.is_target(domain):  # rewards are there, and say more
             self._pseudo = None

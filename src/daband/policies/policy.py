@@ -74,8 +74,8 @@ from daband.policies.incoming_rounds import (
     PendingRounds,
     PlayedRounds,
     RoundIds,
+    check_arms,
     check_contexts,
-    check_played,
     check_prior_trust,
     check_propensities,
     check_rewards,
@@ -468,7 +468,7 @@ class Policy(ABC, metaclass=_PolicyType):
             checked = self._check_contexts(contexts)
             n = len(checked)
             where = self._domain if domain is None else self._index(domain)
-            arms, rewards = check_played(arm, reward, n, self.n_arms)
+            arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
             self._scale.check(rewards)
             weighting, propensities = "none", None
             if propensity is not None or propensity_weighting is not None:

@@ -26,7 +26,7 @@ from daband.policies.incoming_rounds import (
     LARGEST_RAW_NORM,
     WEIGHTINGS,
     RoundIds,
-    check_played,
+    check_arms,
     check_propensities,
     check_rewards,
     resolve_weighting,
@@ -172,7 +172,7 @@ class RidgePolicy(Policy):
         """
         checked = self._check_contexts(contexts)
         n = len(checked)
-        arms, rewards = check_played(arm, reward, n, self.n_arms)
+        arms, rewards = check_arms(arm, n, self.n_arms), check_rewards(reward, (n,))
         self._scale.check(rewards)
         unit = self._scale.to_unit(rewards)
         self._check_unit_rewards(unit)

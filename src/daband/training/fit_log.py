@@ -31,6 +31,7 @@ import numpy as np
 
 from daband.arguments import one_of, whole
 from daband.arrays import AnyArray
+from daband.domain_names import DomainNames
 from daband.domains import (
     Columns,
     Contexts,
@@ -51,7 +52,7 @@ from daband.domains import (
 from daband.errors import CheckpointError, DataError, InvalidInput, did_you_mean
 from daband.files import read_npz, write_bytes
 from daband.lazy_polars import pl
-from daband.policies import Policy, RidgePolicy, check_domain, check_prior_trust, read_checkpoint
+from daband.policies import Policy, RidgePolicy, check_prior_trust, read_checkpoint
 from daband.training.log_sums import sums_in_turn, sums_on_ray
 from daband.training.stop_signals import stop_signals_deferred
 from daband.training.work_folder import Folder
@@ -123,8 +124,9 @@ def fit_log(
     >>> policy.rounds_learned
     40
     """
+    DomainNames().index(domain)  # refuses another name
     settings = _FitSettings(
-        domain=check_domain(domain), columns=columns, table=table, target=target, engine=engine, workers=workers,
+        domain=domain, columns=columns, table=table, target=target, engine=engine, workers=workers,
         ray_address=ray_address, propensity_weighting=propensity_weighting, on_damaged=on_damaged,
         adapt_every=adapt_every, directory=directory, progress=progress, time=time,
     )  # fmt: skip
