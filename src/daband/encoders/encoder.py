@@ -182,7 +182,7 @@ encoders: Registry[BuildFeatures] = Registry("encoder", "daband.encoders")
 # The encoder that acts: a copy that training does not touch, so that threads may encode while another one trains.
 
 
-_ROWS, _ROWS_ON_DEVICE = 2048, 4096
+_ROWS = 2048
 _NUMBERS = 1 << 18
 """How many numbers of contexts are encoded at a time on the CPU: the output of a layer then stays in the cache."""
 
@@ -225,7 +225,7 @@ class InferenceEncoder:
 
     def encode_on_device(self, flat: torch.Tensor, domain: int) -> torch.Tensor:
         """Latents (B, d) of contexts (B, *context_shape), bytes or float32, where the network is."""
-        rows = _ROWS if self.device.type == "cpu" else _ROWS_ON_DEVICE
+        rows = _ROWS
         if self.device.type == "cpu":
             rows = min(rows, max(64, _NUMBERS // math.prod(flat.shape[1:])))
         pieces = []

@@ -18,7 +18,7 @@ from daband.arrays import FloatArray
 
 
 @dataclass(frozen=True)
-class PseudoLabels:
+class PseudoLabelRegression:
     """A regression on pseudo-labels; predictions are ``share`` times the sum of its own and those of the policy."""
 
     theta: FloatArray
@@ -27,7 +27,7 @@ class PseudoLabels:
     """About a half: so that the best arm's predicted reward is on average what the policy predicts without it."""
 
 
-def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: float) -> PseudoLabels:
+def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: float) -> PseudoLabelRegression:
     """A ridge regression for every arm, on labels 1 where it is predicted best, else 0.
 
     Features are (n, d), predicted rewards (n, K). The smaller of two systems is solved, of d or of n equations.
@@ -46,4 +46,4 @@ def fit_pseudo_labels(features: FloatArray, predicted: FloatArray, *, ridge: flo
         theta = np.linalg.solve(features @ features.T + ridge * np.eye(n), labels).T @ features
     before = float(np.clip(predicted, 0.0, 1.0).max(axis=1).mean())
     after = float((np.clip(predicted, 0.0, 1.0) + np.clip(features @ theta.T, 0.0, 1.0)).max(axis=1).mean())
-    return PseudoLabels(theta, before / after if after > 0.0 else 0.5)
+    return PseudoLabelRegression(theta, before / after if after > 0.0 else 0.5)

@@ -69,7 +69,7 @@ from daband.linear import (
     Exploration,
     HeadMixture,
     PrimalRidge,
-    PseudoLabels,
+    PseudoLabelRegression,
     RidgeHead,
     RidgeSums,
     Standardise,
@@ -227,7 +227,7 @@ class Acting:
 
     offset: FloatArray | None = None
     """What is added to every arm's predicted reward in a target, (K,), where arms are differently frequent there."""
-    pseudo: PseudoLabels | None = None
+    pseudo: PseudoLabelRegression | None = None
     """What is added in a target to the experts' predictions, which then count less."""
 
     def mixture(self) -> HeadMixture:
@@ -360,7 +360,7 @@ class NeuralLinUCB(Policy):
         few = math.prod(self._encoded_shape) <= _COMPONENTS
         self._counts_every_arm = few and feedback == "one_hot" and arms == "disjoint"
         self._offset: FloatArray | None = None
-        self._pseudo: PseudoLabels | None = None
+        self._pseudo: PseudoLabelRegression | None = None
         self._publish()
         self._buffers = self._make_buffers(self.n_arms)
         self._target_alone: ReplayBuffers | None = None
@@ -1067,7 +1067,9 @@ class NeuralLinUCB(Policy):
         if "learner.gate.sums" not in state:  # an older version wrote the file
             self._learner.skill_gate.restore({"rate": state["rate"]})
         self._prior, self._offset = state.get("prior"), state.get("offset")
-        self._pseudo = PseudoLabels(state["pseudo"], float(state["pseudo_share"][0])) if "pseudo" in state else None
+        self._pseudo = (
+            PseudoLabelRegression(state["pseudo"], float(state["pseudo_share"][0])) if "pseudo" in state else None
+        )
         self._publish()
         self._refitted_at = int(state["refitted_at"][0])
 
